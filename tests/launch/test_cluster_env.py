@@ -48,7 +48,7 @@ OPENMPI = {
 
 
 def find(topology: str, environ: dict[str, str], port: int | None = None) -> cluster_env.ClusterEnv:
-    return cluster_env.find(Topology.parse(topology), environ, port)
+    return cluster_env.detect_env(Topology.parse(topology), environ, port)
 
 
 def without(environ: dict[str, str], name: str) -> dict[str, str]:

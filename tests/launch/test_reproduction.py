@@ -10,7 +10,7 @@ from support.records import make_record
 from trainmark.cli.main import main
 from trainmark.launch import session
 from trainmark.launch.options import RunOptions
-from trainmark.launch.reproduction import plan_again
+from trainmark.launch.reproduction import rebuild_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import DataChoice, WorkloadSource
 from trainmark.record.record import Record
@@ -30,18 +30,18 @@ def of_platform_file(folder: Path) -> Record:
 def test_a_platform_file_that_a_record_names_is_taken_only_with_trust(tmp_path: Path) -> None:
     record = of_platform_file(tmp_path)
     with pytest.raises(UsageError, match=r"platform file .*lumen\.toml, which may name programs.*--platform"):
-        plan_again([record])
-    assert plan_again([record], trust=True).platform == str(tmp_path / "lumen.toml")
+        rebuild_plan([record])
+    assert rebuild_plan([record], trust=True).platform == str(tmp_path / "lumen.toml")
     mine = str(tmp_path / "mine.toml")
-    assert plan_again([record], platform=mine).platform == mine
+    assert rebuild_plan([record], platform=mine).platform == mine
 
 
 def test_a_workload_file_that_a_record_names_is_run_only_with_trust(tmp_path: Path) -> None:
     source = WorkloadSource(file=str(tmp_path / "theirs.py"), sha256="0" * 64)
     record = make_record(plan={"workload_source": source, **NOWHERE})
     with pytest.raises(UsageError, match=r"theirs\.py .*say --trust"):
-        plan_again([record])
-    assert plan_again([record], trust=True).workload_source == source
+        rebuild_plan([record])
+    assert rebuild_plan([record], trust=True).workload_source == source
 
 
 def test_reproduce_refuses_before_anything_starts(

@@ -21,7 +21,7 @@ from support.records import make_plan
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import RANK_FILE
-from trainmark.launch.cpu_usage import ProcessTree, busy_s
+from trainmark.launch.cpu_usage import ProcessTree, read_busy_s
 from trainmark.record.event_files import EventTail
 from trainmark.record.events import DeviceSamples, Event, HostSample, SamplerBegin, SamplerEnd, Unavailable
 
@@ -182,7 +182,7 @@ def test_a_tree_counts_what_its_processes_used_also_those_that_ended() -> None:
         process.stdout.readline()
         used = ProcessTree(process.pid).used_s()
         assert used is not None and used >= 0.5
-        machine = busy_s()
+        machine = read_busy_s()
         assert machine is not None and machine > used
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -166,7 +166,7 @@ def test_on_hosts_every_topology_has_the_first_of_them_and_a_sweep_goes_on(
         group = argv[argv.index("--group") + 1]
         if str(topology) == broken:
             return None, 4
-        plan = planning.decide("resnet50", replace(options, sweep=None, topology=str(topology)))
+        plan = planning.make_plan("resnet50", replace(options, sweep=None, topology=str(topology)))
         return machine.leave(plan, group), 0
 
     monkeypatch.setattr(session.ssh_run, "run_on_hosts", over_there)

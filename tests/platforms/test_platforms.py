@@ -194,14 +194,14 @@ def test_the_record_keeps_a_users_file_its_plugin_its_driver_and_the_variables_i
     monkeypatch.setenv("OWN_SPEED", "11")
     monkeypatch.setenv("OWN_SECRET", "no")
     device = Platform(files.load(str(path))).open(0)
-    seen = setup.collect(device, emulated_precision=False)
+    seen = setup.collect_environment(device, emulated_precision=False)
     assert (seen.platform.name, seen.platform.content) == ("own", OWN)
     assert seen.platform.sha256 == hashlib.sha256(OWN.encode()).hexdigest()
     assert (seen.platform.plugin, seen.platform.plugin_version) == ("msgspec", msgspec.__version__)
     assert seen.device.driver == "5.3.1-beta"
     assert seen.variables["OWN_SPEED"] == "11"
     assert "OWN_SECRET" not in seen.variables
-    ours = setup.collect(Platform(files.load("cpu")).open(0), emulated_precision=False)
+    ours = setup.collect_environment(Platform(files.load("cpu")).open(0), emulated_precision=False)
     assert (ours.platform.name, ours.platform.content) == ("cpu", None)
 
 
@@ -235,10 +235,10 @@ def test_collectives_that_torch_does_not_have_are_refused_before_the_run(tmp_pat
     path = tmp_path / "own.toml"
     path.write_text(OWN.replace("gloo", "lccl"), encoding="utf-8")
     platform = Platform(files.load(str(path)))
-    found = preflight.collectives(make_plan(topology="1x2"), platform)
+    found = preflight.check_collectives(make_plan(topology="1x2"), platform)
     assert "names the collectives 'lccl', which this torch does not have; it has" in found.sentence
     assert (found.verdict, found.exit_code) == ("failed", 3)
-    assert preflight.collectives(make_plan(topology="1x1"), platform).verdict == "ok"
+    assert preflight.check_collectives(make_plan(topology="1x1"), platform).verdict == "ok"
 
 
 def test_a_device_that_trains_in_nothing_is_said_in_a_whole_sentence(
@@ -246,5 +246,5 @@ def test_a_device_that_trains_in_nothing_is_said_in_a_whole_sentence(
 ) -> None:
     platform = Platform(files.load("cpu"))
     monkeypatch.setattr("trainmark.platforms.platform.Device.refuses", lambda self, precision: "it has no layers")
-    said = preflight.precision(make_plan(precision="fp32"), platform).sentence
+    said = preflight.check_precision(make_plan(precision="fp32"), platform).sentence
     assert said.endswith("(it has no layers); nor does any other; see `trainmark platform check`")

@@ -200,10 +200,10 @@ def test_without_a_script_there_are_two_devices_and_their_sensors_say_only_what_
 
 def test_the_energy_counter_grows_by_the_power_of_each_second() -> None:
     power_w = (100.0, 300.0)
-    assert standin.energy_j(power_w, 0) == 0
-    assert standin.energy_j(power_w, 1.5) == 250
-    assert standin.energy_j(power_w, 2.25) == 425
-    assert standin.energy_j(power_w, 10) == 2000
+    assert standin.compute_energy_j(power_w, 0) == 0
+    assert standin.compute_energy_j(power_w, 1.5) == 250
+    assert standin.compute_energy_j(power_w, 2.25) == 425
+    assert standin.compute_energy_j(power_w, 10) == 2000
 
 
 @pytest.mark.parametrize(

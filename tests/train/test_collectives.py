@@ -13,7 +13,7 @@ from torch import distributed
 from trainmark.record.errors import NotReadyError
 from trainmark.train import checkpoint, collectives
 from trainmark.train.collectives import RankGroup, SingleRank
-from trainmark.train.loop import total_sums
+from trainmark.train.loop import reduce_sums
 
 MESSAGES = (b"", b"x", bytes(range(256)) * 4)
 
@@ -34,7 +34,9 @@ def _agree() -> dict[str, Any]:
         "largest": together.largest(together.rank, -together.rank),
         "total": together.total({"b": together.rank, "a": 1}),
         "gathered": [list(one) for one in together.gather(bytes(together.rank))],
-        "sums": total_sums(together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}),
+        "sums": reduce_sums(
+            together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}
+        ),
     }
 
 
@@ -53,9 +55,9 @@ def test_every_rank_gets_the_bytes_of_rank_0_the_largest_and_the_total() -> None
 def _resume(whole: Path, empty: Path, nowhere: Path) -> dict[str, Any]:
     together = RankGroup()
     on_rank_0 = distributed.get_rank() == 0
-    state, damaged = checkpoint.newest_of_ranks(whole if on_rank_0 else nowhere, together, mapped=False)
+    state, damaged = checkpoint.load_newest_on_all_ranks(whole if on_rank_0 else nowhere, together, mapped=False)
     try:
-        checkpoint.newest_of_ranks(empty if on_rank_0 else nowhere, together, mapped=False)
+        checkpoint.load_newest_on_all_ranks(empty if on_rank_0 else nowhere, together, mapped=False)
     except NotReadyError as error:
         refusal = str(error)
     return {"state": state, "damaged": damaged, "refusal": refusal}

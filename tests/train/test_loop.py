@@ -260,6 +260,6 @@ def test_evaluation_leaves_autocast_where_the_recipe_says_so(
 @pytest.mark.parametrize("word", PRECISIONS)
 def test_only_autocast_is_left_for_evaluation_in_fp32(word: str) -> None:
     training = Precision.parse(word)
-    assert loop.evaluation_precision(RECIPE, training) == training
+    assert loop.choose_evaluation_precision(RECIPE, training) == training
     expected = "fp32" if word.startswith("amp-") else word
-    assert loop.evaluation_precision(replace(RECIPE, evaluate_in="fp32"), training).name == expected
+    assert loop.choose_evaluation_precision(replace(RECIPE, evaluate_in="fp32"), training).name == expected

@@ -26,7 +26,7 @@ from trainmark.train import checkpoint, setup, tensor_parallel
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
-from trainmark.train.sharded import ShardedParallel, place
+from trainmark.train.sharded import ShardedParallel, copy_into
 from trainmark.workloads import weights
 from trainmark.workloads.decoder.batches import TextBatch
 from trainmark.workloads.decoder.recipes import DecoderRecipe
@@ -304,7 +304,7 @@ def refused() -> list[str]:
     except UsageError as error:
         said.append(str(error))
     try:
-        tensor_parallel.share(
+        tensor_parallel.shard(
             torch.nn.Linear(2, 2), init_device_mesh("cpu", (2,)), lambda message, gathered=False: nullcontext()
         )
     except UsageError as error:
@@ -361,7 +361,9 @@ def _told_of_a_step(is_cpu: bool) -> list[str]:
     log: Any = Log()
     with torch.device("meta"):
         model = workloads.load("llama8b").build(TINY)
-    parallel = ShardedParallel(device, PRECISIONS["fp32"], lambda empty: empty.initialise(place), log, local_ranks=2)
+    parallel = ShardedParallel(
+        device, PRECISIONS["fp32"], lambda empty: empty.initialise(copy_into), log, local_ranks=2
+    )
     parallel.wrap(model)
     batch = batch_of(0, distributed.get_rank(), 2)
     model(batch.tokens[:, :-1], batch.tokens[:, 1:]).backward()

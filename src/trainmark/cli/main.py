@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from trainmark import __version__, features
 from trainmark.cli.terminal import say, standard_streams
-from trainmark.launch.signals import Terminated, raising_on_sigterm
+from trainmark.launch.signals import Terminated, raise_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
 from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
@@ -175,7 +175,7 @@ def leave_plugins_out(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     asked, words = language_first(sys.argv[1:] if argv is None else argv)
-    with standard_streams() as output, raising_on_sigterm(), speaking(asked or by_locale()):
+    with standard_streams() as output, raise_on_sigterm(), speaking(asked or by_locale()):
         code = _answer([word for word in words if word != "--debug"], debug="--debug" in words)
         if output.problem:
             say(f"trainmark: the output could not be written: {output.problem}")
@@ -229,7 +229,7 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
-        said = NO_PROCESSES if lacks_processes(error) else device_errors.broken_plugin(error)
+        said = NO_PROCESSES if lacks_processes(error) else device_errors.describe_broken_plugin(error)
         if said:
             if debug:
                 traceback.print_exc()

@@ -142,9 +142,9 @@ class ProgressLine:
 @contextmanager
 def watching(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
-    from trainmark.launch.cpu_usage import others_load
+    from trainmark.launch.cpu_usage import track_foreign_load
 
     workload = workloads.of_plan(plan)
-    others = others_load().share
+    others = track_foreign_load().share
     with ProgressLine(plan, workload.item, workload.target.name, quiet=False, others=others) as progress:
         yield progress.show

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")
     if result.leads:
-        _show(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
+        _show(result, session.open_store(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
             show_sweep(result.records)
     return result.exit_code

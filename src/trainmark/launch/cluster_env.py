@@ -94,7 +94,7 @@ class ClusterEnvironment(Protocol):
         """A run for others to start."""
 
 
-def environments(ability: str) -> dict[str, ClusterEnvironment]:
+def load_environments(ability: str) -> dict[str, ClusterEnvironment]:
     """Those that have an ability, `detect` or `render`, by name."""
     names = [module.name for module in pkgutil.iter_modules(clusters.__path__)]
     found = {name: _load(name) for name in names}
@@ -105,9 +105,9 @@ def _load(name: str) -> ClusterEnvironment:
     return cast(ClusterEnvironment, import_module(f"{clusters.__name__}.{name}"))
 
 
-def find(topology: Topology, environ: Mapping[str, str], port: int | None = None) -> ClusterEnv:
+def detect_env(topology: Topology, environ: Mapping[str, str], port: int | None = None) -> ClusterEnv:
     """What the environment speaks of, checked against the topology asked for."""
-    for environment in sorted(environments("detect").values(), key=lambda each: each.PRIORITY):
+    for environment in sorted(load_environments("detect").values(), key=lambda each: each.PRIORITY):
         if (env := environment.detect(topology, environ, port)) is not None:
             return env
     if topology.nodes > 1:
@@ -115,10 +115,10 @@ def find(topology: Topology, environ: Mapping[str, str], port: int | None = None
             f"topology {topology} needs {topology.nodes} nodes and only this machine is known; name them with "
             f"--hosts a,b, or start it in Slurm or Kubernetes ('trainmark launch render slurm ...' writes the script)"
         )
-    return alone(topology)
+    return make_local_env(topology)
 
 
-def alone(topology: Topology) -> ClusterEnv:
+def make_local_env(topology: Topology) -> ClusterEnv:
     """One machine, whose ranks are all ours to start."""
     return ClusterEnv(ranks=topology.devices_per_node, local_ranks=topology.devices_per_node)
 
@@ -128,7 +128,7 @@ def start_tasks(env: ClusterEnv, topology: Topology, command: Sequence[str]) -> 
     _load(env.kind).start_tasks(topology, command)
 
 
-def rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, locals_: int) -> ClusterEnv:
+def make_rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, locals_: int) -> ClusterEnv:
     """Of a process that is one rank."""
     if world != topology.devices:
         raise NotReadyError(f"{topology} asked, {world} ranks joined")
@@ -147,7 +147,7 @@ def rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, l
     )
 
 
-def node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
+def make_node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
     """Of a process that starts all ranks of a node."""
     if not 0 <= node < topology.nodes:
         raise NotReadyError(f"{topology} asked, and this is node {node}; nodes count from 0 to {topology.nodes - 1}")
@@ -157,7 +157,7 @@ def node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
     )  # fmt: skip
 
 
-def at_leader(env: ClusterEnv, leader: str, port: int, *, joins_store: bool = False) -> ClusterEnv:
+def set_leader(env: ClusterEnv, leader: str, port: int, *, joins_store: bool = False) -> ClusterEnv:
     return replace(env, leader=leader, port=port, joins_store=joins_store)
 
 

@@ -14,7 +14,7 @@ from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
 
-LONGEST_NAME = 53
+MAX_NAME_LENGTH = 53
 """Kubernetes names pods NAME-node-0-0, in 63 letters at most."""
 
 
@@ -45,10 +45,10 @@ class ClusterJob:
         return " \\\n    ".join(lines)
 
 
-def job_of(run: RenderedRun, name: str | None = None) -> ClusterJob:
+def make_job(run: RenderedRun, name: str | None = None) -> ClusterJob:
     names, *rest = run.options.to_argv()
     words = (("run", *names), *rest, *([("--json",)] if run.as_json else []))
-    return ClusterJob(plans=tuple(run.plans), words=words, name=name or name_for(run.plans))
+    return ClusterJob(plans=tuple(run.plans), words=words, name=name or make_name(run.plans))
 
 
 def option(flag: str, help_: str, *, metavar: str = "NAME", default: Any = None, kind: type = str) -> Any:
@@ -57,20 +57,20 @@ def option(flag: str, help_: str, *, metavar: str = "NAME", default: Any = None,
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
-def absolute(path: str | None) -> str | None:
+def make_absolute(path: str | None) -> str | None:
     """Paths mean the same wherever the job starts."""
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def name_for(plans: Iterable[Plan]) -> str:
+def make_name(plans: Iterable[Plan]) -> str:
     """A name that Slurm and Kubernetes both take."""
     plans = list(plans)
     what = "-".join(dict.fromkeys(plan.workload for plan in plans))
     said = f"trainmark-{what}-{plans[0].recipe_name}-{plans[0].topology}"
-    return re.sub(r"[^a-z0-9]+", "-", said.lower())[:LONGEST_NAME].strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", said.lower())[:MAX_NAME_LENGTH].strip("-")
 
 
-def about(job: ClusterJob) -> list[str]:
+def describe_job(job: ClusterJob) -> list[str]:
     """What is trained, for the comment at the top."""
     lines = []
     for plan in job.plans:
@@ -80,15 +80,15 @@ def about(job: ClusterJob) -> list[str]:
             f"  data {plan.data.folder}{synthetic}",
             f"  plan {plan.fingerprint}",
         ]
-    return [printable(line) for line in lines]
+    return [replace_unprintable(line) for line in lines]
 
 
-def printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """For comments: a line break in a path must not end the comment it stands in."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def activation_line(venv: str) -> str:
+def make_activation_line(venv: str) -> str:
     """The shell line that enters a virtual environment."""
     return f". {shlex.quote(str(PurePosixPath(venv) / 'bin' / 'activate'))}"
 

@@ -53,7 +53,7 @@ RestartDecision = Literal["restart", "stop"]
 """What happens once some ranks have ended: all start again, or none."""
 
 
-def plan_file(env: ClusterEnv) -> str:
+def plan_file_name(env: ClusterEnv) -> str:
     """The name of a launcher's plan in the run folder."""
     return PLAN_FILE if env.leads else f"plan.launcher{env.launcher}.json"
 
@@ -102,7 +102,7 @@ class Coordinator:
 
     def begin_run(self, plan: Plan, store: Path, make_folder: Callable[[str], Path]) -> Path:
         """Checks that all nodes can make the run together; its folder, which is the leader's where all see that."""
-        everybody = self._exchange({"host": self.host, **versions(plan)})
+        everybody = self._exchange({"host": self.host, **collect_versions(plan)})
         if not self.env.leads:
             return self._join_run(plan, store)
         if error := _compare_nodes(everybody):
@@ -220,7 +220,7 @@ class Coordinator:
         if not self.shares_folder:
             folder = store / "launchers" / f"{folder.name}-{self.env.launcher}"
             folder.mkdir(parents=True)
-        write_whole(folder / plan_file(self.env), json.dumps(plan.to_json(), indent=1).encode())
+        write_whole(folder / plan_file_name(self.env), json.dumps(plan.to_json(), indent=1).encode())
         return folder
 
     def _stop_heartbeat(self) -> None:
@@ -322,7 +322,7 @@ class Heartbeat:
                 self._heard[launcher] = (beat, time.monotonic())
 
 
-def versions(plan: Plan) -> dict[str, str]:
+def collect_versions(plan: Plan) -> dict[str, str]:
     """What must be the same on all nodes of a run."""
     import torch
 

@@ -9,22 +9,22 @@ from collections.abc import Callable
 
 from trainmark.platforms import proc
 
-LOOK_SHARE = 0.0025
+MAX_SCAN_SHARE = 0.0025
 """Looking through all processes of a machine may take so much of one core."""
-SHORTEST_LOOK_S = 0.5
-REMEMBERED_S = 10.0
+MIN_INTERVAL_S = 0.5
+WINDOW_S = 10.0
 """What others use is told as a mean over so long."""
 
 
-def busy_s() -> float | None:
+def read_busy_s() -> float | None:
     """Processor seconds used by everybody since the machine began, those taken by other guests of the host included."""
     try:
-        return proc.cpu_ticks().busy / proc.TICKS_PER_S
+        return proc.read_cpu_ticks().busy / proc.TICKS_PER_S
     except OSError:
         return None
 
 
-def cores() -> int:
+def count_cores() -> int:
     return os.cpu_count() or 1
 
 
@@ -43,19 +43,19 @@ class ProcessTree:
         """
         now_s = time.monotonic()
         if now_s < self._next_look_s:
-            stats = {pid: proc.process_stat(pid) for pid in self._members}
+            stats = {pid: proc.read_process_stat(pid) for pid in self._members}
         else:
             stats = self._look()
-            self._next_look_s = now_s + (time.monotonic() - now_s) / LOOK_SHARE
+            self._next_look_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
         found = [stat.ticks + stat.ticks_of_ended for stat in stats.values() if stat is not None]
         return sum(found) / proc.TICKS_PER_S if stats.get(self._root) is not None else None
 
     def _look(self) -> dict[int, proc.ProcessStat | None]:
         try:
-            everybody = proc.pids()
+            everybody = proc.list_pids()
         except OSError:
             return {}
-        stats = {pid: stat for pid in everybody if (stat := proc.process_stat(pid)) is not None}
+        stats = {pid: stat for pid in everybody if (stat := proc.read_process_stat(pid)) is not None}
         children: dict[int, list[int]] = {}
         for pid, stat in stats.items():
             children.setdefault(stat.parent, []).append(pid)
@@ -68,13 +68,13 @@ class ProcessTree:
         return {pid: stats.get(pid) for pid in self._members}
 
 
-class OthersLoad:
+class ForeignLoad:
     """The share of this machine's cores that goes to others than a process and all under it, while it lives."""
 
     def __init__(
         self,
         own_s: Callable[[], float | None],
-        busy_s: Callable[[], float | None] = busy_s,
+        busy_s: Callable[[], float | None] = read_busy_s,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own_s, self._busy_s, self._now_s = own_s, busy_s, now_s
@@ -83,15 +83,15 @@ class OthersLoad:
 
     def share(self) -> float | None:
         """Over the last seconds; None where they are too few, or the machine does not say it."""
-        if not self._looks or self._now_s() - self._looks[-1][0] >= SHORTEST_LOOK_S:
+        if not self._looks or self._now_s() - self._looks[-1][0] >= MIN_INTERVAL_S:
             self._look()
-        while len(self._looks) > 2 and self._looks[-1][0] - self._looks[1][0] > REMEMBERED_S:
+        while len(self._looks) > 2 and self._looks[-1][0] - self._looks[1][0] > WINDOW_S:
             self._looks.popleft()
         if len(self._looks) < 2:
             return None
         (began_s, busy_before_s, own_before_s), (now_s, busy_now_s, own_now_s) = self._looks[0], self._looks[-1]
         others_s = (busy_now_s - busy_before_s) - (own_now_s - own_before_s)
-        return min(1.0, max(0.0, others_s / (now_s - began_s) / cores()))
+        return min(1.0, max(0.0, others_s / (now_s - began_s) / count_cores()))
 
     def _look(self) -> None:
         own_s, busy_now_s = self._own_s(), self._busy_s()
@@ -99,6 +99,6 @@ class OthersLoad:
             self._looks.append((self._now_s(), busy_now_s, own_s))
 
 
-def others_load() -> OthersLoad:
+def track_foreign_load() -> ForeignLoad:
     """Of all who are not this process or under it."""
-    return OthersLoad(ProcessTree(os.getpid()).used_s)
+    return ForeignLoad(ProcessTree(os.getpid()).used_s)

@@ -17,7 +17,7 @@ import psutil
 
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.coordinator import plan_file
+from trainmark.launch.coordinator import plan_file_name
 from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.platforms import files
@@ -52,7 +52,7 @@ class Trial:
         self._devices = Topology.parse(plan.topology).devices
         self._worked = False
         on_host = files.load(plan.platform).device_type == "cpu"
-        self._memory_bytes = (memory_bytes or _host_share(self._ranks)) if on_host else None
+        self._memory_bytes = (memory_bytes or _compute_host_share(self._ranks)) if on_host else None
         self._try_s = try_s or (60.0 if on_host else 180.0)
         batch = int(plan.recipe["batch_per_device"])
         self.bounds = bounds or (
@@ -68,7 +68,7 @@ class Trial:
             plan = self._plan_for(batch, steps)
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
-            (Path(name) / plan_file(env)).write_text(json.dumps(plan.to_json()), encoding="utf-8")
+            (Path(name) / plan_file_name(env)).write_text(json.dumps(plan.to_json()), encoding="utf-8")
             workers = WorkerProcesses(plan, env, Path(name), task="trial")
             workers.start()
             try:
@@ -104,7 +104,7 @@ class Trial:
             if log.pid is not None and not limited:  # it has said its first word, and taken no memory yet
                 self._limit_memory(log.pid)
                 limited = True
-            if ended or log.failed or _done(log, steps):
+            if ended or log.failed or _is_done(log, steps):
                 return ended
         return False
 
@@ -125,7 +125,7 @@ class Trial:
             if log.failed.out_of_memory:
                 return Try(batch=batch, unfit="out of memory")
             return self._failed(batch, log.failed.exit_code, log.failed.sentence)
-        if not _done(log, steps):
+        if not _is_done(log, steps):
             if not ended:
                 return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
             death = next(iter(workers.deaths), Death(rank=0, code=0))  # none where it was done before its steps were
@@ -170,11 +170,11 @@ class Trial:
         return f"it takes {used / 2**30:.2f} GiB, more than {share} ({most / 2**30:.2f} GiB)"
 
 
-def _done(log: RankLog, steps: int) -> bool:
+def _is_done(log: RankLog, steps: int) -> bool:
     return bool(log.phases_ns) and len(log.compute_ns) >= steps
 
 
-def _host_share(ranks: int) -> int:
+def _compute_host_share(ranks: int) -> int:
     memory = psutil.virtual_memory()
     return int(MAX_OF_HOST * min(memory.total, memory.available) / ranks)
 
@@ -243,7 +243,7 @@ def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
             )
 
 
-def find(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
+def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
     """Searches on the first device of this machine, with one rank: the batch is a device's own."""
     # folded
 

@@ -22,7 +22,7 @@ from trainmark import workloads
 from trainmark.launch import cluster_env
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
 from trainmark.launch.restarts import Restarts
-from trainmark.launch.signals import catching_signals
+from trainmark.launch.signals import catch_signals
 from trainmark.launch.workers import WorkerProcesses, WorkerTask
 from trainmark.record import endings, gather
 from trainmark.record.errors import (
@@ -67,7 +67,7 @@ class Fault:
         return cls(error=error, consequence=document["consequence"])
 
 
-def of_workers(workers: WorkerProcesses) -> Fault | None:
+def find_fault(workers: WorkerProcesses) -> Fault | None:
     """What went wrong under this launcher, if anything did: a rank that said so before one that ended without a word,
     and that before those that only noticed it. One that a signal killed before another said anything comes first."""
     told = workers.failures
@@ -75,27 +75,27 @@ def of_workers(workers: WorkerProcesses) -> Fault | None:
     deaths = workers.deaths
     killed = [death for death in deaths if death.code < 0 and causes and death.at_ns < causes[0][1].at_ns]
     if causes and not killed:
-        return _reported_fault(workers, *causes[0])
+        return _make_reported_fault(workers, *causes[0])
     if deaths:
         death = (killed or deaths)[0]
         log = next(log for log in workers.ranks if log.rank == death.rank)
-        sentence = f"{_name(workers, log)} {death.how} {_at(log)}"
-        return Fault(error=WorkloadError(_with_lines(workers, log, sentence)))
+        sentence = f"{_name_rank(workers, log)} {death.how} {_describe_position(log)}"
+        return Fault(error=WorkloadError(_append_log(workers, log, sentence)))
     if told:
-        return _reported_fault(workers, *told[0])
+        return _make_reported_fault(workers, *told[0])
     if workers.silent:  # we ended them, for what others will tell
-        names = ", ".join(_name(workers, log) for log in workers.silent)
+        names = ", ".join(_name_rank(workers, log) for log in workers.silent)
         return Fault(error=WorkloadError(f"{names} was ended with the others"), consequence=True)
     return None
 
 
-def hang(workers: WorkerProcesses) -> Fault:
-    where = ", ".join(f"{_name(workers, log)} was last seen {_at(log)}" for log in workers.ranks)
+def make_hang_fault(workers: WorkerProcesses) -> Fault:
+    where = ", ".join(f"{_name_rank(workers, log)} was last seen {_describe_position(log)}" for log in workers.ranks)
     stacks = f"stacks are in {workers.folder}/rank*.stacks"
     return Fault(error=HangError(f"no progress for {workers.limit_s:.0f} s: {where}; {stacks}"))
 
 
-def lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
+def make_lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
     who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
     sentence = (
         f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
@@ -140,10 +140,10 @@ def collect_faults(
         names = ", ".join(coordinator.name_of(launcher) for launcher in lost)
         sentence = f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
         faults.insert(0, Fault(error=WorkloadError(sentence)))
-    return first_fault(faults)
+    return choose_first_fault(faults)
 
 
-def first_fault(faults: Sequence[Fault]) -> Fault | None:
+def choose_first_fault(faults: Sequence[Fault]) -> Fault | None:
     """Of faults in the order they were noticed, the one the others followed from."""
     if faults and all(isinstance(fault.error, HangError) for fault in faults):
         return Fault(error=HangError("; ".join(str(fault.error) for fault in faults)))
@@ -151,41 +151,41 @@ def first_fault(faults: Sequence[Fault]) -> Fault | None:
     return next(iter(causes), faults[0] if faults else None)
 
 
-def _reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
+def _make_reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> Fault:
     sentence = failed.sentence
     if Topology.parse(workers.plan.topology).devices > 1:
-        sentence = f"{_name(workers, log)} failed {_at(log)}: {sentence}"
+        sentence = f"{_name_rank(workers, log)} failed {_describe_position(log)}: {sentence}"
         if failed.exit_code not in endings.SAME_AGAIN:  # their sentence says all that the last lines would
-            sentence = _with_lines(workers, log, sentence)
+            sentence = _append_log(workers, log, sentence)
     return Fault(error=of_exit_code(failed.exit_code, sentence), consequence=failed.consequence)
 
 
-def _name(workers: WorkerProcesses, log: RankLog) -> str:
+def _name_rank(workers: WorkerProcesses, log: RankLog) -> str:
     several_hosts = workers.env.launchers > 1 and log.host
     return f"rank {log.rank} on {log.host}" if several_hosts else f"rank {log.rank}"
 
 
-def _at(log: RankLog) -> str:
+def _describe_position(log: RankLog) -> str:
     return f"in {log.phase} at step {log.step}"
 
 
-def _with_lines(workers: WorkerProcesses, log: RankLog, sentence: str) -> str:
+def _append_log(workers: WorkerProcesses, log: RankLog, sentence: str) -> str:
     lines = workers.last_lines(log.rank)
     return f"{sentence}; its last lines:\n{lines}" if lines else sentence
 
 
-LIMIT_S = 5.0
+GIT_TIMEOUT_S = 5.0
 SOURCE = Path(__file__).resolve().parents[3]
 """Where a checkout has its pyproject.toml, if this is one."""
 
 
-def revision(source: Path = SOURCE) -> str | None:
+def read_revision(source: Path = SOURCE) -> str | None:
     """`3f2a91c0d4e5`, with `-dirty` where files were changed since; None for an installed package, or without git."""
     if not (source / "pyproject.toml").is_file() or not (source / ".git").exists():
         return None
     words = ["git", "-C", str(source), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        said = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+        said = subprocess.run(words, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return said.stdout.strip() or None if said.returncode == 0 else None
@@ -234,18 +234,18 @@ def run(
     Without a coordinator this machine is all there is. `fill` is how its batch was found; `tags` and `note` are what
     the user said of it.
     """
-    make_folder = partial(new_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
+    make_folder = partial(make_run_folder, plan, store.runs, group=group, tags=tags or {}, note=note)
     folder = coordinator.begin_run(plan, store.folder, make_folder) if coordinator else make_folder("")
     if fill:
-        _note(folder, BatchFound(**msgspec.structs.asdict(fill)))
+        _write_event(folder, BatchFound(**msgspec.structs.asdict(fill)))
     leads = coordinator is None or coordinator.env.leads
-    with catching_signals() as signals:
+    with catch_signals() as signals:
         try:
             outcome = execute(plan, folder, watch, coordinator, interface, signals)
         except BaseException as error:  # ours, or of whoever watches: what was measured is kept all the same
             if leads:
                 with suppress(Exception):
-                    _note(folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
+                    _write_event(folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
                     store.add(gather.record(folder))
             raise
         return _conclude(outcome, store, signals) if leads else outcome
@@ -256,7 +256,7 @@ def _conclude(outcome: Outcome, store: Store, signals: list[int]) -> Outcome:
     found = outcome.error
     try:
         if found:
-            _note(outcome.folder, FaultFound(exit_code=found.exit_code, sentence=str(found)))
+            _write_event(outcome.folder, FaultFound(exit_code=found.exit_code, sentence=str(found)))
         record = gather.record(outcome.folder)
         store.add(record)
     except TrainmarkError as error:
@@ -276,7 +276,7 @@ def _conclude(outcome: Outcome, store: Store, signals: list[int]) -> Outcome:
     return replace(outcome, error=found, record=record)
 
 
-def _note(folder: Path, event: Event) -> None:
+def _write_event(folder: Path, event: Event) -> None:
     events = EventWriter(folder / LAUNCHER_FILE)
     events.write(event)
     events.close()
@@ -294,11 +294,11 @@ def execute(
     pair_rounds: int | None = None,
 ) -> Outcome:
     """Starts the ranks, sees them to their end and finds out with the other launchers what went wrong."""
-    here = coordinator.env if coordinator else cluster_env.alone(Topology.parse(plan.topology))
+    here = coordinator.env if coordinator else cluster_env.make_local_env(Topology.parse(plan.topology))
     workers = WorkerProcesses(
         plan, here, folder, task=task, pair_rounds=pair_rounds, interface=interface, coordinator=coordinator
     )
-    heartbeat = coordinator.start_heartbeat(_lost_after_s(plan)) if coordinator else None
+    heartbeat = coordinator.start_heartbeat(_compute_lost_after_s(plan)) if coordinator else None
     try:
         workers.start()
         fault = _supervise(workers, signals, watch, Restarts(workers, coordinator, heartbeat), heartbeat)
@@ -306,7 +306,7 @@ def execute(
         fault = Fault(error=WorkloadError("the leader was lost"), consequence=True)
     finally:
         workers.end()
-    fault = fault or _own_fault(workers, signals)
+    fault = fault or _find_own_fault(workers, signals)
     if coordinator and heartbeat:
         end = collect_faults if here.leads else follow_leader
         fault = end(workers, coordinator, heartbeat, fault)
@@ -344,26 +344,26 @@ def _supervise(
                 return None
         if heartbeat and workers.silent_s > heartbeat.lost_after_s and (lost := heartbeat.lost_launchers()):
             workers.dump_stacks()
-            return lost_fault(workers, heartbeat, lost)
+            return make_lost_fault(workers, heartbeat, lost)
         if workers.silent_s > workers.limit_s:
             workers.dump_stacks()
-            return hang(workers)
+            return make_hang_fault(workers)
 
 
-def _lost_after_s(plan: Plan) -> float:
+def _compute_lost_after_s(plan: Plan) -> float:
     """Sooner than silence is a hang: that a launcher is gone says more than that nothing moves."""
     return LOST_S if plan.hang_timeout_s is None else min(LOST_S, plan.hang_timeout_s / 2)
 
 
-def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
+def _find_own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     if signals:
         if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
         return Fault(error=SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0]))
-    return of_workers(workers)
+    return find_fault(workers)
 
 
-def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
+def make_run_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
     """`said` are fields of the head that neither plan nor workload know."""
     workload = workloads.of_plan(plan)
     stamp = gather.now_utc()
@@ -373,7 +373,7 @@ def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
     head = RunHead(
         run_id=run_id,
         created=stamp,
-        revision=revision(),
+        revision=read_revision(),
         item=workload.item,
         target=workload.target,
         reference_global_batch=workload.reference_global_batch,

@@ -135,7 +135,7 @@ class RunOptions:
         if self.group and not _GROUP.fullmatch(self.group):
             raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):
-            self._check_value(option_of(each).flag, getattr(self, each.name))
+            self._check_value(read_option(each).flag, getattr(self, each.name))
         parse_tags(self.tags)
         check_note(self.note or "")
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
@@ -191,7 +191,7 @@ class RunOptions:
             value = getattr(self, each.name)
             if each.name == "workloads" or value == each.default:
                 continue
-            option = option_of(each).flag
+            option = read_option(each).flag
             if value is True:
                 yield (option,)
                 continue
@@ -200,7 +200,7 @@ class RunOptions:
                 yield (f"{option}={text}",) if text.startswith("-") else (option, text)
 
 
-def option_of(each: Field[Any]) -> CommandOption:
+def read_option(each: Field[Any]) -> CommandOption:
     """How a field of RunOptions is written on a command line."""
     written = dict(each.metadata)
     if written["flag"] is None:
@@ -208,7 +208,7 @@ def option_of(each: Field[Any]) -> CommandOption:
     return CommandOption(**written)
 
 
-def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:
+def format_settings(values: Mapping[str, object]) -> tuple[str, ...]:
     """A recipe's fields as a program has them, as `key=value`."""
     words = {True: "yes", False: "no"}
     return tuple(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in values.items())
@@ -257,6 +257,6 @@ def from_keywords(workloads: tuple[str, ...], given: Mapping[str, Any], known: t
     if unknown := [name for name in given if name not in known.__annotations__]:
         raise TypeError(f"{unknown[0]!r} is no option here; known: {', '.join(known.__annotations__)}")
     said = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in given.items()}
-    said["settings"] = settings_of(said.pop("set", None) or {})
+    said["settings"] = format_settings(said.pop("set", None) or {})
     said["tags"] = tag_words(said.get("tags") or {})
     return RunOptions(workloads=workloads, **said)

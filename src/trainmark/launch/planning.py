@@ -27,13 +27,13 @@ from trainmark.record.recipe import (
 from trainmark.record.store import Store, default_folder
 
 
-def plans(options: RunOptions) -> list[Plan]:
+def make_plans(options: RunOptions) -> list[Plan]:
     """One decided plan for each workload asked for, or for each topology of a sweep."""
     if options.sweep is not None:
         return [
             plan
             for topology in options.sweep_topologies()
-            for plan in plans(replace(options, sweep=None, topology=str(topology)))
+            for plan in make_plans(replace(options, sweep=None, topology=str(topology)))
         ]
     names = options.workloads or workloads.names()
     for word in ("data", "init_from"):
@@ -41,10 +41,10 @@ def plans(options: RunOptions) -> list[Plan]:
             option, given = word.replace("_", "-"), ", ".join(dict.fromkeys(names))
             raise UsageError(f"--{option} is for one workload; name it: {given}")
     share_s = options.shared_s and options.shared_s / (len(names) * options.repeat)
-    return [with_share(decide(name, options), share_s) for name in names]
+    return [set_time_share(make_plan(name, options), share_s) for name in names]
 
 
-def with_share(plan: Plan, share_s: float | None) -> Plan:
+def set_time_share(plan: Plan, share_s: float | None) -> Plan:
     """The plan with its share of a time budget, which takes the place of the recipe's own limit in seconds."""
     if share_s is None:
         return plan
@@ -52,11 +52,11 @@ def with_share(plan: Plan, share_s: float | None) -> Plan:
     return replace(plan, limits=replace(plan.limits, seconds=seconds, wall_s=round(share_s, 1)))
 
 
-def decide(name: str, options: RunOptions) -> Plan:
+def make_plan(name: str, options: RunOptions) -> Plan:
     """The plan for one workload."""
     workload, source = workloads.find(name)
     topology = Topology.parse(options.topology or "1x1")
-    chosen = detection.chosen() if options.platform in (None, "auto") else str(options.platform)
+    chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     platform = files.load(chosen)
     if topology.devices > 1 and platform.collectives == files.NO_COLLECTIVES:
         raise UsageError(
@@ -77,16 +77,16 @@ def decide(name: str, options: RunOptions) -> Plan:
     if kind.finds_batch and not options.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
-    recipe = _with_weights_of_runs(recipe, options)
+    recipe = _resolve_runs(recipe, options)
     check_tensor_parallel(recipe, topology)
-    data = options.data or _site_data(workload.data_set, recipe_name)
+    data = options.data or _find_site_data(workload.data_set, recipe_name)
     if data:
         folder = str(Path(data).expanduser().absolute())
     elif workload.data_set in datasets.names():
         folder = str(synthetic.folder(workload.data_set))
     else:
         folder = NO_FOLDER
-    init_from, init_sha256 = _initial(options.init_from)
+    init_from, init_sha256 = _resolve_weights(options.init_from)
     plan = Plan(
         workload=workload.name,
         workload_source=source,
@@ -94,12 +94,12 @@ def decide(name: str, options: RunOptions) -> Plan:
         recipe=to_values(recipe),
         deviations=deviations(recipe, workload.recipes["reference"]),
         topology=str(topology),
-        precision=_precision(options.precision, platform).name,
+        precision=_choose_precision(options.precision, platform).name,
         platform=str(Path(chosen).absolute()) if platform.is_own else platform.name,
         data=DataChoice(
             name=workload.data_set, folder=folder, synthetic=bool(folder) and synthetic.is_synthetic(Path(folder), data)
         ),
-        limits=_limits(options, workload.limits.get(recipe_name, Limits())),
+        limits=_choose_limits(options, workload.limits.get(recipe_name, Limits())),
         skip_bad=options.skip_bad,
         hang_timeout_s=options.hang_timeout_s,
         max_restarts=options.max_restarts,
@@ -116,8 +116,8 @@ def check_initial_weights(plan: Plan) -> None:
     from trainmark.train import meta_model, setup
     from trainmark.workloads import weights
 
-    if plan.init_from and (given := setup.initial_weights(plan)) is not None:
-        weights.check_fit(meta_model.model(plan), given, str(plan.init_from), to_begin=True)
+    if plan.init_from and (given := setup.load_initial_weights(plan)) is not None:
+        weights.check_fit(meta_model.build_model(plan), given, str(plan.init_from), to_begin=True)
 
 
 def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
@@ -143,13 +143,13 @@ def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:
     if said or options.settings:
         raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
     if options.topology is not None:
-        plan = shared_anew(plan, Topology.parse(options.topology))
+        plan = change_topology(plan, Topology.parse(options.topology))
     choice = replace(plan.data, folder=str(Path(options.data).expanduser().absolute())) if options.data else plan.data
-    limits = replace(_limits(options, plan.limits), wall_s=None)  # what its first part was given is used up
+    limits = replace(_choose_limits(options, plan.limits), wall_s=None)  # what its first part was given is used up
     return replace(plan, data=choice, limits=limits, resume_from=str(run_folder / "checkpoints"))
 
 
-def shared_anew(plan: Plan, topology: Topology) -> Plan:
+def change_topology(plan: Plan, topology: Topology) -> Plan:
     """The plan with its global batch shared by other devices: the same steps of the same samples."""
     batch = int(plan.recipe["batch_per_device"]) * Topology.parse(plan.topology).devices
     if batch % topology.devices:
@@ -166,7 +166,7 @@ def shared_anew(plan: Plan, topology: Topology) -> Plan:
     return replace(plan, topology=str(topology), recipe=to_values(recipe), deviations=deviations(recipe, reference))
 
 
-def _site_data(data_set: str, recipe_name: str) -> str | None:
+def _find_site_data(data_set: str, recipe_name: str) -> str | None:
     """Where this site keeps the real set, for the recipes that are meant for it."""
     if not kind_of(recipe_name).real_data:
         return None
@@ -177,7 +177,7 @@ def _site_data(data_set: str, recipe_name: str) -> str | None:
     return folders.get(data_set)
 
 
-def _initial(word: str | None, asked: str = "--init-from") -> tuple[str, str] | tuple[None, None]:
+def _resolve_weights(word: str | None, asked: str = "--init-from") -> tuple[str, str] | tuple[None, None]:
     """The file of weights meant, and the hash of what it holds."""
     if word is None:
         return None, None
@@ -190,7 +190,7 @@ def _initial(word: str | None, asked: str = "--init-from") -> tuple[str, str] | 
         raise NotReadyError(f"{asked} {file} cannot be read: {error.strerror or error}") from error
 
 
-def _with_weights_of_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
+def _resolve_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
     """The recipe with files of weights, and their hashes, where it names runs."""
     changes: dict[str, str] = {}
     for field in fields(recipe):
@@ -199,12 +199,12 @@ def _with_weights_of_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
             if not path.exists():
                 path = Store(Path(options.store).expanduser() if options.store else default_folder()).run_folder(word)
             folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-            file, digest = _initial(str(folder), f"setting {field.name}")
+            file, digest = _resolve_weights(str(folder), f"setting {field.name}")
             changes |= {field.name: str(file), f"{field.name}_sha256": str(digest)}
     return replace(recipe, **changes)
 
 
-def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
+def _choose_precision(word: str | None, platform: files.PlatformFile) -> Precision:
     precision = Precision.parse(word or "fp32")
     if precision.name not in platform.precisions:
         can = ", ".join(platform.precisions)
@@ -212,7 +212,7 @@ def _precision(word: str | None, platform: files.PlatformFile) -> Precision:
     return precision
 
 
-def _limits(options: RunOptions, usual: Limits) -> Limits:
+def _choose_limits(options: RunOptions, usual: Limits) -> Limits:
     said = {"steps": options.steps, "seconds": options.seconds, "epochs": options.epochs, "items": options.items}
     given = {name: value for name, value in said.items() if value is not None}
     for name, value in given.items():

@@ -15,7 +15,7 @@ import psutil
 from trainmark import data as datasets, workloads
 from trainmark.data import synthetic
 from trainmark.platforms import files, scaled_matmul
-from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
+from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
 from trainmark.record.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
@@ -27,15 +27,15 @@ from trainmark.record.recipe import from_values
 from trainmark.record.workload_facts import derive
 from trainmark.train import meta_model
 
-BYTES_A_WEIGHT = 12
+BYTES_PER_WEIGHT = 12
 """A weight, its gradient and what the plainest optimizer keeps of it, in float32; all else a step holds is more."""
-SURE = 3
+MARGIN = 3
 """Times a step must exceed its share: samples may be smaller than those of the real set, and the machine was watched
 for a moment only."""
 MEASURE_S = 0.1
 
 
-def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str | None:
+def check_budget(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str | None:
     """Why a plan cannot be run here within its share of the time, in a sentence; None where it may well be.
 
     `flops_per_s` is what the device reaches; where nothing is said, a CPU is measured.
@@ -44,7 +44,7 @@ def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str
         return None  # of what comes from outside too little is known
     device = Platform(files.load(plan.platform)).open(0)
     title = workloads.title(plan.workload)
-    need = BYTES_A_WEIGHT * meta_model.weights_of(meta_model.model(plan)) / shards(plan)
+    need = BYTES_PER_WEIGHT * meta_model.count_weights(meta_model.build_model(plan)) / count_shards(plan)
     there = psutil.virtual_memory().available if device.is_cpu else device.memory_capacity_bytes()
     if there is not None and need > there:
         return (
@@ -53,9 +53,9 @@ def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str
         )
     if not device.is_cpu:
         return None
-    rate = flops_per_s or _measured_rate(plan.platform, plan.precision)
-    step_s = step_flops(plan, most=SURE * share_s * rate) / rate
-    if step_s <= SURE * share_s:
+    rate = flops_per_s or _measure_rate(plan.platform, plan.precision)
+    step_s = estimate_step_flops(plan, most=MARGIN * share_s * rate) / rate
+    if step_s <= MARGIN * share_s:
         return None
     return (
         f"{title} was left out: one step takes about {shown(step_s)} here, and its share of the time is "
@@ -63,19 +63,19 @@ def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str
     )
 
 
-def shards(plan: Plan) -> int:
+def count_shards(plan: Plan) -> int:
     """Over how many devices a network is spread."""
     topology = Topology.parse(plan.topology)
     ways = {"fsdp": topology.devices, "hsdp": topology.devices_per_node}
     return ways.get(str(plan.recipe.get("parallel", "")), 1)
 
 
-def too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
+def explain_too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
     """Why a network cannot be trained on the devices of a plan, and what would fit; None where it may.
 
     `capacity_bytes` is what a device has; where nothing is said, it is asked, and the ranks of a CPU share one memory.
     """
-    weights = meta_model.weights_of(meta_model.model(plan))
+    weights = meta_model.count_weights(meta_model.build_model(plan))
     topology = Topology.parse(plan.topology)
     if capacity_bytes is None:
         device = Platform(files.load(plan.platform)).open(0)
@@ -83,17 +83,20 @@ def too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
         if found is None:
             return None
         capacity_bytes = found / (topology.devices_per_node if device.is_cpu else 1)
-    need = BYTES_A_WEIGHT * weights / shards(plan)
+    need = BYTES_PER_WEIGHT * weights / count_shards(plan)
     if need <= capacity_bytes:
         return None
     fits = [
-        f"shard it over {math.ceil(BYTES_A_WEIGHT * weights / capacity_bytes)} devices or more (--set parallel=fsdp)"
+        f"shard it over {math.ceil(BYTES_PER_WEIGHT * weights / capacity_bytes)} devices or more (--set parallel=fsdp)"
     ]
     layers = int(plan.recipe.get("layers", 0))
     while layers > 1:
         layers //= 2
         smaller = replace(plan, recipe={**plan.recipe, "layers": layers})
-        if BYTES_A_WEIGHT * meta_model.weights_of(meta_model.model(smaller)) / shards(plan) <= capacity_bytes:
+        if (
+            BYTES_PER_WEIGHT * meta_model.count_weights(meta_model.build_model(smaller)) / count_shards(plan)
+            <= capacity_bytes
+        ):
             fits.append(f"give it fewer layers (--set layers={layers})")
             break
     return (
@@ -103,13 +106,13 @@ def too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
 
 
 @cache
-def _measured_rate(platform: str, precision: str) -> float:
+def _measure_rate(platform: str, precision: str) -> float:
     """Once for all plans."""
     device = Platform(files.load(platform)).open(0)
-    return matmul_flops(device, matmul_type(device, Precision.parse(precision)), budget_s=MEASURE_S)
+    return measure_matmul_flops(device, choose_matmul_type(device, Precision.parse(precision)), budget_s=MEASURE_S)
 
 
-def step_flops(plan: Plan, *, most: float) -> float:
+def estimate_step_flops(plan: Plan, *, most: float) -> float:
     """What one step of a rank computes; a guess that is high, as it is of the published network, if it is below `most`,
     as counting takes a second or two. Nothing where it is not known how many items a sample has."""
     workload = workloads.of_plan(plan)
@@ -125,24 +128,24 @@ def get_ready(plan: Plan, store: Path, say: Callable[[str], None]) -> None:
     """Makes the synthetic data where it is missing; NotReadyError with the first thing that the machine lacks."""
     if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
         synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
-    for result in checks(plan, store):
+    for result in run_checks(plan, store):
         if result.verdict == "failed":
             raise NotReadyError(str(result))
 
 
-def checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
+def run_checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     """What this plan needs of the machine, one thing after the other; a later one may take an earlier for granted."""
     platform = Platform(files.load(plan.platform))
-    yield devices(plan, platform)
-    yield precision(plan, platform)
-    yield collectives(plan, platform)
-    yield compiler(plan, platform)
-    yield memory(plan)
-    yield data_folder(plan)
-    yield disk(plan, store)
+    yield check_devices(plan, platform)
+    yield check_precision(plan, platform)
+    yield check_collectives(plan, platform)
+    yield check_compiler(plan, platform)
+    yield check_memory(plan)
+    yield check_data_folder(plan)
+    yield check_disk(plan, store)
 
 
-def others_sentence(share: float | None) -> str | None:
+def describe_foreign_load(share: float | None) -> str | None:
     """What to know before a number is waited for on a machine that others use."""
     if share is None or share <= cores.FOREIGN_LOAD:
         return None
@@ -152,7 +155,7 @@ def others_sentence(share: float | None) -> str | None:
     )
 
 
-def devices(plan: Plan, platform: Platform) -> CheckResult:
+def check_devices(plan: Plan, platform: Platform) -> CheckResult:
     wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
     if platform.is_cpu and wanted > cores.MAX_RANKS_A_CORE * there:
         return failed(
@@ -167,21 +170,21 @@ def devices(plan: Plan, platform: Platform) -> CheckResult:
     )
 
 
-def precision(plan: Plan, platform: Platform) -> CheckResult:
+def check_precision(plan: Plan, platform: Platform) -> CheckResult:
     """UsageError where the network has nothing that the precision is for."""
     device, asked = platform.open(0), Precision.parse(plan.precision)
     if not (reason := device.refuses(asked)):
         if asked.scaled:
             from trainmark.train import meta_model
 
-            scaled_matmul.take_over(meta_model.model(plan))
+            scaled_matmul.replace_linears(meta_model.build_model(plan))
         return ok(f"{plan.precision} runs here")
     can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
     others = f"this device runs {', '.join(can)}" if can else "nor does any other; see `trainmark platform check`"
     return failed(f"precision {plan.precision} does not run here ({reason}); {others}")
 
 
-def collectives(plan: Plan, platform: Platform) -> CheckResult:
+def check_collectives(plan: Plan, platform: Platform) -> CheckResult:
     """A word that torch.distributed does not know would fail in every rank, after the data was opened."""
     from torch import distributed
 
@@ -194,7 +197,7 @@ def collectives(plan: Plan, platform: Platform) -> CheckResult:
     )
 
 
-def compiler(plan: Plan, platform: Platform) -> CheckResult:
+def check_compiler(plan: Plan, platform: Platform) -> CheckResult:
     """torch.compile writes C++ for a CPU, and would fail in the first step without somebody to translate it."""
     if plan.recipe.get("compiled", "no") == "no":
         return ok("nothing is compiled")
@@ -207,13 +210,13 @@ def compiler(plan: Plan, platform: Platform) -> CheckResult:
     return ok("torch.compile has what it needs")
 
 
-def memory(plan: Plan) -> CheckResult:
+def check_memory(plan: Plan) -> CheckResult:
     """What is certain beforehand: activations come on top, and only a step tells how many."""
-    reason = too_large(plan)
+    reason = explain_too_large(plan)
     return failed(reason) if reason else ok("weights, gradients and optimizer fit the devices")
 
 
-def data_folder(plan: Plan) -> CheckResult:
+def check_data_folder(plan: Plan) -> CheckResult:
     folder = Path(plan.data.folder)
     if plan.data.folder == NO_FOLDER:
         return ok("the workload makes its data itself")
@@ -225,11 +228,11 @@ def data_folder(plan: Plan) -> CheckResult:
     return ok(f"data folder {folder} is there, and what can be seen of it at once fits the recipe")
 
 
-def disk(plan: Plan, store: Path) -> CheckResult:
+def check_disk(plan: Plan, store: Path) -> CheckResult:
     """Two checkpoints and the logs must fit; what else fills the disk meanwhile cannot be seen from here."""
     need = LOG_BYTES
     if plan.recipe.get("checkpoint_every") != "never":
-        need += 3 * checkpoint_bytes(plan)  # the two kept and the one being written
+        need += 3 * estimate_checkpoint_bytes(plan)  # the two kept and the one being written
     free = shutil.disk_usage(existing_folder(store)).free
     if free < need:
         return failed(
@@ -239,10 +242,10 @@ def disk(plan: Plan, store: Path) -> CheckResult:
     return ok(f"{store} has room for checkpoints and logs")
 
 
-def checkpoint_bytes(plan: Plan) -> int:
+def estimate_checkpoint_bytes(plan: Plan) -> int:
     """Weights, two optimizer states, and the average of weights if there is one, in float32: no recipe of ours keeps
     more."""
     from trainmark.train import meta_model
 
     copies = 4 if plan.recipe.get("average_decay") else 3
-    return copies * 4 * sum(parameter.numel() for parameter in meta_model.model(plan).parameters())
+    return copies * 4 * sum(parameter.numel() for parameter in meta_model.build_model(plan).parameters())

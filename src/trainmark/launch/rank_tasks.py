@@ -12,8 +12,8 @@ from pathlib import Path
 
 from trainmark.launch import cluster_env, signals
 from trainmark.launch.coordinator import Coordinator
-from trainmark.launch.launcher import Outcome, execute, new_folder
-from trainmark.launch.signals import catching_signals
+from trainmark.launch.launcher import Outcome, execute, make_run_folder
+from trainmark.launch.signals import catch_signals
 from trainmark.launch.workers import WorkerTask
 from trainmark.record import endings, site
 from trainmark.record.errors import SignalError
@@ -23,7 +23,7 @@ from trainmark.record.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probed:
+class ProbeResult:
     """What ranks that were started only for it measured of the links between them; only the leader has results."""
 
     results: tuple[AllReduce, ...] = ()
@@ -44,10 +44,10 @@ def join_launchers(
     In the batch script of a Slurm job it starts `own_command` on every node instead, and does not return.
     """
     network = site.load().network
-    here = cluster_env.find(topology, os.environ, port or network.port)
+    here = cluster_env.detect_env(topology, os.environ, port or network.port)
     if here.is_batch:
         cluster_env.start_tasks(here, topology, list(own_command))
-    secret = signals.end_with_stdin() if signals.is_wanted() else None
+    secret = signals.end_with_stdin() if signals.is_bound_to_stdin() else None
     if here.launchers == 1:
         yield None
         return
@@ -60,11 +60,11 @@ def join_launchers(
 
 def probe_links(
     plan: Plan, store: Path, *, pair_rounds: int | None = None, together: Coordinator | None = None
-) -> Probed:
+) -> ProbeResult:
     """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
     task: WorkerTask = "probe" if pair_rounds is None else "pairs"
     outcome = _start_ranks(plan, store / "probes", task, together, lambda folder: None, pair_rounds)
-    probed = Probed(exit_code=outcome.exit_code, sentence=outcome.sentence)
+    probed = ProbeResult(exit_code=outcome.exit_code, sentence=outcome.sentence)
     if together and not together.env.leads:
         return probed
     folder = RunFolder(outcome.folder, only_ranks=[0])
@@ -91,10 +91,10 @@ def _start_ranks(
     watch: Callable[[Path], None],
     pair_rounds: int | None = None,
 ) -> Outcome:
-    make_folder = partial(new_folder, plan, place)
+    make_folder = partial(make_run_folder, plan, place)
     folder = together.begin_run(plan, place.parent, make_folder) if together else make_folder("")
     interface = site.load().network.interface
-    with catching_signals() as signals:
+    with catch_signals() as signals:
         outcome = execute(
             plan, folder, lambda ranks: watch(folder), together, interface, signals, task=task, pair_rounds=pair_rounds
         )

@@ -21,8 +21,9 @@ import msgspec
 from trainmark.launch import network
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.secret import VARIABLE, make as make_secret, read as read_secret
+from trainmark.platforms.device_errors import first_line
 from trainmark.record.errors import HangError, NotReadyError
-from trainmark.train.rendezvous_store import MAX_WAIT_S, Reply, Request, encode, receive, receive_message
+from trainmark.train.rendezvous_store import MAX_WAIT_S, Reply, Request, encode, receive_exactly, receive_message
 
 GREETING = b"trainmark store 2"
 """What the server says first, before a nonce: a client that hears anything else has reached something else."""
@@ -102,7 +103,7 @@ class StoreServer:
         nonce = secrets.token_bytes(NONCE_BYTES)
         try:
             connection.sendall(GREETING + nonce)
-            answer = receive(connection, NONCE_BYTES + PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
+            answer = receive_exactly(connection, NONCE_BYTES + PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
             client_nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
             if not hmac.compare_digest(proof, prove(self._secret, b"client", nonce, client_nonce)):
                 return False
@@ -158,20 +159,20 @@ def serve(env: ClusterEnv, secret: str | None, interface: str | None, timeout_s:
     address = Address(str(host), int(port), secret)
     server = StoreServer(listener, secret.encode())
     if env.joins_store:
-        _torchrun_store(env, timeout_s).set(_torchrun_key(os.environ), msgspec.json.encode(address).decode())
+        _open_torchrun_store(env, timeout_s).set(_make_torchrun_key(os.environ), msgspec.json.encode(address).decode())
     return server, address
 
 
 def find_leader(env: ClusterEnv, secret: str | None, timeout_s: float) -> Address:
     if not env.joins_store:
-        return Address(network.dialled_host(env), env.port, secret or read_secret(os.environ))
+        return Address(network.choose_leader_host(env), env.port, secret or read_secret(os.environ))
     from torch.distributed import DistError
 
     try:
-        found = _torchrun_store(env, timeout_s).get(_torchrun_key(os.environ))
+        found = _open_torchrun_store(env, timeout_s).get(_make_torchrun_key(os.environ))
         return msgspec.json.decode(found, type=Address)
     except (DistError, ValueError) as error:
-        raise HangError(f"rank 0 did not say at torchrun's store where it listens: {_first_line(error)}") from error
+        raise HangError(f"rank 0 did not say at torchrun's store where it listens: {first_line(error)}") from error
 
 
 def connect(address: Address, timeout_s: float) -> socket.socket:
@@ -188,7 +189,7 @@ def connect(address: Address, timeout_s: float) -> socket.socket:
         except OSError as error:
             if time.monotonic() + RETRY_S > deadline_s:
                 raise HangError(
-                    f"the leader did not answer at {where} within {timeout_s:.0f} s: {_first_line(error)}"
+                    f"the leader did not answer at {where} within {timeout_s:.0f} s: {first_line(error)}"
                 ) from error
         time.sleep(RETRY_S)
 
@@ -207,13 +208,13 @@ def _connect_once(address: Address, timeout_s: float) -> socket.socket:
 def shake_hands(connection: socket.socket, secret: bytes) -> None:
     """The client's side of the handshake: proves the secret to the server, and has it prove the same."""
     connection.settimeout(HANDSHAKE_TIMEOUT_S)
-    greeting = receive(connection, len(GREETING) + NONCE_BYTES, HANDSHAKE_TIMEOUT_S)
+    greeting = receive_exactly(connection, len(GREETING) + NONCE_BYTES, HANDSHAKE_TIMEOUT_S)
     if not greeting.startswith(GREETING):
         raise ConnectionError("something else than a launcher of trainmark listens there")
     server_nonce, nonce = greeting[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)
     connection.sendall(nonce + prove(secret, b"client", server_nonce, nonce))
     try:
-        proof = receive(connection, PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
+        proof = receive_exactly(connection, PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
     except ConnectionError as error:
         raise WrongSecretError from error
     if not hmac.compare_digest(proof, prove(secret, b"server", server_nonce, nonce)):
@@ -224,7 +225,7 @@ def prove(secret: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) 
     return hmac.digest(secret, role + server_nonce + client_nonce, "sha256")
 
 
-def _torchrun_store(env: ClusterEnv, timeout_s: float) -> Any:
+def _open_torchrun_store(env: ClusterEnv, timeout_s: float) -> Any:
     from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
     timeout = timedelta(seconds=timeout_s)
@@ -232,15 +233,11 @@ def _torchrun_store(env: ClusterEnv, timeout_s: float) -> Any:
         return TCPStore(env.leader, env.port, is_master=False, wait_for_workers=False, timeout=timeout)
     except DistError as error:
         raise HangError(
-            f"torchrun's store did not answer at {env.leader}:{env.port} within {timeout_s:.0f} s: {_first_line(error)}"
+            f"torchrun's store did not answer at {env.leader}:{env.port} within {timeout_s:.0f} s: {first_line(error)}"
         ) from error
 
 
-def _torchrun_key(environ: Mapping[str, str]) -> str:
+def _make_torchrun_key(environ: Mapping[str, str]) -> str:
     """One for each time torchrun starts its ranks: what those before them left in its store is of no use."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     return "/".join(["trainmark", *(environ.get(name, "") for name in names)])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

@@ -17,7 +17,7 @@ from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.record import Record
 
 
-def plan_again(
+def rebuild_plan(
     records: Sequence[Record], data: str | None = None, *, platform: str | None = None, trust: bool = False
 ) -> Plan:
     """What these repeats of one plan were told, with its files where they lie on this machine.
@@ -28,7 +28,7 @@ def plan_again(
     for each in records:
         if each.status != "valid":
             raise UsageError(f"run {each.run_id} is {each.status} ({each.ended}); there is no result to reproduce")
-    plan = replace(record.plan, platform=_platform(record, platform, trust=trust))
+    plan = replace(record.plan, platform=_choose_platform(record, platform, trust=trust))
     if Topology.parse(plan.topology).nodes > 1:
         raise UsageError(
             f"run {record.run_id} took {plan.topology}, and reproduce works on one machine; "
@@ -44,17 +44,17 @@ def plan_again(
             "say --trust if you know what it holds"
         )
     planning.check_initial_weights(plan)
-    return with_data_here(plan, data)
+    return locate_data(plan, data)
 
 
-def with_data_here(plan: Plan, data: str | None) -> Plan:
+def locate_data(plan: Plan, data: str | None) -> Plan:
     """A plan of another machine with its data where that lies on this one."""
     if plan.data.folder == NO_FOLDER and not data:
         return plan
-    return replace(plan, data=replace(plan.data, folder=str(_data_folder(plan, data))))
+    return replace(plan, data=replace(plan.data, folder=str(_find_data_folder(plan, data))))
 
 
-def _platform(record: Record, given: str | None, *, trust: bool) -> str:
+def _choose_platform(record: Record, given: str | None, *, trust: bool) -> str:
     """The platform by its name, or the file by which it ran: as given, or with `trust` where it lay if it is the same.
 
     A file may name programs and modules, and a record may be anybody's: what it carries is written down for the user to
@@ -86,7 +86,7 @@ def _platform(record: Record, given: str | None, *, trust: bool) -> str:
     )
 
 
-def _data_folder(plan: Plan, given: str | None) -> Path:
+def _find_data_folder(plan: Plan, given: str | None) -> Path:
     """Where the same data lies here: as given, as on the record, or where this installation makes its own."""
     folder = Path(given).expanduser().absolute() if given else Path(plan.data.folder)
     if given and synthetic.is_synthetic(folder, given) != plan.data.synthetic:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trainmark.launch.cpu_usage import ProcessTree, busy_s, cores
+from trainmark.launch.cpu_usage import ProcessTree, count_cores, read_busy_s
 from trainmark.platforms import files, proc, sensors
 from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.record.cores import end_with_parent
@@ -40,7 +40,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--launched-ns", type=int, default=time.perf_counter_ns(), help="when the run began")
     args = parser.parse_args(words)
     over = threading.Event()
-    _end_when_told(over)
+    _stop_on_sigterm(over)
     launcher = os.environ.get(PARENT)
     end_with_parent(int(launcher) if launcher else None)
     os.nice(NICENESS)
@@ -56,7 +56,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     file = files.load(args.platform)
     reader = sensors.open_reader(file, in_child=end_with_parent)
     every_s = EVERY_WITH_PROGRAM_S if reader.slow else EVERY_S
-    used = sensors.used_devices(file, reader, args.devices, os.environ)
+    used = sensors.find_used_devices(file, reader, args.devices, os.environ)
     events = EventWriter(args.file)
     events.write(
         SamplerBegin(
@@ -67,7 +67,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
             at_ns=time.perf_counter_ns(),
             every_s=every_s,
             devices=used,
-            cores=cores(),
+            cores=count_cores(),
         )
     )
     # a device's tool may hang: a thread of its own keeps it from the samples of the host
@@ -106,17 +106,17 @@ def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: th
     next_s = time.monotonic()
     while True:
         at_ns = time.perf_counter_ns()
-        events.write(HostSample(at_ns=at_ns, busy_s=busy_s(), own_s=tree.used_s(), **_host()))
+        events.write(HostSample(at_ns=at_ns, busy_s=read_busy_s(), own_s=tree.used_s(), **_read_host()))
         next_s = max(next_s + every_s, time.monotonic())
         if over.wait(next_s - time.monotonic()):
             return
 
 
-def _host() -> dict[str, Any]:
+def _read_host() -> dict[str, Any]:
     """What is cheap to know of a machine; a file that is not there is a value that is not there."""
     found: dict[str, Any] = {}
     try:
-        memory = proc.memory_bytes()
+        memory = proc.read_memory_bytes()
         found["memory_used_bytes"] = memory["MemTotal"] - memory["MemAvailable"]
     except (OSError, KeyError, ValueError):
         pass
@@ -129,7 +129,7 @@ def _host() -> dict[str, Any]:
     return found
 
 
-def _end_when_told(over: threading.Event) -> None:
+def _stop_on_sigterm(over: threading.Event) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         over.set()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from trainmark import workloads
 from trainmark.launch import cluster_env, fill, launcher, planning, preflight, signals, ssh_run, sweep
 from trainmark.launch.coordinator import Coordinator
-from trainmark.launch.cpu_usage import SHORTEST_LOOK_S, others_load
+from trainmark.launch.cpu_usage import MIN_INTERVAL_S, track_foreign_load
 from trainmark.launch.fill import FillResult
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
@@ -35,7 +35,7 @@ REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-dif
 """Doubts that make a result unusable for whoever asked for a strict one."""
 
 Say = Callable[[str], None]
-Watching = Callable[[Plan], AbstractContextManager[Watcher]]
+OpenWatcher = Callable[[Plan], AbstractContextManager[Watcher]]
 """Called before each run; what it gives is called whenever the ranks wrote something new."""
 
 
@@ -71,7 +71,7 @@ def run(
     *,
     own_command: Sequence[str] | None = None,
     say: Say = _silence,
-    watching: Watching = _no_watcher,
+    watching: OpenWatcher = _no_watcher,
 ) -> Result:
     """Runs what was asked for, as often as asked, until a run fails.
 
@@ -83,18 +83,18 @@ def run(
     session = _Session(options, say, watching, budget_s=options.shared_s)
     if options.hosts:
         return session.run_on_hosts(options.hosts)
-    if not options.resume and (unused := detection.undescribed_where_chosen(options.platform)):
+    if not options.resume and (unused := detection.find_undescribed_if_auto(options.platform)):
         say(f"trainmark: {unused}")
-    decided = [session.resume_plan(options.resume)] if options.resume else planning.plans(options)
+    decided = [session.resume_plan(options.resume)] if options.resume else planning.make_plans(options)
     return session.run_here(decided, own_command)
 
 
-def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say, watching: Watching) -> Result:
+def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say, watching: OpenWatcher) -> Result:
     """Every topology that is not finished yet, until a run fails; the records are those of all that are."""
-    store, began_s = store_of(options), time.monotonic()
+    store, began_s = open_store(options), time.monotonic()
     store.check_writable()
     records: list[Record] = []
-    legs = sweep.legs(options, store)
+    legs = sweep.plan_legs(options, store)
     for index, leg in enumerate(legs):
         records += [store.record(run_id) for run_id in leg.finished]
         done = len(leg.finished)
@@ -114,31 +114,31 @@ def _run_sweep(options: RunOptions, own_command: Sequence[str] | None, say: Say,
     return Result(records=tuple(records))
 
 
-def run_plan(plan: Plan, options: RunOptions, *, say: Say = _silence, watching: Watching = _no_watcher) -> Result:
+def run_plan(plan: Plan, options: RunOptions, *, say: Say = _silence, watching: OpenWatcher = _no_watcher) -> Result:
     """Runs a plan that was decided before on this machine; of the options only how often, where to and how counts."""
     session = _Session(options, say, watching)
     session.get_ready([plan])
     return session.run_all([(plan, None)])
 
 
-def store_of(options: RunOptions) -> Store:
+def open_store(options: RunOptions) -> Store:
     return Store(Path(options.store).expanduser() if options.store else default_folder())
 
 
 class _Session:
     def __init__(
-        self, options: RunOptions, say: Say, watching: Watching, budget_s: float | None = None, done: int = 0
+        self, options: RunOptions, say: Say, watching: OpenWatcher, budget_s: float | None = None, done: int = 0
     ) -> None:
         """`done` is how many repeats are in the store already."""
         self._options, self._budget_s, self._done = options, budget_s, done
         self._say, self._watching = say, watching
         self._quiet = options.quiet
         self._began_s = time.monotonic()
-        self._others = others_load()
+        self._others = track_foreign_load()
         self._left_out: list[str] = []
         self._site = site.load()
         self._coordinator: Coordinator | None = None
-        self._store = store_of(options)
+        self._store = open_store(options)
         self._store.check_writable()
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -146,7 +146,7 @@ class _Session:
     def run_here(self, decided: list[Plan], own_command: Sequence[str] | None) -> Result:
         """On this machine, together with the other launchers of its job if there are any."""
         topology = Topology.parse(decided[0].topology)
-        here = cluster_env.find(topology, os.environ, self._options.port or self._site.network.port)
+        here = cluster_env.detect_env(topology, os.environ, self._options.port or self._site.network.port)
         if own_command is None and (here.is_batch or here.launchers > 1):
             raise UsageError(
                 f"topology {topology} is shared by several processes of this job, and a script can be only one of "
@@ -154,7 +154,7 @@ class _Session:
             )
         if here.is_batch:
             cluster_env.start_tasks(here, topology, list(own_command or ()))
-        secret = signals.end_with_stdin() if signals.is_wanted() else None
+        secret = signals.end_with_stdin() if signals.is_bound_to_stdin() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
             decided = self._fitting(decided)
@@ -185,7 +185,7 @@ class _Session:
             for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
                     self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                result = self._run_once(planning.with_share(plan, self._share_s(left)), found, group)
+                result = self._run_once(planning.set_time_share(plan, self._share_s(left)), found, group)
                 left -= 1
                 records += result.records
                 if result.error:
@@ -199,7 +199,7 @@ class _Session:
             raise UsageError("--resume goes on where the checkpoints lie: run it on the first host, not with --hosts")
         topology = Topology.parse(options.topology or "1x1")
         known = self._site.entering_hosts(trust=options.trust)
-        decided = planning.plans(options)  # a wrong word ends here and not on every host
+        decided = planning.make_plans(options)  # a wrong word ends here and not on every host
         if topology.nodes > 1:
             fill.refuse_several_launchers(decided, options)
         over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False, trust=False)
@@ -233,8 +233,8 @@ class _Session:
             preflight.get_ready(plan, self._store.folder, self._talk)
         if self._quiet or self._say is _silence:
             return
-        time.sleep(max(0.0, SHORTEST_LOOK_S - (time.monotonic() - self._began_s)))
-        if sentence := preflight.others_sentence(self._others.share()):
+        time.sleep(max(0.0, MIN_INTERVAL_S - (time.monotonic() - self._began_s)))
+        if sentence := preflight.describe_foreign_load(self._others.share()):
             self._talk(sentence)
 
     def _get_ready_together(self, decided: Iterable[Plan], coordinator: Coordinator) -> None:
@@ -259,7 +259,7 @@ class _Session:
         share_s = self._share_s(len(decided) * self._options.repeat)
         if share_s is None:
             return decided
-        lacks = [(plan, preflight.lacking(plan, share_s)) for plan in decided]
+        lacks = [(plan, preflight.check_budget(plan, share_s)) for plan in decided]
         self._left_out = [sentence for _, sentence in lacks if sentence]
         if fitting := [plan for plan, sentence in lacks if not sentence]:
             for sentence in self._left_out:
@@ -271,9 +271,9 @@ class _Session:
         """With recipe fill, the plan for the batch that is found here; any other as it is."""
         if self._options.resume or not fill.needs_search(plan, self._options):
             return plan, None
-        found = fill.find(plan, say=self._talk)
+        found = fill.find_batch(plan, say=self._talk)
         settings = (*self._options.settings, f"batch_per_device={found.batch_per_device}")
-        return planning.decide(workloads.word_of(plan), replace(self._options, settings=settings)), found
+        return planning.make_plan(workloads.word_of(plan), replace(self._options, settings=settings)), found
 
     def _run_once(self, plan: Plan, found: FillResult | None, group: str | None) -> Result:
         coordinator = self._coordinator
@@ -296,12 +296,12 @@ class _Session:
         error = outcome.error
         if error:
             complaints = (str(error), f"what was measured is kept in {outcome.folder}")
-        elif self._options.strict and (complaints := not_strictly_valid(outcome.record)):
+        elif self._options.strict and (complaints := find_strict_violations(outcome.record)):
             error = InvalidResultError("; ".join(complaints))
         result = Result(records=(outcome.record,), error=error, complaints=complaints)
         if coordinator:
             coordinator.finish(result.exit_code)
-        if signals.is_wanted():
+        if signals.is_bound_to_stdin():
             self._say(f"{ssh_run.FOLDER}{outcome.folder}")
         return result
 
@@ -310,7 +310,7 @@ class _Session:
             self._say(sentence)
 
 
-def not_strictly_valid(record: Record) -> tuple[str, ...]:
+def find_strict_violations(record: Record) -> tuple[str, ...]:
     """Why a result is unusable for whoever asked for a strict one; nothing where it is fine."""
     return tuple(
         f"not valid under --strict: {doubt.text}" for doubt in record.doubts if doubt.code in REFUSED_WHERE_STRICT

@@ -12,23 +12,23 @@ from types import FrameType
 from trainmark.record.errors import NotReadyError
 
 VARIABLE = "TRAINMARK_END_WITH_STDIN"
-LONGEST_LINE = 200
+MAX_LINE_BYTES = 200
 
 
-def is_wanted() -> bool:
+def is_bound_to_stdin() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
 def end_with_stdin() -> str:
     """Takes the secret from standard input, and from then on sends this process SIGTERM when the input ends."""
-    secret = _first_line()
+    secret = _read_first_line()
     threading.Thread(target=_watch, name="stdin", daemon=True).start()
     return secret
 
 
-def _first_line() -> str:
+def _read_first_line() -> str:
     said = b""
-    while not said.endswith(b"\n") and len(said) < LONGEST_LINE:
+    while not said.endswith(b"\n") and len(said) < MAX_LINE_BYTES:
         if not (more := os.read(0, 1)):
             raise NotReadyError("whoever started this run was gone before it said how to find the others")
         said += more
@@ -50,7 +50,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def raising_on_sigterm() -> Iterator[None]:
+def raise_on_sigterm() -> Iterator[None]:
     """SIGTERM ends what goes on as Ctrl-C does, by an exception, so that nothing is left behind."""
     usual = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if not usual:  # whoever set another meaning keeps it
@@ -68,7 +68,7 @@ def raising_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def catching_signals() -> Iterator[list[int]]:
+def catch_signals() -> Iterator[list[int]]:
     """The signals that came, in order; none outside the main thread, where Python cannot listen for them."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():

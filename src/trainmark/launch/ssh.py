@@ -37,7 +37,7 @@ _OPTIONS = (
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_NOT_HERE = ("--hosts", "--store")
+_LOCAL_OPTIONS = ("--hosts", "--store")
 """Words of the command line that mean this machine and take a value."""
 
 
@@ -49,10 +49,10 @@ class Host:
     user: str | None = None
 
 
-def host_list(text: str) -> list[Host]:
+def split_hosts(text: str) -> list[Host]:
     """Checked names: what ssh gets is a host and never an option or a command."""
     words = [word.strip() for word in text.split(",")]
-    targets = [_target(word) for word in words]
+    targets = [_parse_host(word) for word in words]
     seen: set[str] = set()
     for target in targets:
         if target.host.lower() in seen:
@@ -61,9 +61,9 @@ def host_list(text: str) -> list[Host]:
     return targets
 
 
-def parse_hosts(text: str, topology: Topology) -> list[Host]:
+def parse_node_hosts(text: str, topology: Topology) -> list[Host]:
     """The same for the nodes of a run, as many as it has."""
-    targets = host_list(text)
+    targets = split_hosts(text)
     if len(targets) != topology.nodes:
         raise UsageError(
             f"--hosts names {len(targets)} host{'s' * (len(targets) != 1)} and topology {topology} has "
@@ -72,7 +72,7 @@ def parse_hosts(text: str, topology: Topology) -> list[Host]:
     return targets
 
 
-def _target(word: str) -> Host:
+def _parse_host(word: str) -> Host:
     user, at, host = word.rpartition("@")
     if at and not _USER.fullmatch(user):
         raise UsageError(f"host {word!r} of --hosts: {user!r} is no name of a user")
@@ -89,7 +89,7 @@ def _is_ipv6(text: str) -> bool:
         return False
 
 
-def ssh_command(target: Host, remote: Remote, command: str | None = None) -> list[str]:
+def make_ssh_command(target: Host, remote: Remote, command: str | None = None) -> list[str]:
     """What to start here; without a command, ssh only says how it would go there."""
     argv = ["ssh"]
     if remote.ssh_config is not None:
@@ -104,7 +104,7 @@ def ssh_command(target: Host, remote: Remote, command: str | None = None) -> lis
     return [*argv, "--", target.host, command] if command is not None else [*argv, "-G", "--", target.host]
 
 
-def remote_command(argv: Sequence[str], node: int, topology: Topology, leader_address: str, site: Site) -> str:
+def make_remote_command(argv: Sequence[str], node: int, topology: Topology, leader_address: str, site: Site) -> str:
     """One line for the shell over there, every word of it quoted; plain enough for any shell a user may have."""
     variables = {
         "PET_NNODES": topology.nodes,
@@ -115,32 +115,32 @@ def remote_command(argv: Sequence[str], node: int, topology: Topology, leader_ad
         signals.VARIABLE: 1,
     }
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
-    spoken = shlex.join(["-m", "trainmark", *_argv_over_there(argv), "--json"])
-    python, folder = _quoted(site.remote.python), _quoted(site.remote.folder)
+    spoken = shlex.join(["-m", "trainmark", *_make_remote_argv(argv), "--json"])
+    python, folder = _quote(site.remote.python), _quote(site.remote.folder)
     return f"cd {folder} && echo {ARRIVED} && exec env {settings} {python} {spoken}"
 
 
-def _argv_over_there(argv: Sequence[str]) -> Iterator[str]:
+def _make_remote_argv(argv: Sequence[str]) -> Iterator[str]:
     """What the user typed without what is about this machine."""
     left = iter(argv)
     for word in left:
-        if word in _NOT_HERE:
+        if word in _LOCAL_OPTIONS:
             next(left, None)
-        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in _NOT_HERE)):
+        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in _LOCAL_OPTIONS)):
             yield word
 
 
-def _quoted(path: str) -> str:
+def _quote(path: str) -> str:
     """Quoted for a shell, but for the sign of the home folder at its beginning."""
     if path == "~":
         return path
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
-def look_up(targets: Sequence[Host], remote: Remote) -> str:
+def resolve_leader(targets: Sequence[Host], remote: Remote) -> str:
     """Asks ssh's own settings who would go where; refuses root, and gives the first host's real name or address."""
     for number, target in enumerate(targets):
-        said = _answer_of(ssh_command(target, remote))
+        said = _run_ssh(make_ssh_command(target, remote))
         found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
         if found.get("user") == "root" and not remote.allow_root:
             raise UsageError(
@@ -152,13 +152,13 @@ def look_up(targets: Sequence[Host], remote: Remote) -> str:
     return address
 
 
-def _answer_of(argv: list[str]) -> str:
+def _run_ssh(argv: list[str]) -> str:
     try:
         said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     except FileNotFoundError:
         raise NotReadyError("--hosts needs the program ssh, which is not installed here") from None
     if said.returncode:
-        raise UsageError(f"ssh refuses its settings: {last_line(said.stderr.splitlines()) or said.returncode}")
+        raise UsageError(f"ssh refuses its settings: {find_last_line(said.stderr.splitlines()) or said.returncode}")
     return said.stdout
 
 
@@ -175,7 +175,7 @@ def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -
         # unfinished it lies in the store, not among the runs, where it would be listed
         with (
             whole_folder(home, beside=store) as unfinished,
-            _output_of(ssh_command(target, remote, command)) as source,
+            _stream_output(make_ssh_command(target, remote, command)) as source,
             Destination(unfinished) as destination,
         ):
             for member in tar_members(source, f"the copy from host {target.host}", FETCH_LIMITS):
@@ -188,14 +188,14 @@ def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -
 
 
 @contextlib.contextmanager
-def _output_of(argv: list[str]) -> Iterator[IO[bytes]]:
+def _stream_output(argv: list[str]) -> Iterator[IO[bytes]]:
     """What a program writes, while it writes it; a program that fails is an error when all was read."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as talk:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=talk, start_new_session=True
         )
         try:
-            with pipe(process.stdout) as source:
+            with require_pipe(process.stdout) as source:
                 yield source
                 while source.read(1 << 16):  # tar pads its end, and fails if nobody takes that
                     pass
@@ -208,12 +208,12 @@ def _output_of(argv: list[str]) -> Iterator[IO[bytes]]:
             process.wait()
 
 
-def pipe(stream: IO[AnyStr] | None) -> IO[AnyStr]:
+def require_pipe(stream: IO[AnyStr] | None) -> IO[AnyStr]:
     if stream is None:
         raise ValueError("this process was started without a pipe here")
     return stream
 
 
-def last_line(lines: Sequence[str]) -> str:
+def find_last_line(lines: Sequence[str]) -> str:
     """The last line that says something."""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

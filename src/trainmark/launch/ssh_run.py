@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainmark.launch import secret, ssh
-from trainmark.launch.signals import catching_signals
+from trainmark.launch.signals import catch_signals
 from trainmark.launch.ssh import Host
 from trainmark.record import gather
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, of_exit_code
@@ -41,7 +41,7 @@ END_LIMIT_S = 30.0
 """What a remote side gets to end after we let go of it."""
 TERMINATED = 128 + signal.SIGTERM
 """What a remote side exits with when it ended because its input did."""
-LAST_LINES = 20
+MAX_LINES = 20
 _NOT_STARTED = (126, 127)
 """What a shell exits with when it cannot run a program."""
 
@@ -68,8 +68,8 @@ class RemoteCommand:
     site: Site
 
     def start(self, target: Host, node: int = 0, *, show: bool = False) -> RemoteNode:
-        line = ssh.remote_command(self.argv, node, self.topology, self.leader_address, self.site)
-        side = RemoteNode(target.host, ssh.ssh_command(target, self.site.remote, line), leads=node == 0, show=show)
+        line = ssh.make_remote_command(self.argv, node, self.topology, self.leader_address, self.site)
+        side = RemoteNode(target.host, ssh.make_ssh_command(target, self.site.remote, line), leads=node == 0, show=show)
         side.tell(self.secret)
         return side
 
@@ -78,17 +78,17 @@ def run_on_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, store: Path, *, quiet: bool
 ) -> tuple[Record | None, int]:
     """Runs `trainmark run WORDS` on the hosts as one run; its record, unless we were interrupted, and the exit code."""
-    targets = ssh.parse_hosts(hosts, topology)
-    answer = _ask(targets, ["run", *argv], topology, site, quiet=quiet)
+    targets = ssh.parse_node_hosts(hosts, topology)
+    answer = _run_command(targets, ["run", *argv], topology, site, quiet=quiet)
     if answer.document is None:
         return None, answer.exit_code
-    record = record_of(answer.document, targets[0].host)
+    record = parse_record(answer.document, targets[0].host)
     if answer.folder is not None:
-        fetch_or_say_why(targets[0], site.remote, answer.folder, record.run_id, store)
+        fetch_or_warn(targets[0], site.remote, answer.folder, record.run_id, store)
     return record, answer.exit_code
 
 
-def record_of(document: Mapping[str, Any], host: str) -> Record:
+def parse_record(document: Mapping[str, Any], host: str) -> Record:
     """What a host sent, as a record."""
     try:
         return Record.from_json(document)
@@ -104,33 +104,35 @@ def keep_record(record: Record, store: Store) -> Record:
     return record
 
 
-def ask_hosts(
+def query_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> tuple[dict[str, Any] | None, int]:
     """Runs `trainmark WORDS` on the hosts; the document the first one wrote, unless we were interrupted before."""
-    answer = _ask(ssh.parse_hosts(hosts, topology), argv, topology, site, quiet=quiet)
+    answer = _run_command(ssh.parse_node_hosts(hosts, topology), argv, topology, site, quiet=quiet)
     return answer.document, answer.exit_code
 
 
-def _ask(targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool) -> Answer:
-    address = ssh.look_up(targets, site.remote)
+def _run_command(
+    targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
+) -> Answer:
+    address = ssh.resolve_leader(targets, site.remote)
     command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=secret.make(), site=site)
-    with catching_signals() as signals, contextlib.ExitStack() as started:
+    with catch_signals() as signals, contextlib.ExitStack() as started:
         sides: list[RemoteNode] = []
         for node, target in enumerate(targets):
             sides.append(command.start(target, node, show=node == 0 and not quiet))
             started.callback(sides[-1].kill)
-        failed = _attend(sides, signals)
+        failed = _supervise(sides, signals)
     leader = sides[0]
     code = leader.process.returncode
     document = leader.document()
     if document is None and not signals:
-        raise error_of(failed or leader, site.remote)
+        raise make_error(failed or leader, site.remote)
     if signals and (document is None or code == TERMINATED):
         code = 128 + signals[0]
     elif code == TERMINATED and failed and failed is not leader:  # we let go of it, and it could not know why
-        error = error_of(failed, site.remote)
-        _say(f"trainmark: {error}")
+        error = make_error(failed, site.remote)
+        _print(f"trainmark: {error}")
         code = error.exit_code
     return Answer(document=document, exit_code=code, folder=leader.folder)
 
@@ -140,7 +142,7 @@ class RemoteNode:
 
     def __init__(self, host: str, command: list[str], *, leads: bool, show: bool) -> None:
         self.host = host
-        self.lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.lines: deque[str] = deque(maxlen=MAX_LINES)
         self.arrived = False
         self.folder: str | None = None
         self._show = show
@@ -156,20 +158,20 @@ class RemoteNode:
             start_new_session=True,  # a Ctrl-C in this terminal is passed on by letting go, not by killing ssh
         )
         self._threads = [
-            _reading(self.process.stdout, self._hear_answer if leads else self._hear_talk),
-            _reading(self.process.stderr, self._hear_talk),
+            _start_reader(self.process.stdout, self._hear_answer if leads else self._hear_talk),
+            _start_reader(self.process.stderr, self._hear_talk),
         ]
 
     def tell(self, line: str) -> None:
         """Where all on this and that machine may read command lines, its input is for it alone."""
         with contextlib.suppress(OSError):  # it is gone, and will be heard to be
-            ssh.pipe(self.process.stdin).write(f"{line}\n")
-            ssh.pipe(self.process.stdin).flush()
+            ssh.require_pipe(self.process.stdin).write(f"{line}\n")
+            ssh.require_pipe(self.process.stdin).flush()
 
     def let_go(self) -> None:
         """Closes its input, which asks the run over there to finish its step and end."""
         with contextlib.suppress(OSError):
-            ssh.pipe(self.process.stdin).close()
+            ssh.require_pipe(self.process.stdin).close()
 
     def kill(self) -> None:
         """Leaves nothing of it here, whether or not it has ended."""
@@ -203,7 +205,7 @@ class RemoteNode:
 
     @property
     def last_line(self) -> str:
-        return ssh.last_line(self.lines)
+        return ssh.find_last_line(self.lines)
 
     def _hear_answer(self, line: str) -> None:
         if line.startswith("{"):
@@ -220,12 +222,12 @@ class RemoteNode:
         else:
             self.lines.append(line)
             if self._show:
-                _say(line)
+                _print(line)
 
 
-def _reading(stream: IO[str] | None, hear: Callable[[str], None]) -> threading.Thread:
+def _start_reader(stream: IO[str] | None, hear: Callable[[str], None]) -> threading.Thread:
     def read() -> None:
-        with ssh.pipe(stream) as lines:
+        with ssh.require_pipe(stream) as lines:
             for line in lines:
                 hear(line)
 
@@ -234,7 +236,7 @@ def _reading(stream: IO[str] | None, hear: Callable[[str], None]) -> threading.T
     return thread
 
 
-def _attend(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode | None:
+def _supervise(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode | None:
     """Waits until every side has ended, and sees to it that they do; returns the one that failed first."""
     failed: RemoteNode | None = None
     let_go_at_s: float | None = None
@@ -242,7 +244,7 @@ def _attend(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode |
     while alive := [side for side in sides if not side.ended]:
         now_s = time.monotonic()
         if failed is None and (failed := next((side for side in sides if side.failed), None)):
-            let_go_at_s = now_s + _patience_s(failed)
+            let_go_at_s = now_s + _choose_grace_s(failed)
         if signals or sides[0] not in alive:
             let_go_at_s = now_s
         if gone_at_s is None and let_go_at_s is not None and now_s >= let_go_at_s:
@@ -255,14 +257,14 @@ def _attend(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode |
     return failed or next((side for side in sides if side.failed), None)
 
 
-def _patience_s(failed: RemoteNode) -> float:
+def _choose_grace_s(failed: RemoteNode) -> float:
     """How long the first host is given to end by itself after another one failed."""
     if not failed.took_part:
         return 0.0
     return REFUSAL_GRACE_S if failed.process.returncode in (2, 3) else GRACE_S
 
 
-def error_of(side: RemoteNode, remote: Remote) -> TrainmarkError:
+def make_error(side: RemoteNode, remote: Remote) -> TrainmarkError:
     """Why there is no record, in one sentence about one host."""
     code, said = side.process.returncode, side.last_line.removeprefix("trainmark: ")
     because = f": {said}" if said else ""
@@ -282,16 +284,16 @@ def error_of(side: RemoteNode, remote: Remote) -> TrainmarkError:
     return of_exit_code(code, f"host {side.host} ended with exit code {code}{because}")
 
 
-def fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
+def fetch_or_warn(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
     """A record without its folder is still a record."""
     try:
         ssh.fetch(target, remote, folder, run_id, store)
     except (TrainmarkError, KeyboardInterrupt) as error:
         why = "interrupted" if isinstance(error, KeyboardInterrupt) else error
-        _say(f"trainmark: the run folder stays on host {target.host} as {folder}: {why}")
+        _print(f"trainmark: the run folder stays on host {target.host} as {folder}: {why}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     """One line of talk on stderr; never fails the run if nobody listens."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{line}\n")  # in one piece: two threads may speak at once

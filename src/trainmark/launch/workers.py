@@ -20,7 +20,7 @@ import psutil
 
 from trainmark.launch import network, secret
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.coordinator import Coordinator, plan_file
+from trainmark.launch.coordinator import Coordinator, plan_file_name
 from trainmark.platforms import files
 from trainmark.record import cores, endings
 from trainmark.record.events import Failed
@@ -66,7 +66,7 @@ class Death:
 
     @property
     def how(self) -> str:
-        return f"was killed by {_signal_name(-self.code)}" if self.code < 0 else f"exited with {self.code}"
+        return f"was killed by {_name_signal(-self.code)}" if self.code < 0 else f"exited with {self.code}"
 
 
 class WorkerProcesses:
@@ -86,7 +86,7 @@ class WorkerProcesses:
         """`interface` is the network that the site names for collectives; ranks of several launchers meet at the
         coordinator, others at a file in the folder."""
         self.plan = plan
-        self._network = network.collective_variables(env, interface) if env.world > 1 else {}
+        self._network = network.make_collective_variables(env, interface) if env.world > 1 else {}
         self._coordinator = coordinator
         self._launched_ns = 0
         self._task = task
@@ -228,7 +228,7 @@ class WorkerProcesses:
         try:
             self._sampler = subprocess.Popen(
                 [sys.executable, "-m", "trainmark.launch.sampler", *words],
-                env={**inherited_variables(), PARENT: str(os.getpid())},
+                env={**filter_inherited_variables(), PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -250,7 +250,7 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        words = [str(self.folder), str(self.folder / plan_file(self.env)), self._task, *self._words]
+        words = [str(self.folder), str(self.folder / plan_file_name(self.env)), self._task, *self._words]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, self._rendezvous() as (place, open_files):
@@ -308,7 +308,7 @@ class WorkerProcesses:
             **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
             **(file.deterministic_settings if self._task == "verify" else {}),
             **self._network,
-            **inherited_variables(),
+            **filter_inherited_variables(),
             "RANK": str(env.first_rank + local),
             "WORLD_SIZE": str(env.world),
             "LOCAL_RANK": str(env.first_local_rank + local),
@@ -323,12 +323,12 @@ class WorkerProcesses:
         return variables
 
 
-def inherited_variables() -> dict[str, str]:
+def filter_inherited_variables() -> dict[str, str]:
     """What this process was told itself, without what was meant for it alone."""
     return {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
 
 
-def _signal_name(number: int) -> str:
+def _name_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # those for real time have no names

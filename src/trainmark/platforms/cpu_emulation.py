@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _NARROW = (torch.bfloat16, torch.float16)
-PRODUCTS = {
+MATMULS = {
     torch.ops.aten.convolution.default,
     torch.ops.aten.convolution_backward.default,
     torch.ops.aten.mm.default,
@@ -34,22 +34,22 @@ class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if (operation not in PRODUCTS and operation is not _ATTENTION) or args[0].dtype not in _NARROW:
+        if (operation not in MATMULS and operation is not _ATTENTION) or args[0].dtype not in _NARROW:
             return operation(*args, **kwargs)
         narrow = args[0].dtype
-        result = operation(*tree_map(_cast(narrow, torch.float32), args), **kwargs)
+        result = operation(*tree_map(_make_cast(narrow, torch.float32), args), **kwargs)
         if operation is _ATTENTION:
             return result[0].to(narrow), *result[1:]
-        return tree_map(_cast(torch.float32, narrow), result)
+        return tree_map(_make_cast(torch.float32, narrow), result)
 
 
-class RoundedFactors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, factors of float32 are rounded before they are multiplied, as units for narrower numbers do unasked."""
 
     def __init__(self, type_: str) -> None:
         """`type_` is torch's name of a type, or `tf32`."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._round = _ROUNDED[type_]
+        self._round = _ROUND[type_]
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -58,7 +58,7 @@ class RoundedFactors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def rounded(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """An operation's arguments; the same ones where it multiplies nothing."""
-        if operation not in PRODUCTS and operation is not _ATTENTION:
+        if operation not in MATMULS and operation is not _ATTENTION:
             return args
         return tuple(
             self._round(value) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
@@ -66,21 +66,21 @@ class RoundedFactors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-def _rounded_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+def _round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
     """To the ten bits behind the point that TF32 has, half way to even."""
     bits = tensor.contiguous().view(torch.int32)
     even = (bits >> 13) & 1
     return ((bits + 0xFFF + even) & ~0x1FFF).view(torch.float32).view_as(tensor)
 
 
-_ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "tf32": _rounded_to_tf32,
+_ROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tf32": _round_to_tf32,
     "float16": lambda tensor: tensor.half().float(),
     "bfloat16": lambda tensor: tensor.bfloat16().float(),
 }
 
 
-def _cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
+def _make_cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
     def cast(value: Any) -> Any:
         return value.to(target) if isinstance(value, torch.Tensor) and value.dtype == source else value
 

@@ -32,7 +32,7 @@ def is_out_of_memory(error: BaseException, pattern: str | None = None) -> bool:
     return _NO_MEMORY.search(said) is not None or bool(pattern and re.search(pattern, said))
 
 
-def missing_operator(error: BaseException) -> str | None:
+def find_missing_operator(error: BaseException) -> str | None:
     """The operator that a device does not have, by the name in torch's error."""
     if not isinstance(error, (NotImplementedError, RuntimeError)):
         return None
@@ -40,22 +40,22 @@ def missing_operator(error: BaseException) -> str | None:
     return found["name"] if found else None
 
 
-def sentence(error: BaseException) -> str | None:
+def describe(error: BaseException) -> str | None:
     """What went wrong on the device and what to do; None where the error is not the device's."""
-    if name := missing_operator(error):
+    if name := find_missing_operator(error):
         return (
             f"the device has no operator {name}, which this network needs; "
             "`trainmark platform check` lists all that are missing"
         )
     if type(error).__name__ == "AcceleratorError":
         return f"the device failed: {first_line(error)}"
-    if _is_compilers(error):
+    if _is_compiler_error(error):
         said = f"{type(error).__name__}: {first_line(error)}"
         return f"torch.compile cannot compile the network for this device ({said}); leave out --set compiled=yes"
     return None
 
 
-def broken_plugin(error: BaseException) -> str | None:
+def describe_broken_plugin(error: BaseException) -> str | None:
     """Whose it is where torch itself cannot be imported because a plugin that it loads by itself fails."""
     found = _NO_PLUGIN.search(str(error))
     if found is None:
@@ -73,13 +73,13 @@ def broken_plugin(error: BaseException) -> str | None:
     )
 
 
-def place(error: BaseException) -> str:
+def find_own_line(error: BaseException) -> str:
     """`stepper.py:72`, the innermost line of ours that an error came through; empty where there is none."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if "trainmark" in Path(frame.filename).parts]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
-def _is_compilers(error: BaseException) -> bool:
+def _is_compiler_error(error: BaseException) -> bool:
     """A compiled network's own errors pass through the compiler, but do not begin there."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and _COMPILER.search(frames[-1].filename) is not None

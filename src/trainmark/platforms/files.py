@@ -31,7 +31,7 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
 
 
-def _word(pattern: str, description: str) -> Meta:
+def _make_meta(pattern: str, description: str) -> Meta:
     return Meta(pattern=pattern, description=description)
 
 
@@ -40,7 +40,7 @@ class Recognise(msgspec.Struct, frozen=True, kw_only=True):
 
     device_name: str | None = None
     """Pattern found in the name torch gives the device."""
-    build: Annotated[str, _word(rf"^{_VARIABLE}$", "an attribute of torch.version, such as hip")] | None = None
+    build: Annotated[str, _make_meta(rf"^{_VARIABLE}$", "an attribute of torch.version, such as hip")] | None = None
     """Attribute of torch.version that is set in the vendor's build of torch."""
 
     def __post_init__(self) -> None:
@@ -95,27 +95,27 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The file itself, as it was read."""
     title: str
-    device_type: Annotated[str, _word(_WORD, "torch's word for a device, such as cuda")]
+    device_type: Annotated[str, _make_meta(_WORD, "torch's word for a device, such as cuda")]
     """torch's word for the device: cpu, cuda, npu, ..."""
-    collectives: Annotated[str, _word(_WORD, "a backend of torch.distributed, such as nccl, or none")]
+    collectives: Annotated[str, _make_meta(_WORD, "a backend of torch.distributed, such as nccl, or none")]
     """torch.distributed's backend for it, or `none`."""
     precisions: tuple[str, ...]
-    plugin: Annotated[str, _word(rf"^{_VARIABLE}(\.{_VARIABLE})*$", "the name of a module")] | None = None
+    plugin: Annotated[str, _make_meta(rf"^{_VARIABLE}(\.{_VARIABLE})*$", "the name of a module")] | None = None
     """Module whose import teaches torch the device."""
-    python: Annotated[str, _word(_WORD, "the name of a module beside the file")] | None = None
+    python: Annotated[str, _make_meta(_WORD, "the name of a module beside the file")] | None = None
     """Module beside the file, for a chip that does not behave as others do; a user's own file cannot name any."""
-    visible_devices: Annotated[str, _word(rf"^{_VARIABLE}$", "the name of a variable")] | None = None
+    visible_devices: Annotated[str, _make_meta(rf"^{_VARIABLE}$", "the name of a variable")] | None = None
     """Variable that limits which devices a process sees."""
     out_of_memory: str | None = None
     """Pattern found in what the device's error says where memory ended and torch's own error for that is not raised."""
-    speed_variables: tuple[Annotated[str, _word(rf"^{_VARIABLE}$", "the name of a variable")], ...] = ()
+    speed_variables: tuple[Annotated[str, _make_meta(rf"^{_VARIABLE}$", "the name of a variable")], ...] = ()
     """Variables of the vendor's that change speed; their values are kept on the record."""
     driver: DriverVersion | None = None
     """How the version of the driver is asked for, where torch does not tell it."""
-    least_torch: Annotated[str, _word(r"^[0-9]+\.[0-9]+$", "a version such as 2.6")] | None = None
+    least_torch: Annotated[str, _make_meta(r"^[0-9]+\.[0-9]+$", "a version such as 2.6")] | None = None
     """The oldest torch that has what the platform needs, as `2.8`."""
     kubernetes_resource: (
-        Annotated[str, _word(r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9._-]+$", "a resource such as nvidia.com/gpu")] | None
+        Annotated[str, _make_meta(r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9._-]+$", "a resource such as nvidia.com/gpu")] | None
     ) = None
     """What a cluster calls one device."""
     host_settings: Mapping[str, str] = {}

@@ -6,12 +6,12 @@ import re
 import time
 from pathlib import Path
 
-from trainmark.platforms.reading import Reader, Reading, missing
+from trainmark.platforms.reading import Reader, Reading, find_missing
 
 SYSTEM = Path("/sys")
-HEAT = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+TEMPERATURE_DRIVERS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 """Drivers of the kernel that know how warm the processor is."""
-_MAX_CORES_ASKED = 4
+_MAX_CORES_READ = 4
 
 
 class Counter:
@@ -19,7 +19,7 @@ class Counter:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "energy_uj"
-        self._range_uj = _number(folder / "max_energy_range_uj")
+        self._range_uj = _read_number(folder / "max_energy_range_uj")
         self._last_uj = int(self._file.read_text())
         self._sum_uj = 0
 
@@ -46,12 +46,12 @@ class HostReader(Reader):
         self._heat = [
             heat
             for name in sorted((system / "class" / "hwmon").glob("hwmon*/name"))
-            if _text(name) in HEAT and (heat := name.parent / "temp1_input").exists()
+            if _read_text(name) in TEMPERATURE_DRIVERS and (heat := name.parent / "temp1_input").exists()
         ]
         cores = sorted(cpus.glob("cpu[0-9]*"), key=lambda path: int(path.name[3:]))
         clocks = [file for core in cores if (file := core / "cpufreq" / "scaling_cur_freq").exists()]
-        self._clocks = clocks[:: max(1, -(-len(clocks) // _MAX_CORES_ASKED))]
-        first = {_text(core / "topology" / "physical_package_id"): core for core in reversed(cores)}
+        self._clocks = clocks[:: max(1, -(-len(clocks) // _MAX_CORES_READ))]
+        first = {_read_text(core / "topology" / "physical_package_id"): core for core in reversed(cores)}
         throttles = [core / "thermal_throttle" / "package_throttle_count" for core in first.values()]
         self._throttles = [file for file in throttles if file.exists()]
         self._throttled_before = self._throttle_count()
@@ -76,9 +76,9 @@ class HostReader(Reader):
         throttles = self._throttle_count()
         slowed = None if throttles is None else ("thermal",) if throttles > (self._throttled_before or 0) else ()
         self._throttled_before = throttles
-        degrees = _all(self._heat)
-        clocks = _all(self._clocks)
-        errors = _all(self._memory_errors)
+        degrees = _read_all(self._heat)
+        clocks = _read_all(self._clocks)
+        errors = _read_all(self._memory_errors)
         reading = Reading(
             device=0,
             memory_used_bytes=float(memory.total - memory.available),
@@ -92,7 +92,7 @@ class HostReader(Reader):
             ecc_errors=sum(errors) if errors else None,
         )
         reasons.setdefault("utilisation_percent", "it takes two readings")
-        self.unavailable = missing([reading], reasons, "it could not be read")
+        self.unavailable = find_missing([reading], reasons, "it could not be read")
         return [reading]
 
     def _open_counters(self, powercap: Path) -> list[Counter]:
@@ -100,7 +100,7 @@ class HostReader(Reader):
         found = []
         try:
             folders = sorted(folder for folder in powercap.glob("*:*") if re.fullmatch(r"[a-z]+-rapl:\d+", folder.name))
-            packages = [folder for folder in folders if _text(folder / "name").startswith("package")]
+            packages = [folder for folder in folders if _read_text(folder / "name").startswith("package")]
             if not packages:
                 raise OSError(f"{powercap} has no energy counter of a processor")
             found = [Counter(folder) for folder in packages]
@@ -135,21 +135,21 @@ class HostReader(Reader):
         return 100 * (busy - before[0]) / (busy + idle - before[1])
 
     def _throttle_count(self) -> float | None:
-        counts = _all(self._throttles)
+        counts = _read_all(self._throttles)
         return sum(counts) if counts else None
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def _number(file: Path) -> float | None:
-    text = _text(file)
+def _read_number(file: Path) -> float | None:
+    text = _read_text(file)
     return float(text) if re.fullmatch(r"-?[0-9]+", text) else None
 
 
-def _all(files: list[Path]) -> list[float]:
-    return [value for file in files if (value := _number(file)) is not None]
+def _read_all(files: list[Path]) -> list[float]:
+    return [value for file in files if (value := _read_number(file)) is not None]

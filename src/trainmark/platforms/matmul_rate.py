@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainmark.platforms.platform import Device
-from trainmark.platforms.scaled_matmul import multiplied
+from trainmark.platforms.scaled_matmul import multiply_scaled
 from trainmark.record.precision import Precision
 
 BUDGET_S = 0.4
@@ -21,32 +21,32 @@ Work = Callable[[], object]
 Now = Callable[[], float]
 
 
-def matmul_flops(device: Device, dtype: torch.dtype, *, budget_s: float = BUDGET_S, side: int = SIDE) -> float:
+def measure_matmul_flops(device: Device, dtype: torch.dtype, *, budget_s: float = BUDGET_S, side: int = SIDE) -> float:
     """The peak to hold a CPU to, whose sheet says none: the best rate of several large products, in FLOP/s.
 
     The best, because others may disturb some of them.
     """
-    multiply = product(device, dtype, side)
-    seconds(device, multiply)  # wakes the threads
-    return product_flops(side) / min(repeat(device, multiply, budget_s=budget_s))
+    multiply = make_matmul(device, dtype, side)
+    time_work(device, multiply)  # wakes the threads
+    return count_matmul_flops(side) / min(time_repeats(device, multiply, budget_s=budget_s))
 
 
-def product_flops(side: int) -> float:
+def count_matmul_flops(side: int) -> float:
     return 2.0 * side**3
 
 
-def product(device: Device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
+def make_matmul(device: Device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
     """One product of two square matrices, into memory that is there already where the device can do that."""
     # random numbers, as those of a network: zeros take less power and run at a higher clock
     left, right = (torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2))
     if dtype.itemsize == 1:
         one = torch.ones((), device=device.torch)
-        return lambda: multiplied(left, one, right.t(), one, torch.bfloat16)
+        return lambda: multiply_scaled(left, one, right.t(), one, torch.bfloat16)
     out = torch.empty_like(left)
     return lambda: torch.mm(left, right, out=out)
 
 
-def repeat(
+def time_repeats(
     device: Device,
     work: Work,
     *,
@@ -59,11 +59,11 @@ def repeat(
     taken: list[float] = []
     ends = now_s() + budget_s
     while len(taken) < least or (now_s() < ends and len(taken) < MAX_REPEATS):
-        taken.append(seconds(device, work, times, now_s))
+        taken.append(time_work(device, work, times, now_s))
     return taken
 
 
-def seconds(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_counter) -> float:
+def time_work(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_counter) -> float:
     """What a work takes that is done so many times over, from an idle device to an idle device."""
     device.synchronize()
     began = now_s()
@@ -73,7 +73,7 @@ def seconds(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_c
     return max(now_s() - began, 1e-9)
 
 
-def matmul_type(device: Device, precision: Precision) -> torch.dtype:
+def choose_matmul_type(device: Device, precision: Precision) -> torch.dtype:
     """The type a precision's products are computed in: float32 where they are emulated, or rounded on the way in."""
     if precision.allows_tf32 or device.emulates(precision):
         return torch.float32

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainmark.platforms.reading import Reader, Reading, missing
+from trainmark.platforms.reading import Reader, Reading, find_missing
 
 THROTTLES: Mapping[int, str] = {
     0x04: "software power cap",
@@ -47,7 +47,7 @@ class NvmlReader(Reader):
     def read(self) -> list[Reading]:
         reasons: dict[str, str] = {}
         found = [self._reading(device, handle, reasons) for device, handle in enumerate(self._handles)]
-        self.unavailable = missing(found, reasons, "NVML sees no device")
+        self.unavailable = find_missing(found, reasons, "NVML sees no device")
         return found
 
     def numbers(self, words: list[str]) -> list[int] | None:

@@ -89,7 +89,7 @@ class EventMarks:
         return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)
 
 
-DRIVER_ANSWERS_S = 10.0
+DRIVER_TIMEOUT_S = 10.0
 MIN_TORCH = "2.6"
 """The first with torch.accelerator."""
 
@@ -145,7 +145,7 @@ class Platform:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=DRIVER_ANSWERS_S,
+                timeout=DRIVER_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.SubprocessError):
@@ -199,7 +199,7 @@ class Device:
 
     def name(self) -> str:
         if self.is_cpu:
-            return cpu_name()
+            return read_cpu_name()
         # without an index where torch has no name: devices that are alike are called alike
         told = getattr(self._module, "get_device_name", None)
         return self.torch.type if told is None else str(told(self.torch))
@@ -274,10 +274,10 @@ class Device:
                 image = torch.ones(1, 4, 3, 3, device=self.torch, dtype=weights)
                 linear(layer(image).flatten(1)).float().sum().backward()
             if precision.scaled:
-                scaled_matmul.train_once(self.torch)
+                scaled_matmul.train_small_layer(self.torch)
             self.synchronize()
         except (RuntimeError, AssertionError, TypeError) as error:
-            return device_errors.sentence(error) or device_errors.first_line(error)
+            return device_errors.describe(error) or device_errors.first_line(error)
         return None
 
     def emulates(self, precision: Precision) -> bool:
@@ -297,19 +297,19 @@ class Device:
 def _refuse_old_torch(file: PlatformFile) -> None:
     """All device work goes through torch.accelerator; some backends are younger still."""
     least = file.least_torch or MIN_TORCH
-    if not hasattr(torch, "accelerator") or _release(torch.__version__) < _release(least):
+    if not hasattr(torch, "accelerator") or _parse_release(torch.__version__) < _parse_release(least):
         raise NotReadyError(
             f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "
             f"install a build of torch {least} for {file.title}"
         )
 
 
-def _release(version: str) -> tuple[int, ...]:
+def _parse_release(version: str) -> tuple[int, ...]:
     """The two numbers that count; builds of vendors add words of their own behind them."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def cpu_name() -> str:
+def read_cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -29,7 +29,7 @@ class ProcessStat(NamedTuple):
     """Used by the children it has waited for."""
 
 
-def cpu_ticks(proc: Path = PROC) -> CpuTicks:
+def read_cpu_ticks(proc: Path = PROC) -> CpuTicks:
     with open(proc / "stat", "rb") as file:  # noqa: PTH123 - twice a second beside a run
         words = file.readline().split()
     # guest time, which comes after the first eight, is part of user time
@@ -38,15 +38,15 @@ def cpu_ticks(proc: Path = PROC) -> CpuTicks:
     return CpuTicks(busy=busy, stolen=stolen, every=busy + idle + waiting)
 
 
-def cores(proc: Path = PROC) -> int:
+def count_cores(proc: Path = PROC) -> int:
     return len(re.findall(r"^cpu\d", (proc / "stat").read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def pids(proc: Path = PROC) -> list[int]:
+def list_pids(proc: Path = PROC) -> list[int]:
     return [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 - for its speed
 
 
-def process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
+def read_process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
     """None where there is no such process any more."""
     try:
         with open(proc / str(pid) / "stat", "rb") as file:  # noqa: PTH123 - called for every process of the machine
@@ -59,7 +59,7 @@ def process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
     return ProcessStat(name=name, parent=int(words[1]), ticks=own, ticks_of_ended=ended)
 
 
-def memory_bytes(proc: Path = PROC) -> dict[str, int]:
+def read_memory_bytes(proc: Path = PROC) -> dict[str, int]:
     """By the kernel's names: MemTotal, MemAvailable, SwapFree, ..."""
     with open(proc / "meminfo", "rb") as file:  # noqa: PTH123 - twice a second beside a run
         lines = file.read().decode("ascii", errors="replace").splitlines()

@@ -50,7 +50,7 @@ class Reader:
         """Lets go of whatever is open."""
 
 
-def missing(readings: list[Reading], reasons: Mapping[str, str], otherwise: str) -> dict[str, str]:
+def find_missing(readings: list[Reading], reasons: Mapping[str, str], otherwise: str) -> dict[str, str]:
     """Fields that no device gave, each with its reason."""
     return {
         name: reasons.get(name, otherwise)

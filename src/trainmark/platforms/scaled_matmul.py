@@ -19,7 +19,7 @@ TINY = 2.0**-110
 _FORWARD, _GRADIENT = getattr(torch, E4M3), getattr(torch, E5M2)
 
 
-def take_over(model: nn.Module) -> None:
+def replace_linears(model: nn.Module) -> None:
     """Has the linear layers of a network scale their factors, each where it stands and with the weights it has.
 
     The last one stays as it is: the head, whose scores need more digits. So do sizes that do not fit, layers with a
@@ -46,35 +46,35 @@ class ScaledLinear(nn.Linear):
             return super().forward(x)
         if lacking := -count % MULTIPLE:
             rows = F.pad(rows, (0, 0, 0, lacking))
-        product: Tensor = _ScaledProduct.apply(rows, self.weight)  # type: ignore[no-untyped-call]
+        product: Tensor = _ScaledMatmul.apply(rows, self.weight)  # type: ignore[no-untyped-call]
         product = product[:count].view(*x.shape[:-1], self.out_features)
         return product if self.bias is None else product + self.bias
 
 
-class _ScaledProduct(torch.autograd.Function):
+class _ScaledMatmul(torch.autograd.Function):
     """Rows times weights, and back."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
-        narrow, unit = scaled(rows, _FORWARD)
-        narrow_weight, weight_unit = scaled(weight, _FORWARD)
+        narrow, unit = scale_to_type(rows, _FORWARD)
+        narrow_weight, weight_unit = scale_to_type(weight, _FORWARD)
         ctx.save_for_backward(narrow, unit, narrow_weight, weight_unit)
-        return multiplied(narrow, unit, narrow_weight.t(), weight_unit, rows.dtype, fast=True)
+        return multiply_scaled(narrow, unit, narrow_weight.t(), weight_unit, rows.dtype, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         rows, unit, weight, weight_unit = ctx.saved_tensors
         dtype = gradients[0].dtype
-        gradient, gradient_unit = scaled(gradients[0], _GRADIENT)
+        gradient, gradient_unit = scale_to_type(gradients[0], _GRADIENT)
         of_rows = of_weight = None
         if ctx.needs_input_grad[0]:
-            of_rows = multiplied(gradient, gradient_unit, weight, weight_unit, dtype)
+            of_rows = multiply_scaled(gradient, gradient_unit, weight, weight_unit, dtype)
         if ctx.needs_input_grad[1]:
-            of_weight = multiplied(gradient.t(), gradient_unit, rows, unit, dtype)
+            of_weight = multiply_scaled(gradient.t(), gradient_unit, rows, unit, dtype)
         return of_rows, of_weight
 
 
-def scaled(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def scale_to_type(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """The tensor in eight bits, and what its 1 stands for.
 
     Scales are powers of two: multiplying by one rounds nothing, so only the change of type does.
@@ -84,7 +84,7 @@ def scaled(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return (tensor * scale).to(dtype), scale.float().reciprocal()
 
 
-def multiplied(
+def multiply_scaled(
     left: Tensor, left_unit: Tensor, right: Tensor, right_unit: Tensor, result: torch.dtype, *, fast: bool = False
 ) -> Tensor:
     """The product of two matrices of eight bits.
@@ -102,7 +102,7 @@ def multiplied(
     )
 
 
-def train_once(device: torch.device) -> None:
+def train_small_layer(device: torch.device) -> None:
     """One small layer there and back; raises what the device says where it cannot do that."""
     layer = nn.Linear(MULTIPLE, MULTIPLE, device=device, dtype=torch.bfloat16)
     layer.__class__ = ScaledLinear

@@ -51,7 +51,7 @@ class DeviceRow:
     """The device's number, where the row itself carries it."""
 
     def first(self, sources: Sources) -> OutputCell | None:
-        return next((cell for source in _all(sources) if (cell := self.cell(source)) is not None), None)
+        return next((cell for source in _as_tuple(sources) if (cell := self.cell(source)) is not None), None)
 
 
 # What the table says
@@ -95,7 +95,7 @@ class Throttling(msgspec.Struct, frozen=True, kw_only=True):
                 raise NoValueError("its output has none of the flags")
             return tuple(reason for reason, cell in cells.items() if cell and self.when.search(cell.text.strip()))
         if (cell := row.first(self.sources)) is None:
-            raise NoValueError(f"its output has no {_named(self.sources)}")
+            raise NoValueError(f"its output has no {_join_names(self.sources)}")
         try:
             mask = int(cell.text.strip(), 0)
         except ValueError:
@@ -164,7 +164,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
     def _check_sources(self, name: str, sources: Sources) -> None:
         if sources == ():
             raise ValueError(f"{name}: from is empty")
-        if not all(isinstance(source, str) and source for source in _all(sources)):
+        if not all(isinstance(source, str) and source for source in _as_tuple(sources)):
             raise ValueError(f"{name}: from must be a name or a list of them, not {sources!r}")
 
     def rows(self, output: str) -> list[DeviceRow]:
@@ -179,7 +179,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
         device = self.fields.device
         if device is None:
             return place if row.device is None else row.device
-        for source in _all(device.sources):
+        for source in _as_tuple(device.sources):
             if cell := row.cell(source):
                 match = (device.find or re.compile(r"^\s*([0-9]+)\s*$")).search(cell.text)
                 return int(match[1]) if match and match[1].isdigit() else None
@@ -195,7 +195,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
 
     def _number(self, name: str, entry: Field, row: DeviceRow) -> float:
         found = []
-        for source in _all(entry.sources):
+        for source in _as_tuple(entry.sources):
             if (cell := row.cell(source)) is None:
                 continue
             text = cell.text
@@ -204,11 +204,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
                 if not match or match[1] is None:
                     raise NoValueError(f"{text[:40]!r} is not what was expected")
                 text = match[1]
-            found.append(number(name, text, self.units.get(cell.unit, cell.unit) or entry.unit, self.units))
+            found.append(parse_number(name, text, self.units.get(cell.unit, cell.unit) or entry.unit, self.units))
             if not entry.add:
                 break
         if not found:
-            raise NoValueError(f"its output has no {_named(entry.sources)}")
+            raise NoValueError(f"its output has no {_join_names(entry.sources)}")
         return sum(found)
 
 
@@ -224,11 +224,11 @@ class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
             raise UnreadableError(f"its output is not CSV: {error}") from None
         lines = [[cell.strip() for cell in line] for line in parts]
         lines = [line for line in lines if any(line)]
-        heads = [_head(name) for name in self.header]
+        heads = [_parse_head(name) for name in self.header]
         if not heads:
-            wanted = {source for _, sources in self.fields.sources() for source in _all(sources)}
+            wanted = {source for _, sources in self.fields.sources() for source in _as_tuple(sources)}
             for number, line in enumerate(lines):
-                found = [_head(cell) for cell in line]
+                found = [_parse_head(cell) for cell in line]
                 if any(name in wanted for pair in found for name in pair[:2]):
                     heads, lines = found, lines[number + 1 :]
                     break
@@ -253,13 +253,13 @@ class ColumnsProgram(Program, frozen=True, kw_only=True, tag="columns"):
     """What all lines of a device have in them."""
 
     def _check_sources(self, name: str, sources: Sources) -> None:
-        if not all(isinstance(source, int) and source > 0 for source in _all(sources)):
+        if not all(isinstance(source, int) and source > 0 for source in _as_tuple(sources)):
             raise ValueError(f"{name}: from must be the number of a column, from 1, or a list of them, not {sources!r}")
 
     def rows(self, output: str) -> list[DeviceRow]:
         rows = []
         for line in output.splitlines():
-            if line.strip() and all(pattern.search(line) for pattern in _all(self.lines)):
+            if line.strip() and all(pattern.search(line) for pattern in _as_tuple(self.lines)):
                 cells = line.split()
 
                 def cell(source: Source, cells: list[str] = cells) -> OutputCell | None:
@@ -292,7 +292,7 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
             if self.block and (begin := self.block.search(line)):
                 cells, above = {}, []
                 number = begin.groupdict().get("device")
-                rows.append(DeviceRow(cell=cells.get, device=_whole(number)))
+                rows.append(DeviceRow(cell=cells.get, device=_parse_int(number)))
                 continue
             indent = len(line) - len(line.lstrip())
             while above and above[-1][0] >= indent:
@@ -317,14 +317,14 @@ class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
 
     def _check_sources(self, name: str, sources: Sources) -> None:
         super()._check_sources(name, sources)
-        for source in _all(sources):
-            if not any(source in pattern.groupindex for pattern in _all(self.patterns)):
+        for source in _as_tuple(sources):
+            if not any(source in pattern.groupindex for pattern in _as_tuple(self.patterns)):
                 raise ValueError(f"rows has no group named {source!r}")
 
     def rows(self, output: str) -> list[DeviceRow]:
-        for pattern in _all(self.patterns):
+        for pattern in _as_tuple(self.patterns):
             if found := list(pattern.finditer(output)):
-                return [DeviceRow(cell=_group_of(match)) for match in found]
+                return [DeviceRow(cell=_make_group_reader(match)) for match in found]
         return []
 
 
@@ -339,20 +339,23 @@ class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
             document = json.loads(output)
         except (ValueError, RecursionError):
             raise UnreadableError("its output is not JSON") from None
-        places = (_at(document, path) for path in _all(self.devices))
+        places = (_follow_path(document, path) for path in _as_tuple(self.devices))
         entries = next((place for place in places if isinstance(place, (list, Mapping))), None)
         if entries is None:
             raise UnreadableError(
-                f"its JSON has no devices at {' or '.join(path or 'its top' for path in _all(self.devices))}"
+                f"its JSON has no devices at {' or '.join(path or 'its top' for path in _as_tuple(self.devices))}"
             )
         if isinstance(entries, list):
-            return [DeviceRow(cell=_entry_of(entry)) for entry in entries]
+            return [DeviceRow(cell=_make_entry_reader(entry)) for entry in entries]
         rows = []
         for key, entry in entries.items():
             match = self.device_key.search(key) if self.device_key else None
             if match or not self.device_key:
                 rows.append(
-                    DeviceRow(cell=_entry_of(entry), device=_whole(match[1]) if match and match.groups() else None)
+                    DeviceRow(
+                        cell=_make_entry_reader(entry),
+                        device=_parse_int(match[1]) if match and match.groups() else None,
+                    )
                 )
         return rows
 
@@ -417,7 +420,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 _ZERO_CELSIUS_K = 273.15
 
 
-def number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float:
+def parse_number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float:
     """The value of field `name`. A unit written beside the number goes before `unit`; `renamed` says what it means."""
     text = text.strip()
     if NO_VALUE.fullmatch(text):
@@ -439,7 +442,7 @@ def number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float
     return value * known[written] if written is not None else value
 
 
-def _head(text: str) -> tuple[str, str, str]:
+def _parse_head(text: str) -> tuple[str, str, str]:
     """A column's name as it stands, without its unit in brackets, and that unit."""
     if text.endswith(("]", ")")):
         before = max(text.rfind(sign, 0, -1) for sign in "])") + 1
@@ -448,7 +451,7 @@ def _head(text: str) -> tuple[str, str, str]:
     return text, text, ""
 
 
-def _group_of(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
+def _make_group_reader(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
     groups = match.groupdict()
 
     def cell(source: Source) -> OutputCell | None:
@@ -458,9 +461,9 @@ def _group_of(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
     return cell
 
 
-def _entry_of(entry: Any) -> Callable[[Source], OutputCell | None]:
+def _make_entry_reader(entry: Any) -> Callable[[Source], OutputCell | None]:
     def cell(source: Source) -> OutputCell | None:
-        value = _at(entry, str(source))
+        value = _follow_path(entry, str(source))
         unit = ""
         if isinstance(value, Mapping) and "value" in value:
             value, unit = value["value"], str(value.get("unit", ""))
@@ -471,7 +474,7 @@ def _entry_of(entry: Any) -> Callable[[Source], OutputCell | None]:
     return cell
 
 
-def _at(document: Any, path: str) -> Any:
+def _follow_path(document: Any, path: str) -> Any:
     """What a path leads to: keys and list places with "/" between them, or a key that has a "/" of its own."""
     if path and isinstance(document, Mapping) and path in document:
         return document[path]
@@ -485,14 +488,14 @@ def _at(document: Any, path: str) -> Any:
     return document
 
 
-def _whole(text: str | None) -> int | None:
+def _parse_int(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _all(given: Any) -> tuple[Any, ...]:
+def _as_tuple(given: Any) -> tuple[Any, ...]:
     """What may stand alone or in a list."""
     return given if isinstance(given, tuple) else (given,)
 
 
-def _named(sources: Sources) -> str:
-    return " or ".join(str(source) for source in _all(sources))
+def _join_names(sources: Sources) -> str:
+    return " or ".join(str(source) for source in _as_tuple(sources))

@@ -17,7 +17,7 @@ from trainmark.platforms import standin
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.host_sensors import HostReader
 from trainmark.platforms.nvml import NvmlReader, open_nvml
-from trainmark.platforms.reading import FIELDS, Reader, Reading, missing
+from trainmark.platforms.reading import FIELDS, Reader, Reading, find_missing
 from trainmark.platforms.sensor_table import (
     HostSensors,
     NoSensors,
@@ -28,7 +28,7 @@ from trainmark.platforms.sensor_table import (
     UnreadableError,
 )
 
-STRIKES = 3
+MAX_FAILURES = 3
 """A program that failed so many times in a row is not run again."""
 
 MAX_BYTES = 4 << 20
@@ -59,7 +59,7 @@ def open_reader(file: PlatformFile, *, in_child: InChild | None = None) -> Reade
             return ProgramReader(programs, in_child)
 
 
-def used_devices(file: PlatformFile, reader: Reader, count: int, environ: Mapping[str, str]) -> list[int] | None:
+def find_used_devices(file: PlatformFile, reader: Reader, count: int, environ: Mapping[str, str]) -> list[int] | None:
     """The numbers of the devices that ranks 0 to count - 1 of this machine use; None where that cannot be told."""
     if file.device_type == "cpu":
         return [0]
@@ -76,11 +76,11 @@ class StandInReader(Reader):
 
     def read(self) -> list[Reading]:
         try:
-            found = list(standin.readings())
+            found = list(standin.read_sensors())
         except Exception as error:  # a script's mistake must not end whoever samples
             self.unavailable = dict.fromkeys(FIELDS, f"the stand-in's sensors failed: {error}")
             return []
-        self.unavailable = missing(found, {}, "the stand-in's script does not give it")
+        self.unavailable = find_missing(found, {}, "the stand-in's script does not give it")
         return found
 
 
@@ -105,10 +105,10 @@ class ProgramReader(Reader):
         readings: list[Reading]
         for index, program in enumerate(self._programs):
             wanted = self._wanted(index, program)
-            if not wanted or self._strikes[index] >= STRIKES:
+            if not wanted or self._strikes[index] >= MAX_FAILURES:
                 continue
-            output, failed = output_of(program.argv, program.timeout_s, self._in_child)
-            readings, why = ([], failed) if failed else program_readings(program, output)
+            output, failed = run_program(program.argv, program.timeout_s, self._in_child)
+            readings, why = ([], failed) if failed else parse_readings(program, output)
             if isinstance(why, str):
                 self._strike(index, wanted, f"{program.argv[0]}: {why}", reasons)
                 continue
@@ -127,7 +127,7 @@ class ProgramReader(Reader):
         kept = {name: reason for name, reason in self._reasons.items() if name not in self._giver}
         readings = sorted(found.values(), key=lambda reading: reading.device)
         self._reasons = {**kept, **reasons}
-        self.unavailable = missing(readings, self._reasons, NOT_DECLARED)
+        self.unavailable = find_missing(readings, self._reasons, NOT_DECLARED)
         return readings
 
     def _wanted(self, index: int, program: Program) -> list[str]:
@@ -136,25 +136,25 @@ class ProgramReader(Reader):
 
     def _strike(self, index: int, wanted: list[str], reason: str, reasons: dict[str, str]) -> None:
         self._strikes[index] += 1
-        if reason.endswith("not found") or self._strikes[index] >= STRIKES:
-            self._strikes[index] = STRIKES
+        if reason.endswith("not found") or self._strikes[index] >= MAX_FAILURES:
+            self._strikes[index] = MAX_FAILURES
             for name in wanted:
                 self._giver.pop(name, None)  # whoever comes later in the list may give it from now on
         for name in wanted:
             reasons.setdefault(name, reason)
 
 
-def program_readings(program: Program, output: str) -> tuple[list[Reading], dict[str, str] | str]:
+def parse_readings(program: Program, output: str) -> tuple[list[Reading], dict[str, str] | str]:
     """What one output says, and for each field why some device lacks it; only a reason where nothing can be read."""
     try:
-        return _readings(program, output)
+        return _parse_rows(program, output)
     except UnreadableError as error:
         return [], str(error)
     except Exception as error:  # whatever strange output does to a parser, whoever samples goes on
         return [], f"its output could not be read ({type(error).__name__})"
 
 
-def _readings(program: Program, output: str) -> tuple[list[Reading], dict[str, str]]:
+def _parse_rows(program: Program, output: str) -> tuple[list[Reading], dict[str, str]]:
     if not output.strip():
         raise UnreadableError("its output is empty")
     rows = program.rows(output)
@@ -178,7 +178,7 @@ def _readings(program: Program, output: str) -> tuple[list[Reading], dict[str, s
 # Programs
 
 
-def output_of(argv: Sequence[str], timeout_s: float, in_child: Callable[[], None] | None = None) -> tuple[str, str]:
+def run_program(argv: Sequence[str], timeout_s: float, in_child: Callable[[], None] | None = None) -> tuple[str, str]:
     """The output and an empty text, or an empty text and why there is no output."""
     try:
         process = subprocess.Popen(
@@ -195,7 +195,7 @@ def output_of(argv: Sequence[str], timeout_s: float, in_child: Callable[[], None
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         return "", f"cannot be started: {error}"
     try:
-        written, failed = _listen(process, time.monotonic() + timeout_s)
+        written, failed = _read_pipes(process, time.monotonic() + timeout_s)
         if not failed:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1)
@@ -217,7 +217,7 @@ def output_of(argv: Sequence[str], timeout_s: float, in_child: Callable[[], None
     return said, ""
 
 
-def _listen(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[list[bytes], str]:
+def _read_pipes(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[list[bytes], str]:
     written = [b"", b""]
     with selectors.DefaultSelector() as selector:
         for place, pipe in enumerate((process.stdout, process.stderr)):

@@ -123,13 +123,13 @@ class _ScriptFile(Script, frozen=True, kw_only=True):
             own.add(entry.index)
 
 
-def scripts() -> list[Script]:
+def load_scripts() -> list[Script]:
     """Of each device, as the file says that TRAINMARK_STANDIN names."""
     named = os.environ.get(VARIABLE)
-    return read(Path(named)) if named else [Script()] * DEVICES
+    return read_script(Path(named)) if named else [Script()] * DEVICES
 
 
-def read(path: Path) -> list[Script]:
+def read_script(path: Path) -> list[Script]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -140,15 +140,16 @@ def read(path: Path) -> list[Script]:
     found = tables.read(_ScriptFile, document, where)
     own: dict[int, dict[str, Any]] = {table["index"]: table for table in document.get("device", ())}
     return [
-        tables.read(Script, _of_a_device({**document, **own.get(index, {})}), where) for index in range(found.devices)
+        tables.read(Script, _select_script_keys({**document, **own.get(index, {})}), where)
+        for index in range(found.devices)
     ]
 
 
-def _of_a_device(table: dict[str, Any]) -> dict[str, Any]:
+def _select_script_keys(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key in Script.__struct_fields__}
 
 
-def readings() -> list[Reading]:
+def read_sensors() -> list[Reading]:
     """What the devices' sensors show now; what the script does not say is unknown."""
     from trainmark.platforms.reading import Reading
 
@@ -156,35 +157,35 @@ def readings() -> list[Reading]:
     return [
         Reading(
             device=index,
-            memory_used_bytes=_bytes(_now(script.memory_used_mib, now_s)),
-            memory_total_bytes=_bytes(script.memory_mib),
-            power_w=_now(script.power_w, now_s),
-            energy_j=None if script.power_w is None else energy_j(script.power_w, now_s),
-            temperature_c=_now(script.temperature_c, now_s),
-            utilisation_percent=_now(script.utilisation_percent, now_s),
-            clock_mhz=_now(script.clock_mhz, now_s),
+            memory_used_bytes=_to_bytes(_value_at(script.memory_used_mib, now_s)),
+            memory_total_bytes=_to_bytes(script.memory_mib),
+            power_w=_value_at(script.power_w, now_s),
+            energy_j=None if script.power_w is None else compute_energy_j(script.power_w, now_s),
+            temperature_c=_value_at(script.temperature_c, now_s),
+            utilisation_percent=_value_at(script.utilisation_percent, now_s),
+            clock_mhz=_value_at(script.clock_mhz, now_s),
             throttled=script.throttled,
             ecc_errors=int(script.ecc_errors_per_s * now_s),
         )
-        for index, script in enumerate(scripts())
+        for index, script in enumerate(load_scripts())
     ]
 
 
-def energy_j(power: float | tuple[float, ...], until_s: float) -> float:
+def compute_energy_j(power: float | tuple[float, ...], until_s: float) -> float:
     """What a device with this power has used when its clock, which began at 0, shows so many seconds."""
-    power_w = _series(power)
+    power_w = _as_tuple(power)
     rounds, rest_s = divmod(until_s, len(power_w))
     whole_s = int(rest_s)
     return rounds * sum(power_w) + sum(power_w[:whole_s]) + (rest_s - whole_s) * power_w[whole_s]
 
 
-def _now(values: float | tuple[float, ...] | None, now_s: float) -> float | None:
-    return None if values is None else _series(values)[int(now_s) % len(_series(values))]
+def _value_at(values: float | tuple[float, ...] | None, now_s: float) -> float | None:
+    return None if values is None else _as_tuple(values)[int(now_s) % len(_as_tuple(values))]
 
 
-def _series(values: float | tuple[float, ...]) -> tuple[float, ...]:
+def _as_tuple(values: float | tuple[float, ...]) -> tuple[float, ...]:
     return values if isinstance(values, tuple) else (values,)
 
 
-def _bytes(mib: float | None) -> int | None:
+def _to_bytes(mib: float | None) -> int | None:
     return None if mib is None else round(mib * 2**20)

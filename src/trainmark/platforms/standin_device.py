@@ -22,9 +22,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
+from trainmark.platforms.cpu_emulation import RoundedOperands, WideArithmetic
 from trainmark.platforms.platform import Device, EventMarks, Platform
-from trainmark.platforms.standin import Flip, Script, scripts
+from trainmark.platforms.standin import Flip, Script, load_scripts
 from trainmark.record.precision import Precision
 
 NAME = "Stand-in (not a device)"
@@ -43,7 +43,7 @@ class StandInDevices:
 
 def devices() -> StandInDevices:
     """What the platform file opens."""
-    return StandInDevices(scripts())
+    return StandInDevices(load_scripts())
 
 
 class StandInDevice(Device):
@@ -73,7 +73,7 @@ class StandInDevice(Device):
             return tensor.clone()
 
     def host_buffer(self, length: int) -> Tensor:
-        return torch.zeros(length).as_subclass(_late_memory(self.queue))
+        return torch.zeros(length).as_subclass(_make_late_memory(self.queue))
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[Any]:
         return self._launches(wide=self.widens(precision))
@@ -276,7 +276,7 @@ class Flaws:
         """Called after each call of one of `names`."""
         name = _name(operation)
         number = self._calls[name] = self._calls.get(name, 0) + 1
-        written = _written(operation, args, kwargs) or result
+        written = _find_written(operation, args, kwargs) or result
         floating = [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         tensors = [tensor for tensor in floating if tensor.numel()]
         if not tensors:
@@ -289,7 +289,7 @@ class Flaws:
             _flip_bit(tensors[0], number * 2654435761 >> 7, number % 2)  # scattered, and never twice alike
 
 
-def _written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _find_written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """What an operator writes into, of what it is given."""
     named = zip(operation._schema.arguments, args, strict=False)
     given = {argument.name: value for argument, value in named} | kwargs
@@ -310,7 +310,7 @@ def _flip_bit(tensor: Tensor, place: int, bit: int) -> None:
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LAUNCH, _VIEW, _TO_HOST = range(3)
-_ASKS_FOR_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+_READS_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -327,7 +327,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lies = bool(script.wrong_operators or script.unwritten_operators or script.missing_operators)
         self._wide = WideArithmetic() if wide else None  # type: ignore[no-untyped-call]
         inside = script.float32_inside
-        self._inside = None if inside == "float32" else RoundedFactors(inside)
+        self._inside = None if inside == "float32" else RoundedOperands(inside)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -335,9 +335,9 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         kind = self._kinds.get(operation)
         if kind is None:
-            kind = self._kinds[operation] = _kind(operation)
+            kind = self._kinds[operation] = _classify(operation)
         if self._lies and _name(operation) in self._script.missing_operators:
-            raise NotImplementedError(_NOT_THERE.format(name=operation.name().partition(".")[0]))
+            raise NotImplementedError(_NO_OPERATOR.format(name=operation.name().partition(".")[0]))
         if kind != _LAUNCH:
             if kind == _TO_HOST:
                 self._queue.synchronize()
@@ -360,14 +360,14 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._wide.__torch_dispatch__(operation, types, given, kwargs)
         self._queue.launch(began_ns, time.perf_counter_ns() - began_ns)
         if self._lies and _name(operation) in self._script.wrong_operators:
-            result = tree_map_only(Tensor, _a_tenth_larger, result)
+            result = tree_map_only(Tensor, _enlarge, result)
         if self._flaws.names and _name(operation) in self._flaws.names:
             self._flaws.strike(operation, args, kwargs, result)
         self._memory.hold((result,))
         return result
 
 
-_NOT_THERE = """Could not run '{name}' with arguments from the 'StandIn' backend. This could be because the operator \
+_NO_OPERATOR = """Could not run '{name}' with arguments from the 'StandIn' backend. This could be because the operator \
 doesn't exist for this backend, or was omitted during the selective/custom build process (if using custom build).
 
 StandIn: fallthrough registered at standin_fallback.cpp:3 [backend fallback]
@@ -380,19 +380,19 @@ def _name(operation: Any) -> str:
     return str(operation.name().partition("::")[2].partition(".")[0])
 
 
-def _a_tenth_larger(tensor: Tensor) -> Tensor:
+def _enlarge(tensor: Tensor) -> Tensor:
     return tensor * 1.1 if tensor.is_floating_point() else tensor
 
 
-def _kind(operation: Any) -> int:
+def _classify(operation: Any) -> int:
     """Views launch nothing. Where the host asks for a value it waits; so does an exchange, which gloo does there."""
-    if operation.namespace == "c10d" or operation in _ASKS_FOR_A_VALUE:
+    if operation.namespace == "c10d" or operation in _READS_A_VALUE:
         return _TO_HOST
     aliases = [returned.alias_info for returned in operation._schema.returns]
     return _VIEW if any(alias is not None and not alias.is_write for alias in aliases) else _LAUNCH
 
 
-def _late_memory(queue: Queue) -> type[Tensor]:
+def _make_late_memory(queue: Queue) -> type[Tensor]:
     """Host memory that the device writes to when it gets there; reading it waits for nothing."""
 
     class LateMemory(Tensor):

@@ -52,7 +52,7 @@ class SingleRank:
         return values
 
     def broadcast(self, data: bytes | None) -> bytes:
-        return _given(data)
+        return _require_data(data)
 
     def gather(self, data: bytes) -> list[bytes]:
         return [data]
@@ -92,7 +92,7 @@ class RankGroup:
         return dict(zip(names, tensor.tolist(), strict=True))
 
     def broadcast(self, data: bytes | None) -> bytes:
-        given = _given(data) if self.rank == 0 else b""
+        given = _require_data(data) if self.rank == 0 else b""
         size = torch.tensor([len(given)])
         distributed.broadcast(size, src=0, group=self._group)
         whole = bytearray(given) if self.rank == 0 else bytearray(int(size))
@@ -132,7 +132,7 @@ class RankGroup:
         distributed.destroy_process_group(self._group if self._part else None)
 
 
-def _given(data: bytes | None) -> bytes:
+def _require_data(data: bytes | None) -> bytes:
     if data is None:
         raise ValueError("rank 0 must give the bytes that the others are to get")
     return data

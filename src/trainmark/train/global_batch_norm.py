@@ -16,7 +16,7 @@ Exchange = Callable[[], AbstractContextManager[None]]
 """Makes what goes around a wait for the other ranks, so that their time is not taken for this rank's."""
 
 
-def over_all_ranks(model: nn.Module, on_cpu: bool, exchange: Exchange) -> nn.Module:
+def convert_batch_norms(model: nn.Module, on_cpu: bool, exchange: Exchange) -> nn.Module:
     """The model with its batch norms taken over all ranks; its state keeps names and values.
 
     Accelerators have torch's own layer for this. It refuses tensors on a CPU, where ours takes its place, and waits
@@ -28,7 +28,7 @@ def over_all_ranks(model: nn.Module, on_cpu: bool, exchange: Exchange) -> nn.Mod
     if isinstance(model, _BatchNorm):
         return GlobalBatchNorm.like(model, exchange)
     for name, child in model.named_children():
-        setattr(model, name, over_all_ranks(child, on_cpu, exchange))
+        setattr(model, name, convert_batch_norms(child, on_cpu, exchange))
     return model
 
 
@@ -51,7 +51,7 @@ class GlobalBatchNorm(_BatchNorm):
         if not self.training:
             return super().forward(x)
         with torch.no_grad():  # how these depend on x is part of the backward written below
-            mean, variance, count = _statistics(x, self._exchange)
+            mean, variance, count = _gather_statistics(x, self._exchange)
             self._track(mean, variance * (count / (count - 1)))
         return _normalise(x, self.weight, self.bias, mean, variance, count, self.eps, self._exchange)
 
@@ -103,9 +103,11 @@ class _Normalise(torch.autograd.Function):
         inverse = (variance + ctx.eps).rsqrt()
         scale = inverse if weight is None else inverse * weight
         of_x = torch.addcmul(
-            _per_channel(-scale * by_mean, x), x - _per_channel(mean, x), _per_channel(-scale * inverse * by_spread, x)
+            _view_per_channel(-scale * by_mean, x),
+            x - _view_per_channel(mean, x),
+            _view_per_channel(-scale * inverse * by_spread, x),
         )
-        of_x.addcmul_(of_y.to(of_x.dtype), _per_channel(scale, x))
+        of_x.addcmul_(of_y.to(of_x.dtype), _view_per_channel(scale, x))
         _, weight_wants, bias_wants, *_ = ctx.needs_input_grad
         return of_x.to(x.dtype), of_weight if weight_wants else None, of_bias if bias_wants else None, *[None] * 5
 
@@ -113,7 +115,7 @@ class _Normalise(torch.autograd.Function):
 _normalise: Callable[..., Tensor] = _Normalise.apply
 
 
-def _statistics(x: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, int]:
+def _gather_statistics(x: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, int]:
     """Mean and biased variance of each channel, and how many values each has, over all ranks."""
     channels = x.shape[1]
     # batch norm's own kernel: torch.var_mean takes twenty times as long where channels come last. The tensors it may
@@ -134,5 +136,5 @@ def _statistics(x: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, int]:
     return together.to(mean.dtype), spread.to(mean.dtype), int(counts.sum())
 
 
-def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+def _view_per_channel(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.dim() - 2))

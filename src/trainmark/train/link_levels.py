@@ -14,7 +14,7 @@ from torch import distributed
 from trainmark.platforms.platform import Device
 from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fitted
 from trainmark.train.collectives import Collectives
-from trainmark.train.link_probe import exchange_s
+from trainmark.train.link_probe import time_exchange_s
 
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 SIZE_S = 0.025
@@ -50,12 +50,12 @@ def probe(
     link. A collective that the backend does not have is left out.
     """
     found = []
-    for group in _groups(collectives, local_ranks):
+    for group in _make_groups(collectives, local_ranks):
         for collective in COLLECTIVES:
             times: list[tuple[int, float]] = []
             if collective == "all-reduce" and group.process_group is None and group.member:
                 times = [(row.size_bytes, row.median_s) for row in together]
-            times = times or _times(collective, group, device, collectives)
+            times = times or _measure_times(collective, group, device, collectives)
             if times:
                 found.append(fitted(group.level, collective, group.ranks, group.groups, times))
         if group.process_group is not None:
@@ -63,7 +63,7 @@ def probe(
     return found
 
 
-def _groups(collectives: Collectives, local_ranks: int) -> list[_Group]:
+def _make_groups(collectives: Collectives, local_ranks: int) -> list[_Group]:
     """Those of this rank. One node stands for all, as each has links of its own; ranks of the same place in all nodes
     are measured for all places at once, as these may share the way out of a node."""
     world, rank = collectives.world, collectives.rank
@@ -73,8 +73,8 @@ def _groups(collectives: Collectives, local_ranks: int) -> list[_Group]:
     if 1 in (nodes, local_ranks):
         return [_Group("node" if nodes == 1 else "nodes", world, 1)]
     # every rank makes every group, in the same order, so that none is mistaken for another of these or of training
-    inside = _made(collectives, range(local_ranks))
-    across = [_made(collectives, range(place, world, local_ranks)) for place in range(local_ranks)]
+    inside = _make_group(collectives, range(local_ranks))
+    across = [_make_group(collectives, range(place, world, local_ranks)) for place in range(local_ranks)]
     own = across[rank % local_ranks]
     if inside is None or own is None:
         return []
@@ -85,17 +85,17 @@ def _groups(collectives: Collectives, local_ranks: int) -> list[_Group]:
     ]
 
 
-def _made(collectives: Collectives, ranks: Sequence[int]) -> Any:
+def _make_group(collectives: Collectives, ranks: Sequence[int]) -> Any:
     """A group of ranks; None where the backend has no such thing."""
     made, failed = None, 0.0
     try:
         made = distributed.new_group(list(ranks))
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        failed = _unsupported(error)
+        failed = _check_unsupported(error)
     return None if collectives.largest(failed) != [0.0] else made
 
 
-def _unsupported(error: Exception) -> float:
+def _check_unsupported(error: Exception) -> float:
     """1 for what a backend cannot do, on any rank; whatever else went wrong ends this rank, as the others wait."""
     if not isinstance(error, NotImplementedError) and "support" not in str(error):
         raise error
@@ -103,7 +103,9 @@ def _unsupported(error: Exception) -> float:
     return 1.0
 
 
-def _times(collective: Collective, group: _Group, device: Device, collectives: Collectives) -> list[tuple[int, float]]:
+def _measure_times(
+    collective: Collective, group: _Group, device: Device, collectives: Collectives
+) -> list[tuple[int, float]]:
     """The median of what each message took; those that would take too long are left out."""
     times: list[tuple[int, float]] = []
     began_s, spent_s = time.perf_counter(), 0.0
@@ -113,24 +115,24 @@ def _times(collective: Collective, group: _Group, device: Device, collectives: C
             break
         # a whole number of float32 for each rank
         size = max(1, size_bytes // 4 // group.ranks) * group.ranks
-        call = _call(collective, size, group, device)
+        call = _make_call(collective, size, group, device)
         warm_s = failed = 0.0
         try:
-            warm_s = exchange_s(call, device, collectives)
+            warm_s = time_exchange_s(call, device, collectives)
         except (RuntimeError, NotImplementedError) as error:
-            failed = _unsupported(error)
+            failed = _check_unsupported(error)
         # the clocks of ranks differ: all must decide the same
         warm_s, failed = collectives.largest(warm_s, failed)
         if failed:
             return []
         repeats = min(max(int(SIZE_S / max(warm_s, 1e-9)), MIN_REPEATS), MAX_REPEATS)
-        own = [exchange_s(call, device, collectives) for _ in range(repeats)]
+        own = [time_exchange_s(call, device, collectives) for _ in range(repeats)]
         *taken, spent_s = collectives.largest(*own, time.perf_counter() - began_s)
         times.append((4 * size, median(taken)))
     return times
 
 
-def _call(collective: Collective, size: int, group: _Group, device: Device) -> Callable[[], object]:
+def _make_call(collective: Collective, size: int, group: _Group, device: Device) -> Callable[[], object]:
     if not group.member:
         return lambda: None
     whole = torch.zeros(size, dtype=torch.float32, device=device.torch)

@@ -23,7 +23,7 @@ from trainmark.train.collectives import Collectives
 SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
 """4 KiB, which is all latency, to 64 MiB, which is all bandwidth."""
 BUDGET_S = 2.0
-COPIED = 1024
+COPY_LENGTH = 1024
 """Numbers of which it is checked that they arrive as they are."""
 MIN_REPEATS = 3
 MAX_REPEATS = 50
@@ -47,13 +47,13 @@ def measure(
 ) -> list[AllReduce]:
     """The same among the ranks of a process group, or of all; only sums are checked."""
     numbers = torch.empty(max(sizes_bytes) // 4, dtype=torch.float32, device=device.torch)
-    _all_reduce_s(numbers[:1].zero_(), device, collectives, group)  # connects, which may take seconds
+    _time_all_reduce_s(numbers[:1].zero_(), device, collectives, group)  # connects, which may take seconds
     began_s = time.perf_counter()
     results: list[AllReduce] = []
     for place, size_bytes in enumerate(sizes_bytes):
         message = numbers[: size_bytes // 4]
-        message.copy_(_own_numbers(message.numel(), collectives.rank))
-        warm_s = _all_reduce_s(message, device, collectives, group)
+        message.copy_(_make_message(message.numel(), collectives.rank))
+        warm_s = _time_all_reduce_s(message, device, collectives, group)
         check_sums(message, device, collectives)
         message.zero_()  # stays so however often it is added up
         # the ranks' clocks differ: a rank that decided by its own would leave the others waiting
@@ -64,8 +64,10 @@ def measure(
         repeats = min(max(int(share_s / warm_s), MIN_REPEATS), MAX_REPEATS)
         if results and spent_s + repeats * warm_s > budget_s:
             break
-        times_s = collectives.largest(*[_all_reduce_s(message, device, collectives, group) for _ in range(repeats)])
-        results.append(_result(size_bytes, times_s, collectives.world))
+        times_s = collectives.largest(
+            *[_time_all_reduce_s(message, device, collectives, group) for _ in range(repeats)]
+        )
+        results.append(_to_all_reduce(size_bytes, times_s, collectives.world))
     return results
 
 
@@ -86,14 +88,14 @@ def check_sums(message: torch.Tensor, device: Device, collectives: Collectives) 
 
 def check_copies(device: Device, collectives: Collectives) -> None:
     """The same for what gradients and statistics are handed around by beside sums."""
-    mine = _own_numbers(COPIED, collectives.rank).to(device.torch)
+    mine = _make_message(COPY_LENGTH, collectives.rank).to(device.torch)
     everyone = [torch.zeros_like(mine) for _ in range(collectives.world)]
     with device.arithmetic(PRECISIONS["fp32"]):
         distributed.all_gather(everyone, mine)
         distributed.broadcast(mine, 0)
     for rank, numbers in enumerate(everyone):
-        _check("all-gather", numbers, _own_numbers(COPIED, rank), device, collectives)
-    _check("broadcast", mine, _own_numbers(COPIED, 0), device, collectives)
+        _check("all-gather", numbers, _make_message(COPY_LENGTH, rank), device, collectives)
+    _check("broadcast", mine, _make_message(COPY_LENGTH, 0), device, collectives)
 
 
 def _check(
@@ -113,7 +115,7 @@ def _check(
     )
 
 
-def _own_numbers(length: int, rank: int) -> torch.Tensor:
+def _make_message(length: int, rank: int) -> torch.Tensor:
     """Small whole numbers, so that sums over thousands of ranks are exact in float32; none is zero."""
     return _pattern(length) * _factor(rank)
 
@@ -126,11 +128,11 @@ def _factor(rank: int) -> int:
     return rank % 7 + 1
 
 
-def _all_reduce_s(message: torch.Tensor, device: Device, collectives: Collectives, group: Any) -> float:
-    return exchange_s(lambda: distributed.all_reduce(message, group=group), device, collectives)
+def _time_all_reduce_s(message: torch.Tensor, device: Device, collectives: Collectives, group: Any) -> float:
+    return time_exchange_s(lambda: distributed.all_reduce(message, group=group), device, collectives)
 
 
-def exchange_s(exchange: Callable[[], object], device: Device, collectives: Collectives) -> float:
+def time_exchange_s(exchange: Callable[[], object], device: Device, collectives: Collectives) -> float:
     """What this rank sees an exchange take that all ranks begin together."""
     device.synchronize()
     collectives.barrier()
@@ -141,7 +143,7 @@ def exchange_s(exchange: Callable[[], object], device: Device, collectives: Coll
         return time.perf_counter() - began_s
 
 
-def _result(size_bytes: int, times_s: Sequence[float], world: int) -> AllReduce:
+def _to_all_reduce(size_bytes: int, times_s: Sequence[float], world: int) -> AllReduce:
     return AllReduce(
         size_bytes=size_bytes,
         repeats=len(times_s),

@@ -56,15 +56,15 @@ def train(job: Job, position: Position) -> str:
             if job.recipe.evaluate_after_limit and stopped in monitor.LIMITS:
                 evaluate(job, position)
             if stopped != monitor.NOT_FINITE:
-                save_if_wanted(job, position, last=True)
+                save_if_due(job, position, last=True)
             return monitor.REASONS[stopped]
         at_end = bool(job.schedule.ended(position))
         if at_end or job.schedule.is_due(job.recipe.evaluate_every, position):
             reached = evaluate(job, position)
             if reached and job.schedule.limits.to_target:
-                save_if_wanted(job, position, last=True)
+                save_if_due(job, position, last=True)
                 return endings.TARGET
-        save_if_wanted(job, position, last=at_end)
+        save_if_due(job, position, last=at_end)
     return ended
 
 
@@ -72,7 +72,7 @@ def train_stretch(job: Job, position: Position) -> int:
     """Trains to the next pause - the end of the epoch, or a step that is to be evaluated or saved - and returns 0, or
     stops before and returns the reason."""
     job.stepper.model.train()
-    batches = transfers.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device)
+    batches = transfers.move_batches(job.data.train(position.epoch, position.step_in_epoch), job.device)
     steps_per_epoch = job.schedule.steps_per_epoch or math.inf
     planned, items_per_step = job.schedule.planned_steps, job.schedule.items_per_step
     pause = job.schedule.next_pause(position)
@@ -105,20 +105,20 @@ def train_stretch(job: Job, position: Position) -> int:
 def evaluate(job: Job, position: Position) -> bool:
     """Scores all the source gives for it, each sample once over all ranks; says whether the target is reached."""
     workload, model = job.workload, job.stepper.bare_model
-    precision = evaluation_precision(job.recipe, job.stepper.precision)
+    precision = choose_evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
     with job.clock.phase("evaluate"), job.stepper.judged_weights():
         job.stepper.parallel.broadcast_buffers(model)
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0
-        for batch in transfers.on_device(job.data.evaluation(), job.device):
+        for batch in transfers.move_batches(job.data.evaluation(), job.device):
             with arithmetic, job.device.autocast(precision):
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}
             samples += batch.count
             job.monitor.alive("evaluate", samples)
-        totals = total_sums(job.collectives, {**sums, "samples": samples})
+        totals = reduce_sums(job.collectives, {**sums, "samples": samples})
     samples = int(totals["samples"])
     values = workload.quality(totals) if samples else {}
     per_epoch = job.schedule.steps_per_epoch
@@ -131,7 +131,7 @@ def evaluate(job: Job, position: Position) -> bool:
     return goal is not None and workload.target.reached(goal, job.recipe.target)
 
 
-def total_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:
+def reduce_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:
     """Of all ranks, by name: a number, or a list where any rank added up a vector; a rank without a sample has 0."""
     own = {name: torch.as_tensor(value).flatten().tolist() for name, value in sums.items()}
     lengths = {name: len(own[name]) if getattr(value, "ndim", 0) else 0 for name, value in sums.items()}
@@ -148,13 +148,13 @@ def total_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
+def choose_evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
     """What the model is scored in. Weights that autocast leaves in float32 can be used as they are; narrower ones are
     scored as they were trained."""
     return PRECISIONS["fp32"] if training.autocast and recipe.evaluate_in == "fp32" else training
 
 
-def save_if_wanted(job: Job, position: Position, *, last: bool) -> None:
+def save_if_due(job: Job, position: Position, *, last: bool) -> None:
     every = job.recipe.checkpoint_every
     if every == "never" or not (last or job.schedule.is_due(every, position)):
         return

@@ -14,24 +14,24 @@ from trainmark.record.plan import Plan
 from trainmark.record.recipe import Recipe, from_values
 from trainmark.workloads.workload import Workload
 
-DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
-LENGTHS = {"norm"}
+RANDOM_INITIALIZERS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
+NORMS = {"norm"}
 """Of vectors: a sum has the same shape."""
 
 
-def model(plan: Plan) -> nn.Module:
+def build_model(plan: Plan) -> nn.Module:
     workload = workloads.of_plan(plan)
-    return network(workload, from_values(type(workload.recipes["reference"]), plan.recipe))
+    return build_network(workload, from_values(type(workload.recipes["reference"]), plan.recipe))
 
 
-def network(workload: Workload, recipe: Recipe) -> nn.Module:
+def build_network(workload: Workload, recipe: Recipe) -> nn.Module:
     with torch.device("meta"), _OnlyShapes():
         return workload.build(recipe)
 
 
-def weights_of(model: nn.Module) -> int:
+def count_weights(network: nn.Module) -> int:
     """How many numbers are trained."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 class _OnlyShapes(TorchFunctionMode):
@@ -44,8 +44,8 @@ class _OnlyShapes(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if getattr(func, "__name__", "") in DRAWS:
+        if getattr(func, "__name__", "") in RANDOM_INITIALIZERS:
             return args[0] if args else (kwargs or {})["tensor"]  # nn.init's own functions name it
-        if getattr(func, "__name__", "") in LENGTHS and len(args) == 1 and kwargs:
+        if getattr(func, "__name__", "") in NORMS and len(args) == 1 and kwargs:
             return torch.sum(args[0], dim=kwargs.get("dim"), keepdim=bool(kwargs.get("keepdim")))
         return func(*args, **(kwargs or {}))

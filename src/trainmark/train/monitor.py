@@ -15,9 +15,9 @@ from trainmark.record.events import Alive, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
-from trainmark.train.transfers import MAX_KEPT, Losses
+from trainmark.train.transfers import MAX_PENDING_LOSSES, Losses
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 MIN_STEPS_FOR_INTERVAL = 12
 
 STEPS, ITEMS, SETTLED, SECONDS, BUDGET, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 9)
@@ -113,7 +113,7 @@ class Monitor:
         """Says about twice a second that something other than steps goes on, so that nobody takes it for a hang."""
         now = self._now_s()
         said, said_at_s = self._said_alive
-        if phase != said or now - said_at_s >= LOOK_EVERY_S:
+        if phase != said or now - said_at_s >= CHECK_EVERY_S:
             self._said_alive = (phase, now)
             self._events.write(Alive(phase=phase, samples=samples))
 
@@ -124,7 +124,7 @@ class Monitor:
         self._looked_at_s, self._looked_at_step = now, self._step
         reason, rate = self._collectives.largest(self._local_reason(now, 1 / rate), rate)
         # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
-        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MAX_KEPT // 4)
+        stride = min(max(1, int(rate * CHECK_EVERY_S)), self._step - self._first_step, MAX_PENDING_LOSSES // 4)
         self._next_look = self._step + stride
         if self._last_step is not None:
             self._next_look = min(self._next_look, max(self._last_step, self._step + 1))

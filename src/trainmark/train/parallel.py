@@ -269,7 +269,7 @@ class DataParallel(OneDevice):
         return bucket
 
 
-def with_masters(state: dict[str, Any], parameters: Mapping[str, bool]) -> dict[str, Any]:
+def convert_master_weights(state: dict[str, Any], parameters: Mapping[str, bool]) -> dict[str, Any]:
     """A state whose master weights stand where they are wanted, wherever they stood when it was saved: apart from the
     weights, where `parameters` says so of their names, or, as in a sharded network, in their place."""
     weights, masters = state["model"], state["master_weights"]

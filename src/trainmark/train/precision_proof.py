@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trainmark.platforms.number_types import computed_types
+from trainmark.platforms.number_types import find_computed_types
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import PrecisionSeen
 from trainmark.record.precision import ran, scaled_share
@@ -39,7 +39,7 @@ class Proof:
         self._stepper = stepper
         self._events = events
         self._seen: PrecisionSeen | None = None
-        self._inside = computed_types(stepper.device, stepper.precision)
+        self._inside = find_computed_types(stepper.device, stepper.precision)
         emulated = stepper.device.widens(stepper.precision)
         self._emulated: torch.dtype | None = getattr(torch, stepper.precision.unscaled) if emulated else None
         self._computed: dict[str, Counter[str]] = {"matmul": Counter(), "convolution": Counter()}
@@ -86,11 +86,11 @@ class Proof:
         result = operator(*args, **kwargs)
         name = name_of(operator)
         if (kind := kind_of_matmul(name)) is not None:
-            tensors = list(_floating(args[1:] if _adds(name) else args))
+            tensors = list(_floating(args[1:] if _is_add(name) else args))
             if len(tensors) > 1:
                 used = _name(self._type(tensors))
                 self._computed[kind][used] += 1
-                self._multiplications[kind][used] += multiplications(name, kind, tensors, result)
+                self._multiplications[kind][used] += count_multiplications(name, kind, tensors, result)
         return result
 
     def _type(self, tensors: list[Tensor]) -> torch.dtype:
@@ -139,7 +139,7 @@ def kind_of_matmul(name: str) -> str | None:
     return "matmul" if _MATMUL.search(plain) else None
 
 
-def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
+def count_multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
     """How many numbers a matmul multiplied, near enough to weigh it against others."""
     left, right = tensors[:2]
     back = "backward" in name
@@ -153,7 +153,7 @@ def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) ->
     return next(_floating([result])).numel() * left.shape[-1]
 
 
-def _adds(name: str) -> bool:
+def _is_add(name: str) -> bool:
     """True for operations whose first tensor is only added to the result."""
     return name.lstrip("_").startswith(("add", "badd"))
 

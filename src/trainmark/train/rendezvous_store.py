@@ -67,11 +67,11 @@ def open_store(world: int) -> Store:
         store.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
         return store
     number, _, prefix = place.partition(":")
-    return PrefixStore(prefix, _connected(int(number)))
+    return PrefixStore(prefix, _open_connection(int(number)))
 
 
 @functools.cache
-def _connected(number: int) -> RendezvousStore:
+def _open_connection(number: int) -> RendezvousStore:
     return RendezvousStore(socket.socket(fileno=number))
 
 
@@ -89,7 +89,7 @@ class RendezvousStore(Store):
         self.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask(Request("set", key, _bytes(value)))
+        self._ask(Request("set", key, _to_bytes(value)))
 
     def get(self, key: str) -> bytes:
         self.wait([key])
@@ -111,7 +111,7 @@ class RendezvousStore(Store):
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         """Sets a key that has the expected value, or has none where none is expected; what it then holds."""
-        return self._ask(Request("compare_set", key, _bytes(desired), _bytes(expected))).value
+        return self._ask(Request("compare_set", key, _to_bytes(desired), _to_bytes(expected))).value
 
     def delete_key(self, key: str) -> bool:
         return bool(self._ask(Request("delete", key)).number)
@@ -154,13 +154,13 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def receive_message(connection: socket.socket, timeout_s: float | None) -> bytes:
-    size = int.from_bytes(receive(connection, LENGTH_BYTES, timeout_s), "big")
+    size = int.from_bytes(receive_exactly(connection, LENGTH_BYTES, timeout_s), "big")
     if size > MAX_MESSAGE_BYTES:
         raise ConnectionError(f"the other side announced a message of {size} bytes")
-    return receive(connection, size, timeout_s)
+    return receive_exactly(connection, size, timeout_s)
 
 
-def receive(connection: socket.socket, count: int, timeout_s: float | None) -> bytes:
+def receive_exactly(connection: socket.socket, count: int, timeout_s: float | None) -> bytes:
     """Exactly so many bytes, within the time given; ConnectionError where the other side closes before."""
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     received = bytearray()
@@ -173,5 +173,5 @@ def receive(connection: socket.socket, count: int, timeout_s: float | None) -> b
     return bytes(received)
 
 
-def _bytes(value: bytes | str) -> bytes:
+def _to_bytes(value: bytes | str) -> bytes:
     return value.encode() if isinstance(value, str) else value

@@ -30,7 +30,7 @@ from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Workload
 
-ENDINGS = {"sound": ".wav", "image": ".png", "text": ".txt"}
+SUFFIXES = {"sound": ".wav", "image": ".png", "text": ".txt"}
 
 
 class Origin(NamedTuple):
@@ -61,7 +61,7 @@ class Origin(NamedTuple):
         return workloads.facts(plan.workload) or derive(workloads.of_plan(plan))
 
 
-def can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
+def check_can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
     """What a run's network can show, before anything heavy is opened; None where only weights are given."""
     facts = source.facts()
     if facts is not None and facts.shows is None:
@@ -78,7 +78,7 @@ def check_input(given: str, shows: ShowFacts | None) -> None:
         raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
 
 
-class Places:
+class SamplePaths:
     """Where samples go, and that nothing is overwritten there."""
 
     def __init__(self, out: Path | None, *, own: Path | None, shows: ShowFacts | None, force: bool) -> None:
@@ -94,7 +94,7 @@ class Places:
         else:
             found = [self._named(self._out or Path("sample"))]
         for place in found:
-            for ending in (ENDINGS[self._shows.gives] if self._shows else "", ".json"):
+            for ending in (SUFFIXES[self._shows.gives] if self._shows else "", ".json"):
                 if ending:
                     self.check(place.with_name(place.name + ending))
         return found
@@ -111,7 +111,7 @@ class Places:
         if not numbered:
             return None
         folder = self._out or Path("samples")
-        if folder.suffix in ENDINGS.values() or folder.is_file():
+        if folder.suffix in SUFFIXES.values() or folder.is_file():
             raise UsageError(f"--out {folder} must be a folder, as every INPUT gets files of its own")
         try:
             folder.mkdir(exist_ok=True)
@@ -120,7 +120,7 @@ class Places:
         return folder
 
     def _named(self, out: Path) -> Path:
-        wanted = ENDINGS[self._shows.gives] if self._shows else out.suffix
+        wanted = SUFFIXES[self._shows.gives] if self._shows else out.suffix
         if out.suffix and out.suffix.lower() != wanted:
             raise UsageError(f"--out {out} must end in {wanted}, as this network {self._does}; or in nothing")
         if not out.expanduser().resolve().parent.is_dir():
@@ -132,15 +132,15 @@ class Places:
         return self._shows.does if self._shows else "does otherwise"
 
 
-def open_trained(source: Origin, device: Device) -> Trained:
+def load_trained(source: Origin, device: Device) -> Trained:
     """The network of a run, or in a file of weights, on a device, in evaluation mode and in single precision."""
     plan = source.plan
     if not source.path.exists():
         raise NotReadyError(f"{source.path} is not there; give a run, the folder of one, or a file of weights")
-    file, step = _weights(source.path, plan)
+    file, step = _find_weights(source.path, plan)
     found = weights.read_weights(file)
     if plan is None:
-        workload = _fitting(found, file)
+        workload = _find_fitting_workload(found, file)
         recipe = workload.recipes["reference"]
     else:
         workload = workloads.of_plan(plan)
@@ -167,27 +167,27 @@ def open_trained(source: Origin, device: Device) -> Trained:
     )
 
 
-def data_folder(plan: Plan | None) -> Path | None:
+def find_data_folder(plan: Plan | None) -> Path | None:
     """Where examples can be taken from."""
     folder = Path(plan.data.folder) if plan and plan.data.folder else None
     return folder if folder and folder.is_dir() else None
 
 
-def _files_of(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
+def _name_files(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
     """Where each part goes, all by the name of `place`; a second of a kind has its number behind it."""
     found: list[tuple[Part, Path]] = []
     for part in sample.parts:
         kind = "sound" if isinstance(part, SoundPart) else "text" if isinstance(part, TextPart) else "image"
         before = sum(type(other) is type(part) for other, _ in found)
         number = f"-{before + 1}" if before else ""
-        found.append((part, place.with_name(f"{place.name}{number}{ENDINGS[kind]}")))
+        found.append((part, place.with_name(f"{place.name}{number}{SUFFIXES[kind]}")))
     return found
 
 
 def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
     """Each part as a file of its own; sound at one level, whatever the network."""
     left = []
-    for part, path in _files_of(sample, place):
+    for part, path in _name_files(sample, place):
         if isinstance(part, SoundPart):
             audio.write(path, audio.levelled(part.samples))
         else:
@@ -197,7 +197,7 @@ def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
 
 
 @torch.no_grad()
-def write(
+def write_sample(
     trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
 ) -> SampleDocument:
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
@@ -209,7 +209,7 @@ def write(
     began = time.perf_counter()
     sample: Sample = trained.workload.sample(trained, asked)
     seconds = time.perf_counter() - began
-    for _, path in _files_of(sample, place):
+    for _, path in _name_files(sample, place):
         check(path)
     scores = speech.score(sample.clips, scorer) if speech else None
     has_sound = any(isinstance(part, SoundPart) and part.samples.any() for part in sample.parts)
@@ -232,7 +232,7 @@ def write(
     return document
 
 
-def _weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
+def _find_weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
     """The file meant by a path and its step: itself, the state in a checkpoint, or in the newest whole one of a run."""
     if path.is_file():
         if path.name != "state.pt" or not (path.parent / "manifest.json").is_file():
@@ -241,9 +241,9 @@ def _weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
     given = [path] if (path / "state.pt").is_file() else []
     damaged = ""
     for folder in (*given, *reversed([*weights.checkpoints(path), *weights.checkpoints(path / "checkpoints")])):
-        reason = checkpoint.damage(folder)
+        reason = checkpoint.find_damage(folder)
         if reason is None:
-            return folder / "state.pt", checkpoint.step_of(folder)
+            return folder / "state.pt", checkpoint.read_step(folder)
         damaged = damaged or f"checkpoint {folder} is damaged: {reason}; give the one before it, or another run"
     if damaged:
         raise NotReadyError(damaged)
@@ -252,7 +252,7 @@ def _weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
     raise NotReadyError(f"{path} holds no weights; {remedy}")
 
 
-def _fitting(found: dict[str, torch.Tensor], file: Path) -> Workload:
+def _find_fitting_workload(found: dict[str, torch.Tensor], file: Path) -> Workload:
     """The workload whose reference network a file holds."""
     for name in workloads.names():
         workload = workloads.load(name)

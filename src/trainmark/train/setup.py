@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 import trainmark
 from trainmark import workloads
 from trainmark.platforms import files
-from trainmark.platforms.platform import Device, Platform, cpu_name
+from trainmark.platforms.platform import Device, Platform, read_cpu_name
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.event_files import EventWriter
@@ -34,14 +34,14 @@ from trainmark.record.record import Evaluation
 from trainmark.train import checkpoint, link_levels, link_probe, loop, rendezvous_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
-from trainmark.train.global_batch_norm import over_all_ranks
+from trainmark.train.global_batch_norm import convert_batch_norms
 from trainmark.train.monitor import Monitor
 from trainmark.train.parallel import DataParallel, OneDevice, Parallel
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import losses_on
+from trainmark.train.transfers import make_losses
 from trainmark.workloads import pieces, weights
 from trainmark.workloads.tensor_group import DrawnInParts
 from trainmark.workloads.workload import HearsMels, Share, Workload
@@ -60,7 +60,7 @@ secret and is not looked at."""
 MODEL_FILE = Path("/sys/class/dmi/id/product_name")
 
 
-def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
+def collect_environment(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
     file = device.platform.file
     variables = (*VARIABLES, *file.speed_variables, *filter(None, [file.visible_devices]))
     return EnvironmentSeen(
@@ -69,9 +69,9 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         torch=str(torch.__version__),  # a kind of text of its own, which only looks like one
         numpy=numpy.__version__,
         os=f"{host_platform.system()} {host_platform.release()}",
-        distribution=_distribution(),
-        machine=_model(),
-        container=container(),
+        distribution=_read_distribution(),
+        machine=_read_machine_model(),
+        container=detect_container(),
         libc=" ".join(host_platform.libc_ver()),
         device=DeviceInfo(
             type=file.device_type,
@@ -89,7 +89,7 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
             plugin_version=device.platform.plugin_version(),
         ),
         cpu=CpuInfo(
-            name=cpu_name(),
+            name=read_cpu_name(),
             logical_cores=psutil.cpu_count(),
             usable_cores=cores.usable(),
             capability=torch.backends.cpu.get_cpu_capability(),
@@ -102,14 +102,14 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
     )
 
 
-def _distribution() -> str:
+def _read_distribution() -> str:
     try:
         return host_platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
         return ""
 
 
-def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
+def detect_container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
     """By the marks that runtimes leave inside; their versions are known only outside."""
     if "KUBERNETES_SERVICE_HOST" in variables:
         return "kubernetes"
@@ -117,7 +117,7 @@ def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ)
     return next((name for name, mark in marks.items() if (root / mark).exists()), "none")
 
 
-def _model() -> str:
+def _read_machine_model() -> str:
     """As the firmware says it; a virtual machine says so."""
     try:
         return MODEL_FILE.read_text(encoding="utf-8", errors="replace").strip()[:80]
@@ -149,26 +149,26 @@ def build_job(
     events.write(DeviceOpening(at_ns=time.perf_counter_ns()))
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
-    collectives = join(device, ranks)
+    collectives = join_ranks(device, ranks)
     links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model needs the memory
     levels = link_levels.probe(device, collectives, ranks.local_ranks, links)
     if links and ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))
-    initial = initial_weights(plan)
+    initial = load_initial_weights(plan)
     precision = Precision.parse(plan.precision)
     if compare:
         build = partial(build_stepper, workload, replace(recipe, compiled="no"))
-        step_check.write_down(workload, recipe, precision, device, data, build, events, ranks.rank)
+        step_check.write_step_check(workload, recipe, precision, device, data, build, events, ranks.rank)
     stepper = build_stepper(
         workload, recipe, precision, device, collectives.world, initial, clock, local_ranks=ranks.local_ranks
     )
-    position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
+    position = find_start(plan, folder / "checkpoints", stepper, events, collectives)
     monitor = Monitor(
         clock=clock,
         events=events,
         schedule=schedule,
         collectives=collectives,
-        losses=losses_on(device),
+        losses=make_losses(device),
         position=position,
     )
 
@@ -183,13 +183,13 @@ def build_job(
         if collectives.rank == 0 or held is not None:
             alive = partial(monitor.alive, "checkpoint", 0)
             saved = checkpoint.save_in_pieces(folder / "checkpoints", at.step, rest, held, collectives, alive)
-            size_bytes = checkpoint.size_bytes(saved) if collectives.rank == 0 else None
+            size_bytes = checkpoint.measure_size_bytes(saved) if collectives.rank == 0 else None
         collectives.barrier()
         clock.charge("checkpoint")
         events.write(Saved(step=at.step, phases_ns=clock.phases_ns, size_bytes=size_bytes))
 
     if ranks.rank == 0:
-        events.write(collect(device, emulated_precision=device.emulates(stepper.precision)))
+        events.write(collect_environment(device, emulated_precision=device.emulates(stepper.precision)))
     job = loop.Job(
         workload=workload,
         recipe=recipe,
@@ -218,7 +218,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
     return device
 
 
-def join(device: Device, ranks: Ranks) -> Collectives:
+def join_ranks(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
     store = rendezvous_store.open_store(ranks.world)
@@ -228,7 +228,7 @@ def join(device: Device, ranks: Ranks) -> Collectives:
     return RankGroup()
 
 
-def initial_weights(plan: Plan) -> dict[str, Tensor] | None:
+def load_initial_weights(plan: Plan) -> dict[str, Tensor] | None:
     """The weights a plan begins with, if they are still what was planned with; a resumed run has its own."""
     if plan.init_from is None or plan.resume_from is not None:
         return None
@@ -253,7 +253,7 @@ def build_stepper(
     """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
     torch.manual_seed(recipe.seed)
     if recipe.parallel != "ddp" and world > 1:
-        return sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
+        return build_sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
     model = workload.build(recipe)
     if initial is not None:
         weights.load_into(model, initial, "the file of --init-from", to_begin=True)
@@ -266,13 +266,13 @@ def build_stepper(
                 f"batch_norm=all-devices does not go with accumulate={recipe.accumulate}: ranks may cut a short batch "
                 "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
             )
-        model = over_all_ranks(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
+        model = convert_batch_norms(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
     compiled = recipe.compiled
     parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
-    return _stepper(workload, recipe, precision, device, model, parallel)
+    return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 
-def sharded_stepper(
+def build_sharded_stepper(
     workload: Workload,
     recipe: Recipe,
     precision: Precision,
@@ -282,7 +282,7 @@ def sharded_stepper(
     local_ranks: int,
 ) -> Stepper:
     """The same, of which no rank ever holds all: shapes come first, then each rank's part of the weights."""
-    from trainmark.train.sharded import ShardedParallel, place
+    from trainmark.train.sharded import ShardedParallel, copy_into
 
     if recipe.average_decay:
         raise UsageError(
@@ -300,10 +300,10 @@ def sharded_stepper(
 
     def fill(empty: Any) -> None:
         if initial is None:
-            empty.initialise(place)
+            empty.initialise(copy_into)
         else:
             for name, parameter in empty.named_parameters():
-                place(parameter, initial[name])
+                copy_into(parameter, initial[name])
 
     by_node = recipe.parallel == "hsdp"
     parallel = ShardedParallel(
@@ -316,10 +316,10 @@ def sharded_stepper(
         tensor=recipe.tensor_parallel,
         compiled=recipe.compiled,
     )
-    return _stepper(workload, recipe, precision, device, model, parallel)
+    return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 
-def _stepper(
+def _make_stepper(
     workload: Workload, recipe: Recipe, precision: Precision, device: Device, model: nn.Module, parallel: Parallel
 ) -> Stepper:
     return Stepper(
@@ -335,7 +335,7 @@ def _stepper(
     )
 
 
-def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
+def find_start(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
     """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
     [restarted] = collectives.largest(collectives.rank == 0 and bool(weights.checkpoints(own)))
     if restarted:
@@ -353,7 +353,7 @@ def resume_from_checkpoint(
     """Loads the newest whole checkpoint and says where it stood."""
     began_ns = time.perf_counter_ns()
     sharded = stepper.parallel.together
-    state, damaged = checkpoint.newest_of_ranks(Path(checkpoints), collectives, mapped=sharded)
+    state, damaged = checkpoint.load_newest_on_all_ranks(Path(checkpoints), collectives, mapped=sharded)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
     stepper.load_state(state["stepper"] if sharded else pieces.whole(state["stepper"]))

@@ -99,7 +99,7 @@ class ShardedParallel(OneDevice):
         if self._tensor > 1:
             if self._compiled != "no":
                 raise UsageError(f"compiled={self._compiled} does not go with tensor_parallel; set one to its default")
-            tensor_parallel.share(model, self._all["tensor"], partial(self._exchange, hidden=False))
+            tensor_parallel.shard(model, self._all["tensor"], partial(self._exchange, hidden=False))
         self._compile_blocks(model)
         for part in (*blocks, model):
             fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
@@ -139,8 +139,8 @@ class ShardedParallel(OneDevice):
         def bare(path: str, value: Any) -> Any:
             if not isinstance(value, DTensor):
                 return value
-            own, begins = value.to_local(), tuple(part.start for part in region(value))
-            if own.numel() and _is_first_of_its_like(value):
+            own, begins = value.to_local(), tuple(part.start for part in find_local_region(value))
+            if own.numel() and _is_first_replica(value):
                 held.append(Piece(path, begins, own))
             return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
@@ -148,12 +148,14 @@ class ShardedParallel(OneDevice):
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for name, parameter in model.named_parameters():
-            place(parameter, state["model"][name])
+            copy_into(parameter, state["model"][name])
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         saved = state["optimizer"]
         parts = {
             number: {
-                name: _part(parameters[number], value) if isinstance(value, (Tensor, Stored)) and value.shape else value
+                name: _take_local_part(parameters[number], value)
+                if isinstance(value, (Tensor, Stored)) and value.shape
+                else value
                 for name, value in values.items()
             }
             for number, values in saved["state"].items()
@@ -203,15 +205,15 @@ class ShardedParallel(OneDevice):
 
 
 @torch.no_grad()
-def place(parameter: Tensor, whole: Tensor | Stored) -> None:
+def copy_into(parameter: Tensor, whole: Tensor | Stored) -> None:
     """Copies a tensor into a weight, or this rank's part of it into a sharded one."""
     if isinstance(parameter, DTensor):
-        parameter.to_local().copy_(whole[region(parameter)])
+        parameter.to_local().copy_(whole[find_local_region(parameter)])
     else:
         parameter.copy_(whole[everything(whole.shape)])
 
 
-def region(tensor: DTensor) -> Region:
+def find_local_region(tensor: DTensor) -> Region:
     """Where in the whole tensor this rank's part lies."""
     found = list(everything(tensor.shape))
     # what the last dimension of a mesh cuts, the one before it cuts again
@@ -228,17 +230,17 @@ def region(tensor: DTensor) -> Region:
     return tuple(found)
 
 
-def _is_first_of_its_like(tensor: DTensor) -> bool:
+def _is_first_replica(tensor: DTensor) -> bool:
     return not any(
         placement.is_replicate() and tensor.device_mesh.get_local_rank(dimension)
         for dimension, placement in enumerate(tensor.placements)
     )
 
 
-def _part(like: Tensor, whole: Tensor | Stored) -> Tensor:
+def _take_local_part(like: Tensor, whole: Tensor | Stored) -> Tensor:
     if not isinstance(like, DTensor):
         return whole[everything(whole.shape)]
-    local = whole[region(like)].to(like.device, copy=True)
+    local = whole[find_local_region(like)].to(like.device, copy=True)
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )

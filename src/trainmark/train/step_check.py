@@ -48,7 +48,7 @@ Quantities = dict[str, Tensor]
 """By what they are, in the order in which a step makes them."""
 
 
-def write_down(
+def write_step_check(
     workload: Workload,
     recipe: Recipe,
     precision: Precision,
@@ -61,11 +61,11 @@ def write_down(
     """Writes an event of how the rank's device compares with the CPU; on a CPU there is nothing to compare."""
     if device.is_cpu:
         return
-    if (weights := meta_model.weights_of(meta_model.network(workload, recipe))) > MAX_WEIGHTS:
+    if (weights := meta_model.count_weights(meta_model.build_network(workload, recipe))) > MAX_WEIGHTS:
         reason = f"the network has {weights:,} weights, more than {MAX_WEIGHTS:,}"
         events.write(StepCompared(rank=rank, unavailable=reason))
         return
-    evaluation = loop.evaluation_precision(recipe, precision)
+    evaluation = loop.choose_evaluation_precision(recipe, precision)
     alive = partial(events.write, Alive(phase="init"))
     found = check(workload, precision, device, data, build=build, evaluation=evaluation, alive=alive)
     events.write(StepCompared(**{**asdict(found), "rank": rank}))
@@ -86,10 +86,10 @@ def check(
 
     `evaluation` is the precision it is scored in.
     """
-    train = _few_samples(data.train(0, 0))
+    train = _take_samples(data.train(0, 0))
     if train is None:
         return StepCheck(unavailable="the first batch has no sample on this rank")
-    trial = _Trial(workload, build, train, _few_samples(data.evaluation()), evaluation)
+    trial = _Trial(workload, build, train, _take_samples(data.evaluation()), evaluation)
     host, fp32 = Platform(files.load("cpu")).open(0), PRECISIONS["fp32"]
     try:
         wanted, gradients = trial.make(host, fp32)
@@ -109,7 +109,7 @@ def check(
     return compare(found, wanted, sensitive, precision, samples=train.count)
 
 
-def move_weights(stepper: Stepper) -> None:
+def perturb_weights(stepper: Stepper) -> None:
     """Moves every weight a little, everywhere alike: behind one that begins as zero, no other would have a gradient."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -149,17 +149,17 @@ def relative_difference(one: Tensor, other: Tensor) -> float:
     return relative(float((one - other).norm()), float(other.norm()))
 
 
-def _few_samples(batches: Iterable[Any]) -> Any:
+def _take_samples(batches: Iterable[Any]) -> Any:
     iterator = iter(batches)
     batch = next(iterator, None)
     part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
-    own = move_to_device(part, OwnMemory())
+    own = move_to_device(part, HostCopies())
     if close := getattr(iterator, "close", None):
         close()
     return own
 
 
-class OwnMemory:
+class HostCopies:
     """Takes tensors as a device does, and leaves them where they are: a loader's memory is its own again soon."""
 
     def take(self, tensor: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class _Trial:
     ) -> tuple[Quantities, dict[str, Tensor]]:
         """All that is compared, and the gradients. The update uses the `gradients` given, so that it stands alone."""
         stepper = self._build(precision, device, 1)
-        move_weights(stepper)
+        perturb_weights(stepper)
         if precision.scales_loss:
             stepper.scaler = torch.amp.GradScaler(device.torch.type, init_scale=LOSS_SCALE)
         model = stepper.bare_model
@@ -199,13 +199,13 @@ class _Trial:
         scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
         for name, buffer in model.named_buffers():
             if buffer.is_floating_point():
-                found[f"running statistic {name}"] = _sample(buffer)
-        found["loss"] = _sample(loss)
+                found[f"running statistic {name}"] = _subsample(buffer)
+        found["loss"] = _subsample(loss)
         own: dict[str, Tensor] = {}
         for name, weight in reversed(list(model.named_parameters())):
             if weight.grad is not None:
                 own[name] = weight.grad.detach().float().cpu() / scale
-                found[f"gradient of {name}"] = _sample(own[name])
+                found[f"gradient of {name}"] = _subsample(own[name])
         found.update(self._evaluate(stepper, rounding))
         found.update(self._update(stepper, gradients or own))
         return found, own
@@ -224,7 +224,8 @@ class _Trial:
             stepper.optimizer.step()
         stepper.device.synchronize()
         return {
-            f"update of {name}": _sample(weight.detach().float().cpu() - old) for name, (weight, old) in before.items()
+            f"update of {name}": _subsample(weight.detach().float().cpu() - old)
+            for name, (weight, old) in before.items()
         }
 
     @torch.no_grad()
@@ -239,7 +240,9 @@ class _Trial:
             scores = self._workload.score(model, batch)
         device.synchronize()
         # what is counted may change by a whole sample where two scores are nearly equal
-        return {f"evaluation's {name}": _sample(value) for name, value in scores.items() if value.is_floating_point()}
+        return {
+            f"evaluation's {name}": _subsample(value) for name, value in scores.items() if value.is_floating_point()
+        }
 
 
 def _walk(rounding: Rounding | None) -> AbstractContextManager[Any]:
@@ -257,7 +260,7 @@ def _record_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
             key = f"output of {name} ({kind})"
             tensor = output[0] if isinstance(output, (tuple, list)) and output else output
             if key not in found and isinstance(tensor, Tensor) and tensor.is_floating_point():
-                found[key] = _sample(tensor)
+                found[key] = _subsample(tensor)
 
         return hook
 
@@ -268,7 +271,7 @@ def _record_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
         yield
 
 
-def _sample(tensor: Tensor) -> Tensor:
+def _subsample(tensor: Tensor) -> Tensor:
     """Numbers of a tensor, evenly spread, on the host and in memory of their own."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // MAX_NUMBERS)].float().cpu().clone()

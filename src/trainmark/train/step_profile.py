@@ -34,16 +34,16 @@ def write_profile(job: Job, position: Position, ended: str, folder: Path, steps:
         return
     job.monitor.alive("sample", 0)
     try:
-        _look(job, position, folder, steps)
+        _profile_steps(job, position, folder, steps)
     except Exception:
         if job.collectives.world > 1:
             raise
         traceback.print_exc()
 
 
-def _look(job: Job, position: Position, folder: Path, steps: int) -> None:
+def _profile_steps(job: Job, position: Position, folder: Path, steps: int) -> None:
     job.stepper.model.train()
-    batches = _batches(job, position)
+    batches = _iterate_batches(job, position)
     job.stepper.step(next(batches))  # a network that evaluated or showed something meanwhile finds its pace
     job.device.synchronize()
     if job.collectives.rank:
@@ -62,18 +62,18 @@ def _look(job: Job, position: Position, folder: Path, steps: int) -> None:
             job.stepper.step(next(batches))
         job.device.synchronize()
         seconds = time.perf_counter() - began
-    job.events.write(summed_up(watch, steps, seconds, _written(watch, folder)))
+    job.events.write(summarize(watch, steps, seconds, _write_trace(watch, folder)))
 
 
-def _batches(job: Job, position: Position) -> Iterator[Any]:
+def _iterate_batches(job: Job, position: Position) -> Iterator[Any]:
     """From where training stopped, through as many epochs as it takes."""
     epoch, first = position.epoch, position.step_in_epoch
     while True:
-        yield from transfers.on_device(job.data.train(epoch, first), job.device)
+        yield from transfers.move_batches(job.data.train(epoch, first), job.device)
         epoch, first = epoch + 1, 0
 
 
-def _written(watch: profiler.profile, folder: Path) -> str:
+def _write_trace(watch: profiler.profile, folder: Path) -> str:
     try:
         watch.export_chrome_trace(str(folder / TRACE))
     except (OSError, RuntimeError):
@@ -82,7 +82,7 @@ def _written(watch: profiler.profile, folder: Path) -> str:
     return TRACE
 
 
-def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -> Profiled:
+def summarize(watch: profiler.profile, steps: int, seconds: float, trace: str) -> Profiled:
     """By operator, in the device's own time where the profiler saw the device at work."""
     found = watch.events() or []  # type: ignore[no-untyped-call]
     on_device = [event for event in found if event.device_type != DeviceType.CPU and not event.is_user_annotation]
@@ -103,11 +103,11 @@ def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -
     return Profiled(
         steps=steps,
         seconds=seconds,
-        busy_s=min(seconds, covered((event.time_range.start, event.time_range.end) for event in busy) / 1e6),
+        busy_s=min(seconds, measure_union((event.time_range.start, event.time_range.end) for event in busy) / 1e6),
         launches=len(on_device) or sum(map(_is_work, on_host)),
         on_device=bool(on_device),
         operators=named,
-        others=_together(rest) if rest else None,
+        others=_merge(rest) if rest else None,
         trace=trace,
     )
 
@@ -132,7 +132,7 @@ def _is_work(event: Any) -> bool:
     return own and not any(called)
 
 
-def _together(uses: Iterable[OperatorUse]) -> OperatorUse:
+def _merge(uses: Iterable[OperatorUse]) -> OperatorUse:
     uses = list(uses)
     return OperatorUse(
         name=f"{len(uses)} others",
@@ -142,7 +142,7 @@ def _together(uses: Iterable[OperatorUse]) -> OperatorUse:
     )
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
+def measure_union(spans: Iterable[tuple[float, float]]) -> float:
     """How long at least one of the spans lasted."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(spans):

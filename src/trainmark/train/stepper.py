@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainmark.platforms import scaled_matmul
 from trainmark.platforms.platform import Device
 from trainmark.record.precision import Precision
-from trainmark.train.parallel import OneDevice, Parallel, with_masters
+from trainmark.train.parallel import OneDevice, Parallel, convert_master_weights
 from trainmark.workloads import cpu_ops
 
 
@@ -81,7 +81,7 @@ class Stepper:
         if precision.weights != "float32":
             self.parallel.low_precision(model, getattr(torch, precision.weights))
         if precision.scaled:
-            scaled_matmul.take_over(model)
+            scaled_matmul.replace_linears(model)
         elif device.torch.type == "cpu":
             cpu_ops.replace_linears(model)
         self.model = self.parallel.wrap(model)
@@ -192,7 +192,9 @@ class Stepper:
 
     def load_state(self, state: dict[str, Any]) -> None:
         narrow = {id(weight) for weight in self._low_precision_weights}
-        state = with_masters(state, {name: id(weight) in narrow for name, weight in self.bare_model.named_parameters()})
+        state = convert_master_weights(
+            state, {name: id(weight) in narrow for name, weight in self.bare_model.named_parameters()}
+        )
         self.parallel.load_state(self.bare_model, self.optimizer, state)
         with torch.no_grad():
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):

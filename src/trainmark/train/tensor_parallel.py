@@ -62,7 +62,7 @@ class _Collect(torch.autograd.Function):
         return grads[0], None
 
 
-def share(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
+def shard(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
     """Leaves each rank its part of every weight that the network's plan cuts, as shapes without memory.
 
     All others become tensors of the mesh too, whole on each rank: gradients of both kinds are clipped together.
@@ -75,25 +75,25 @@ def share(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
     for name, weight in list(model.named_parameters(remove_duplicate=False)):
         where, _, own_name = name.rpartition(".")
         if id(weight) not in made:
-            made[id(weight)] = nn.Parameter(_part(weight, plan.get(".".join(name.split(".")[-2:])), mesh))
+            made[id(weight)] = nn.Parameter(_shard_weight(weight, plan.get(".".join(name.split(".")[-2:])), mesh))
         setattr(model.get_submodule(where), own_name, made[id(weight)])
     for module in model.modules():
         if module._parameters:
-            module.register_forward_pre_hook(_put_own_weights_before)
-            module.register_forward_hook(_take_them_away, always_call=True)
+            module.register_forward_pre_hook(_bind_local_weights)
+            module.register_forward_hook(_unbind_local_weights, always_call=True)
 
 
-def _put_own_weights_before(module: nn.Module, given: Any) -> None:
+def _bind_local_weights(module: nn.Module, given: Any) -> None:
     """Whatever a layer computes with its weights, it computes with this rank's part, and knows nothing of a mesh."""
     module.__dict__.update({name: own(weight) for name, weight in module._parameters.items() if weight is not None})
 
 
-def _take_them_away(module: nn.Module, given: Any, result: Any) -> None:
+def _unbind_local_weights(module: nn.Module, given: Any, result: Any) -> None:
     for name in module._parameters:
         module.__dict__.pop(name, None)
 
 
-def _part(weight: Tensor, cut: int | None, mesh: DeviceMesh) -> DTensor:
+def _shard_weight(weight: Tensor, cut: int | None, mesh: DeviceMesh) -> DTensor:
     if cut is None:
         return DTensor.from_local(weight.detach(), mesh, [Replicate()], run_check=False)
     local = list(weight.shape)

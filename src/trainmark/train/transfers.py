@@ -10,11 +10,11 @@ import torch
 
 from trainmark.platforms.platform import Device
 
-MAX_KEPT = 4096
+MAX_PENDING_LOSSES = 4096
 """Steps that may lie between a loss's noting and its reading."""
 
 
-def on_device(batches: Iterable[Any], device: Device) -> Iterable[Any]:
+def move_batches(batches: Iterable[Any], device: Device) -> Iterable[Any]:
     """The same batches with every tensor on the device. The host is ahead of the device by a step or more, so a copy
     in a queue of its own is hidden behind the computation; what is not hidden counts as data wait."""
     return batches if device.is_cpu else (move_to_device(batch, device) for batch in batches)
@@ -74,13 +74,13 @@ class QueuedLosses:
         self._noted = self._taken = 0
 
     def note(self, loss: torch.Tensor) -> None:
-        self._slots[self._noted % MAX_KEPT].copy_(loss, non_blocking=True)
+        self._slots[self._noted % MAX_PENDING_LOSSES].copy_(loss, non_blocking=True)
         self._noted += 1
 
     def take(self, count: int) -> list[float]:
         first, self._taken = self._taken, self._taken + count
-        return [float(self._slots[step % MAX_KEPT]) for step in range(first, self._taken)]
+        return [float(self._slots[step % MAX_PENDING_LOSSES]) for step in range(first, self._taken)]
 
 
-def losses_on(device: Device) -> Losses:
-    return HostLosses() if device.is_cpu else QueuedLosses(device.host_buffer(MAX_KEPT))
+def make_losses(device: Device) -> Losses:
+    return HostLosses() if device.is_cpu else QueuedLosses(device.host_buffer(MAX_PENDING_LOSSES))

@@ -52,10 +52,10 @@ def main() -> int:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
         task = find_task(args.task) if args.rounds is None else partial(probe_pairs, count=args.rounds)
-        return _reporting_failure(task, folder, args.plan, ranks)
+        return _run_task(task, folder, args.plan, ranks)
 
 
-def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
+def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
     """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
     log = EventWriter(folder / f"rank{ranks.rank}.jsonl")
     log.write(
@@ -63,7 +63,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
             rank=ranks.rank,
             host=host_name(os.environ),
             pid=os.getpid(),
-            startup_ns=_startup_ns(),
+            startup_ns=_measure_startup_ns(),
             restart=int(os.environ.get(RESTART, "0")),
             at_ns=time.perf_counter_ns(),
         )
@@ -74,7 +74,7 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         return 0
     except BaseException as error:
         traceback.print_exc()
-        failed = failures.failed(ranks.rank, error)
+        failed = failures.make_failed_event(ranks.rank, error)
         try:
             log.write(failed)
         except TrainmarkError:
@@ -82,14 +82,14 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         return failed.exit_code
 
 
-def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
+def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
     """Trains as the plan says; unless told otherwise, a step on the device is compared with the CPU first."""
     from trainmark.train import loop, monitor, post_training, sampling, setup, step_profile
 
     job, position = setup.build_job(
-        plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
+        plan, ranks, folder, log, startup_ns=_measure_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
     )
-    _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
+    _handle_signals(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
     log.write(
         events.Ready(
             steps_per_epoch=job.data.steps_per_epoch,
@@ -103,7 +103,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
     job.clock.charge("init")
     with closing(job.data):
         try:
-            with failures.explaining_memory(job.recipe.batch_per_device, job.device):
+            with failures.explain_out_of_memory(job.recipe.batch_per_device, job.device):
                 ended = loop.train(job, position)
             if job.proof:
                 job.proof.conclude(job.clock.steps)
@@ -114,7 +114,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         post_training.write_exchange(job)
         post_training.write_flops(job, ended)
-        post_training.leave_sample(job, ended, folder, sampling.data_folder(plan))
+        post_training.write_sample(job, ended, folder, sampling.find_data_folder(plan))
         step_profile.write_profile(job, position, ended, folder, plan.profile)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
@@ -131,7 +131,7 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
     from trainmark.train import link_probe, setup
 
     device = setup.open_device(plan, ranks)
-    collectives = setup.join(device, ranks)
+    collectives = setup.join_ranks(device, ranks)
     results = link_probe.probe(device, collectives)
     if ranks.rank == 0:
         log.write(events.LinksMeasured(results=results))
@@ -143,12 +143,12 @@ def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, cou
     """Only joins the other ranks and measures so many rounds of pairs of nodes."""
     from trainmark.train import link_pairs
 
-    link_pairs.work(plan, ranks, log, count=count)
+    link_pairs.run_rank(plan, ranks, log, count=count)
 
 
 TASKS: dict[str, Task] = {
-    "train": work,
-    "trial": partial(work, compare=False),
+    "train": run_training,
+    "trial": partial(run_training, compare=False),
     "probe": probe_links,
     "pairs": probe_pairs,
 }
@@ -165,13 +165,13 @@ def find_task(name: str) -> Task:
     return task
 
 
-def _startup_ns() -> int:
+def _measure_startup_ns() -> int:
     """Time since the launcher started this worker; the monotonic clock is one for all processes of a host."""
     launched = os.environ.get(LAUNCHED)
     return max(0, FIRST_LINE_NS - int(launched)) if launched else 0
 
 
-def _on_signal(watch: Monitor, interrupted: int, terminated: int) -> None:
+def _handle_signals(watch: Monitor, interrupted: int, terminated: int) -> None:
     """The first signal lets the running step finish; the launcher decides about a second one."""
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -39,9 +39,9 @@ for word in "$@"; do printf '%s\\0' "$word"; done >> "$SAID"
 
 
 def a_job(topology: str = "2x2", platform: str = "cpu", **words: str) -> jobs.ClusterJob:
-    plan = planning.decide("resnet50", RunOptions(recipe="smoke", topology=topology, platform=platform))
+    plan = planning.make_plan("resnet50", RunOptions(recipe="smoke", topology=topology, platform=platform))
     said = (("run", "resnet50"), *((f"--{name}", value) for name, value in words.items()))
-    return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.name_for([plan]))
+    return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.make_name([plan]))
 
 
 def hostile_job() -> jobs.ClusterJob:
@@ -150,7 +150,7 @@ def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> No
     job = a_job()
     plan = replace(job.plans[0], data=replace(job.plans[0].data, folder="/data\ntouch owned\n"))
     assert said_to("srun", slurm.script(replace(job, plans=(plan,)), slurm.SlurmRequest()), tmp_path)
-    assert "data /data?touch owned?" in kubernetes.manifest(
+    assert "data /data?touch owned?" in kubernetes.render_manifest(
         replace(job, plans=(plan,)), kubernetes.KubernetesRequest(image="i")
     )
 
@@ -179,7 +179,7 @@ def test_pods_get_the_secret_of_their_manifest_and_every_manifest_has_its_own() 
     request = kubernetes.KubernetesRequest(image="i", namespace="mine")
     secrets = []
     for _ in range(2):
-        secret, job = plain_yaml.documents(kubernetes.manifest(a_job(), request))
+        secret, job = plain_yaml.documents(kubernetes.render_manifest(a_job(), request))
         [variable] = job["spec"]["trainer"]["env"]
         reference = variable["valueFrom"]["secretKeyRef"]
         assert (variable["name"], reference["name"]) == ("TRAINMARK_SECRET", secret["metadata"]["name"])
@@ -187,33 +187,37 @@ def test_pods_get_the_secret_of_their_manifest_and_every_manifest_has_its_own() 
         secrets.append(secret["stringData"][reference["key"]])
     assert secrets[0] != secrets[1]
     assert all(re.fullmatch("[0-9a-f]{64}", secret) for secret in secrets)
-    [alone] = plain_yaml.documents(kubernetes.manifest(a_job("1x2"), request))
+    [alone] = plain_yaml.documents(kubernetes.render_manifest(a_job("1x2"), request))
     assert "env" not in alone["spec"]["trainer"]
 
 
 def test_yaml_holds_the_words_as_they_are() -> None:
-    trainer = plain_yaml.read(kubernetes.manifest(hostile_job(), kubernetes.KubernetesRequest(image="i")))["spec"][
-        "trainer"
-    ]
+    trainer = plain_yaml.read(kubernetes.render_manifest(hostile_job(), kubernetes.KubernetesRequest(image="i")))[
+        "spec"
+    ]["trainer"]
     assert [word.replace("$$", "$") for word in (*trainer["command"], *trainer["args"])] == hostile_job().command
 
 
 def test_no_variable_of_the_pod_is_put_into_a_word() -> None:
     job = replace(a_job(), words=(("run",), ("--data", "$(HOSTNAME)/$$")))
-    args = plain_yaml.read(kubernetes.manifest(job, kubernetes.KubernetesRequest(image="i")))["spec"]["trainer"]["args"]
+    args = plain_yaml.read(kubernetes.render_manifest(job, kubernetes.KubernetesRequest(image="i")))["spec"]["trainer"][
+        "args"
+    ]
     assert args[-1] == "$$(HOSTNAME)/$$$$"
 
 
 def test_a_pod_asks_for_its_devices_by_the_name_the_cluster_has_for_them() -> None:
     request = kubernetes.KubernetesRequest(image="i", resource="example.com/npu")
-    trainer = plain_yaml.read(kubernetes.manifest(a_job("2x8", "nvidia"), request))["spec"]["trainer"]
+    trainer = plain_yaml.read(kubernetes.render_manifest(a_job("2x8", "nvidia"), request))["spec"]["trainer"]
     assert trainer["resourcesPerNode"] == {"requests": {"example.com/npu": 8}, "limits": {"example.com/npu": 8}}
-    assert "resourcesPerNode" not in plain_yaml.read(kubernetes.manifest(a_job("2x8"), request))["spec"]["trainer"]
+    assert (
+        "resourcesPerNode" not in plain_yaml.read(kubernetes.render_manifest(a_job("2x8"), request))["spec"]["trainer"]
+    )
 
 
 def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
     with pytest.raises(UsageError, match="platform nvidia does not say what a cluster calls its devices"):
-        kubernetes.manifest(a_job("2x8", "nvidia"), kubernetes.KubernetesRequest(image="i"))
+        kubernetes.render_manifest(a_job("2x8", "nvidia"), kubernetes.KubernetesRequest(image="i"))
 
 
 @pytest.mark.parametrize(
@@ -229,18 +233,20 @@ def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
 )
 def test_what_kubernetes_would_refuse_is_refused_here(changes: dict[str, str], option: str) -> None:
     with pytest.raises(UsageError, match=option):
-        kubernetes.manifest(a_job(), kubernetes.KubernetesRequest(**{"image": "i", **changes}))
+        kubernetes.render_manifest(a_job(), kubernetes.KubernetesRequest(**{"image": "i", **changes}))
 
 
 @pytest.mark.parametrize("name", ["1st", "Big", "a" * 54, "a.b"])
 def test_a_name_that_no_pod_can_have_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--name"):
-        kubernetes.manifest(replace(a_job(), name=name), kubernetes.KubernetesRequest(image="i"))
+        kubernetes.render_manifest(replace(a_job(), name=name), kubernetes.KubernetesRequest(image="i"))
 
 
 def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
     with pytest.raises(UsageError, match="not valid Unicode"):
-        kubernetes.manifest(replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i"))
+        kubernetes.render_manifest(
+            replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i")
+        )
 
 
 # ssh
@@ -294,7 +300,7 @@ def test_a_port_is_a_port() -> None:
 
 
 def test_a_long_name_is_cut_so_that_its_pods_still_have_names() -> None:
-    plans = [planning.decide(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
-    name = jobs.name_for([*plans, replace(plans[0], workload="x" * 60)])
+    plans = [planning.make_plan(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
+    name = jobs.make_name([*plans, replace(plans[0], workload="x" * 60)])
     assert len(name) <= 53
     assert re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", name)

@@ -80,7 +80,7 @@ def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
     from trainmark.features.doctor import device_checks
     from trainmark.platforms import detection, files
 
-    word = detection.chosen() if asked.platform in (None, "auto") else str(asked.platform)
+    word = detection.choose_platform() if asked.platform in (None, "auto") else str(asked.platform)
     file = files.load(word)
     opened, refusal = _opened(file)
     names = [device.name() for device in opened]
@@ -89,7 +89,7 @@ def _devices(asked: Asked) -> tuple[list[CheckResult], Sequence[Device]]:
             file,
             chosen_by=device_checks.chosen(file, asked.platform, os.environ),
             device_names=names,
-            unused=detection.undescribed_where_chosen(asked.platform),
+            unused=detection.find_undescribed_if_auto(asked.platform),
         ),
         refusal or device_checks.devices(file, opened, environ=os.environ),
         host_checks.driver(asked.root, is_cpu=file.device_type == "cpu"),

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.network import collective_variables
+from trainmark.launch.network import make_collective_variables
 from trainmark.record.cores import end_with_parent
 from trainmark.train.ranks import PARENT
 
@@ -23,7 +23,7 @@ LENGTH = 1 << 16
 
 def failure(word: str, ranks: int) -> str | None:
     """What went wrong between so many ranks of a platform; None where all got the sum of what all gave."""
-    variables = {**collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
+    variables = {**make_collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(ranks)]
         children = []

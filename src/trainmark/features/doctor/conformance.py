@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainmark import workloads
 from trainmark.features.doctor import collective_check, device_checks, operators
 from trainmark.platforms import files, number_types, sensors
-from trainmark.platforms.matmul_rate import seconds
+from trainmark.platforms.matmul_rate import time_work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import FIELDS
 from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
@@ -172,7 +172,7 @@ def precision_is_real(device: Device, precision: Precision) -> CheckResult:
             used = computed_type(device, precision, getattr(torch, precision.weights))
             if used != precision.unscaled:
                 return _another_type(kind, used, precision.unscaled)
-        for asked, used in number_types.scaled_types(device, precision).items() if precision.scaled else ():
+        for asked, used in number_types.find_scaled_types(device, precision).items() if precision.scaled else ():
             if used != asked:
                 return _another_type("matmul", used, asked)
     finally:
@@ -341,7 +341,7 @@ def _work(device: Device) -> Callable[[], Tensor]:
 
     work()  # the first one also wakes threads, takes memory, loads libraries
     while matmuls < MAX_MATMULS:
-        if seconds(device, work) >= WORK_S:
+        if time_work(device, work) >= WORK_S:
             break
         matmuls *= 2
     return work

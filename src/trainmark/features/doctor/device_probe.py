@@ -96,11 +96,11 @@ def matmul(device: Device, precision: Precision, *, budget_s: float, now_s: Now 
 def _largest_matmul(device: Device, precision: Precision, budget_s: float, now_s: Now) -> Rate:
     dtype = torch.float32 if precision.allows_tf32 else getattr(torch, precision.computes_in)
     for side in SIDES:
-        multiply = matmul_rate.product(device, dtype, side)
-        once_s = min(matmul_rate.seconds(device, multiply, now_s=now_s) for _ in range(2))
+        multiply = matmul_rate.make_matmul(device, dtype, side)
+        once_s = min(matmul_rate.time_work(device, multiply, now_s=now_s) for _ in range(2))
         if 8 * once_s * (MIN_REPEATS + 2) > budget_s:
             break
-    return _rate(device, multiply, 1e-12 * matmul_rate.product_flops(side), budget_s, once_s, now_s)
+    return _rate(device, multiply, 1e-12 * matmul_rate.count_matmul_flops(side), budget_s, once_s, now_s)
 
 
 def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
@@ -113,7 +113,7 @@ def copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> 
         def move() -> None:
             target.copy_(source)
 
-        once_s = matmul_rate.seconds(device, move, now_s=now_s)
+        once_s = matmul_rate.time_work(device, move, now_s=now_s)
         return _rate(device, move, 2e-9 * 4 * source.numel(), budget_s, once_s, now_s)
 
 
@@ -162,5 +162,5 @@ def _worded(rate: float, unit: str) -> str:
 def _rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
     """`amount` is what one work does, in the unit of the rate times a second."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
-    taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
+    taken = matmul_rate.time_repeats(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
     return Rate(values=tuple(times * amount / seconds for seconds in taken))

@@ -137,7 +137,7 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     from trainmark.launch.clusters import slurm
 
     plan = fleet.plan_of(options)
-    shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
+    shared = cluster_job.make_absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
     run = RenderedRun(options=settled(options, [plan]), plans=[plan], as_json=args.json)
     print(slurm.render(request_of(args, slurm.REQUEST, array=args.slurm), run, say), end="")

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     if args.card is not None and not args.flops:
         raise UsageError("--card chooses among the cards of --flops, which was not asked for; add --flops")
     options = from_args(args)
-    decided = planning.plans(options)
+    decided = planning.make_plans(options)
     if args.flops:
         return _count(decided, args.card, as_json=args.json)
     if args.json:

@@ -166,7 +166,7 @@ def _batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
 
 def blank_network(workload: Workload, recipe: Recipe) -> nn.Module:
     """The network, each of its tensors on the device that is none."""
-    built = meta_model.network(workload, replace(recipe, compiled="no"))
+    built = meta_model.build_network(workload, replace(recipe, compiled="no"))
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model: nn.Module = built.to(memory_format=form)  # type: ignore[call-overload]
     device, made = NoDevice(), dict[int, Tensor]()

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.launch import session
 
     options = from_args(args)
-    store = session.store_of(options)
+    store = session.open_store(options)
     other = judgement.find(args.against, store) if args.against else None
     if args.show:
         document, code = judgement.named(args.show, store), 0
@@ -139,7 +139,7 @@ def _ask_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[VerifyDoc
     words += ["--soak", f"{args.soak_s:g}s"] if args.soak_s else []
     known = site.load().entering_hosts(trust=args.trust)
     topology = Topology.parse(args.topology or "1x1")
-    answer, code = ssh_run.ask_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
+    answer, code = ssh_run.query_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
     try:
         return msgspec.convert((answer or {}).get("verify"), VerifyDocument), code
     except msgspec.ValidationError as error:

@@ -177,7 +177,7 @@ class HashedSteps:
         job.stepper.model.train()
         while done < self.steps:
             before = done
-            for batch in transfers.on_device(job.data.train(epoch, 0), job.device):
+            for batch in transfers.move_batches(job.data.train(epoch, 0), job.device):
                 if self._alive(done):
                     raise StoppedError
                 at = done / per_epoch if per_epoch else 0.0

@@ -29,7 +29,7 @@ def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) 
         raise UsageError(f"--steps must be more than 0, not {options.steps}")
     if against is None:
         name = (options.workloads or (workloads.names()[0],))[0]
-        decided = planning.decide(name, options)
+        decided = planning.make_plan(name, options)
         steps = options.steps or STEPS
     else:
         decided = _as_the_other(against, options)
@@ -93,7 +93,7 @@ def _as_the_other(other: Plan, said: RunOptions) -> Plan:
             f"the other verify took a workload from {other.workload_source}, and this would run that file; "
             "say --trust if you know what it holds"
         )
-    chosen = detection.chosen() if said.platform in (None, "auto") else str(said.platform)
+    chosen = detection.choose_platform() if said.platform in (None, "auto") else str(said.platform)
     file = files.load(chosen)
     decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
     precision = Precision.parse(said.precision or other.precision)
@@ -103,8 +103,8 @@ def _as_the_other(other: Plan, said: RunOptions) -> Plan:
         )
     decided = replace(decided, precision=precision.name)
     if said.topology is not None:
-        decided = planning.shared_anew(decided, Topology.parse(said.topology))
-    return reproduction.with_data_here(decided, said.data)
+        decided = planning.change_topology(decided, Topology.parse(said.topology))
+    return reproduction.locate_data(decided, said.data)
 
 
 def switches(plan: Plan) -> dict[str, str]:

@@ -50,7 +50,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
             at_ns=began_ns,
         )
     )
-    with closing(job.data), failures.explaining_memory(job.recipe.batch_per_device, job.device):
+    with closing(job.data), failures.explain_out_of_memory(job.recipe.batch_per_device, job.device):
         verification = Verification(job, plan.limits.steps or 1, log, folder)
         verification.heed_signals()
         ended = verification.run(plan.limits.wall_s or 0.0)

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from trainmark.launch import secret
-from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, at_leader, node_env, rank_env, read_number
+from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, make_node_env, make_rank_env, read_number, set_leader
 from trainmark.launch.cluster_job import (
     ClusterJob,
-    about,
-    absolute,
-    activation_line,
     check_option,
-    job_of,
+    describe_job,
+    make_absolute,
+    make_activation_line,
+    make_job,
     option,
-    printable,
+    replace_unprintable,
 )
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
@@ -50,10 +50,12 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
     # jobs may share a node, and steps a job: each gets a port of its own, below those the kernel hands out
     meeting_port = port or 10000 + (7 * job + step) % 20000
     if tasks == topology.nodes:
-        return at_leader(node_env(topology, "slurm", task), leader, meeting_port)
+        return set_leader(make_node_env(topology, "slurm", task), leader, meeting_port)
     if tasks == topology.devices:
         local = read_number(environ, "SLURM_LOCALID", "Slurm")
-        return at_leader(rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port)
+        return set_leader(
+            make_rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port
+        )
     raise NotReadyError(
         f"{topology} asked, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
     )
@@ -144,16 +146,18 @@ REQUEST = SlurmRequest
 
 
 def render(request: SlurmRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
-    options = replace(run.options, store=absolute(run.options.store))
-    return script(job_of(replace(run, options=options), request.name), replace(request, venv=absolute(request.venv)))
+    options = replace(run.options, store=make_absolute(run.options.store))
+    return script(
+        make_job(replace(run, options=options), request.name), replace(request, venv=make_absolute(request.venv))
+    )
 
 
 def script(job: ClusterJob, request: SlurmRequest) -> str:
     head = _HEAD if request.array is None else _array_head(job, request.array)
-    lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *head, "", *_directives(job, request), ""]
+    lines = ["#!/bin/bash", *(f"# {line}" for line in describe_job(job)), *head, "", *_directives(job, request), ""]
     if request.venv is not None:
         lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
-        lines += [activation_line(request.venv), ""]
+        lines += [make_activation_line(request.venv), ""]
     step = [f"--nodes={job.topology.nodes}", f"--ntasks={job.topology.nodes}", "--ntasks-per-node=1"]
     if request.cpus_per_task is not None:
         step.append(f"--cpus-per-task={request.cpus_per_task}")
@@ -177,7 +181,7 @@ def _array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
         "#",
         "# submit:     sbatch FILE",
         "# watch:      squeue --me --array",
-        f"# judge:      trainmark fleet {shlex.quote(printable(store))} --expect {tasks}",
+        f"# judge:      trainmark fleet {shlex.quote(replace_unprintable(store))} --expect {tasks}",
         f"#             Where fewer than {tasks} nodes are free, Slurm gives one node to several tasks, one after the",
         "#             other: their runs count as repeats of one host, and --expect tells how many hosts are missing.",
     )
