@@ -67,7 +67,7 @@ def test_several_nodes_need_somebody_who_starts_them() -> None:
 def test_a_pod_is_a_node_of_its_job() -> None:
     found = find("2x8", {**NODES, "PET_MASTER_PORT": "29500"})
     assert (found.launcher, found.launchers, found.first_rank, found.ranks) == (1, 2, 8, 8)
-    assert (found.leader, found.port, found.is_rank, found.leads) == ("a", 29500, False, False)
+    assert (found.leader, found.port, found.is_rank, found.is_leader) == ("a", 29500, False, False)
 
 
 @pytest.mark.parametrize("each", ["auto", "gpu"])
@@ -78,7 +78,7 @@ def test_a_pod_may_leave_the_number_of_its_processes_open(each: str) -> None:
 def test_a_process_of_torchrun_is_a_rank_and_meets_at_torchruns_store() -> None:
     found = find("2x8", TORCHRUN)
     assert (found.launcher, found.launchers, found.first_local_rank, found.local_ranks) == (9, 16, 1, 8)
-    assert (found.is_rank, found.joins_store, found.port) == (True, True, 4321)
+    assert (found.is_rank, found.has_torchrun_store, found.port) == (True, True, 4321)
 
 
 def test_torchrun_goes_before_slurm() -> None:

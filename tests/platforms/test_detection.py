@@ -111,7 +111,7 @@ def test_an_accelerator_that_no_file_knows_is_said_loudly_and_a_file_offered(
 def test_a_run_says_so_before_it_begins(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.has("mtia")
     heard: list[str] = []
-    monkeypatch.setattr(session.planning, "plans", lambda options: 1 / 0)
+    monkeypatch.setattr(session.planning, "make_plans", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         session.run(RunOptions(store=str(tmp_path), quiet=True), say=heard.append)
     assert "THE CPU IS USED" in heard[0]

@@ -161,7 +161,7 @@ def test_devices_that_are_not_here_are_counted_as_none() -> None:
 
 def test_the_cpu_trains_in_what_its_file_lists_and_refuses_the_rest() -> None:
     device = Platform(files.load("cpu")).open(0)
-    refused = {name for name, precision in PRECISIONS.items() if device.refuses(precision)}
+    refused = {name for name, precision in PRECISIONS.items() if device.explain_refusal(precision)}
     assert refused == {"tf32"}
 
 
@@ -245,6 +245,8 @@ def test_a_device_that_trains_in_nothing_is_said_in_a_whole_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     platform = Platform(files.load("cpu"))
-    monkeypatch.setattr("trainmark.platforms.platform.Device.refuses", lambda self, precision: "it has no layers")
+    monkeypatch.setattr(
+        "trainmark.platforms.platform.Device.explain_refusal", lambda self, precision: "it has no layers"
+    )
     said = preflight.check_precision(make_plan(precision="fp32"), platform).sentence
     assert said.endswith("(it has no layers); nor does any other; see `trainmark platform check`")

@@ -103,10 +103,10 @@ def test_a_device_without_such_products_refuses_in_its_own_words(monkeypatch: py
         raise RuntimeError("torch._scaled_mm is only supported on devices with compute capability >= 9.0 or 8.9")
 
     device = Platform(files.load("cpu")).open(0)
-    assert device.refuses(FP8) is None
+    assert device.explain_refusal(FP8) is None
     monkeypatch.setattr(torch, "_scaled_mm", missing)
-    assert "compute capability" in str(device.refuses(FP8))
-    assert device.refuses(PRECISIONS["bf16"]) is None
+    assert "compute capability" in str(device.explain_refusal(FP8))
+    assert device.explain_refusal(PRECISIONS["bf16"]) is None
 
 
 def test_a_cpu_emulates_them_and_nothing_else_for_them() -> None:

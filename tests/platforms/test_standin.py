@@ -51,12 +51,12 @@ def test_a_mark_is_reached_later_than_it_is_recorded_and_a_wait_really_waits(ope
     device = opened(LATE)
     work(device)
     mark = device.marks.mark()
-    assert not device.marks.reached(mark)
+    assert not device.marks.is_reached(mark)
     device.marks.wait_for(mark)
-    assert device.marks.reached(mark)
+    assert device.marks.is_reached(mark)
     later = device.marks.mark()
     device.synchronize()
-    assert device.marks.reached(later)
+    assert device.marks.is_reached(later)
 
 
 def test_the_time_between_marks_is_the_devices_and_not_the_hosts(opened: Opened) -> None:
@@ -101,7 +101,7 @@ def test_a_copy_that_is_to_block_waits_for_all_before_it(opened: Opened) -> None
     [slot] = device.host_buffer(1).unbind(0)
     slot.copy_(torch.tensor(7.0))
     assert float(slot) == 7.0
-    assert device.marks.reached(mark)
+    assert device.marks.is_reached(mark)
 
 
 def test_asking_for_a_value_waits_as_on_any_device(opened: Opened) -> None:
@@ -109,13 +109,13 @@ def test_asking_for_a_value_waits_as_on_any_device(opened: Opened) -> None:
     mark = device.marks.mark()
     with device.arithmetic(FP32):
         assert torch.ones(3).sum().item() == 3
-    assert device.marks.reached(mark)
+    assert device.marks.is_reached(mark)
 
 
 def test_a_batch_is_moved_to_memory_of_the_devices_own(opened: Opened) -> None:
     device = opened()
     batch = torch.arange(6.0)
-    moved = device.take(batch)
+    moved = device.to_device(batch)
     batch.zero_()
     assert moved.tolist() == [0, 1, 2, 3, 4, 5]
     assert device.memory_allocated() >= moved.untyped_storage().nbytes()
@@ -154,7 +154,7 @@ def test_a_hanging_device_reaches_nothing_launched_after_the_hang(opened: Opened
     [slot] = device.host_buffer(1).unbind(0)
     slot.copy_(torch.tensor(7.0), non_blocking=True)
     assert not device.queue.put().passed.wait(0.3)
-    assert not device.marks.reached(mark)
+    assert not device.marks.is_reached(mark)
     assert float(slot) == 0.0
 
 
@@ -301,4 +301,4 @@ def test_a_users_own_file_cannot_name_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", files.load("standin").precisions)
 def test_the_stand_in_trains_in_what_its_file_lists(name: str, opened: Opened) -> None:
-    assert opened().refuses(PRECISIONS[name]) is None
+    assert opened().explain_refusal(PRECISIONS[name]) is None

@@ -146,7 +146,7 @@ def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
 def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) -> None:
     ready = job(tmp_path)
     for phase in ("evaluate", "evaluate", "sample"):
-        ready.monitor.alive(phase, 0)
+        ready.monitor.report_alive(phase, 0)
     assert [event.phase for event in events(tmp_path)] == ["evaluate", "sample"]
 
 

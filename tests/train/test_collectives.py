@@ -21,7 +21,7 @@ MESSAGES = (b"", b"x", bytes(range(256)) * 4)
 def test_one_rank_alone_hears_itself() -> None:
     alone = SingleRank()
     assert [alone.broadcast(message) for message in MESSAGES] == list(MESSAGES)
-    assert alone.largest(1, 2) == [1, 2]
+    assert alone.reduce_max(1, 2) == [1, 2]
     with pytest.raises(ValueError, match="rank 0 must give the bytes"):
         alone.broadcast(None)
 
@@ -31,8 +31,8 @@ def _agree() -> dict[str, Any]:
     together = RankGroup()
     return {
         "heard": [list(together.broadcast(message if together.rank == 0 else None)) for message in MESSAGES],
-        "largest": together.largest(together.rank, -together.rank),
-        "total": together.total({"b": together.rank, "a": 1}),
+        "largest": together.reduce_max(together.rank, -together.rank),
+        "total": together.reduce_sum({"b": together.rank, "a": 1}),
         "gathered": [list(one) for one in together.gather(bytes(together.rank))],
         "sums": reduce_sums(
             together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}

@@ -83,7 +83,7 @@ class Link:
 
     def broadcast(self, message: torch.Tensor, source: int) -> None: ...
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         return [self.slowest * value for value in values]
 
     def barrier(self) -> None:

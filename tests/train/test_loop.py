@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path: Path,
 def test_an_interruption_finishes_the_step_and_saves(tmp_path: Path) -> None:
     saved: list[tuple[int, dict[str, Any]]] = []
     ready = job(tmp_path, recipe=replace(RECIPE, epochs=1000, target=-1.0), saved=saved)
-    ready.monitor.wish = monitor.INTERRUPTED
+    ready.monitor.stop_request = monitor.INTERRUPTED
     position = Position()
     assert loop.train(ready, position) == monitor.REASONS[monitor.INTERRUPTED]
     assert [step for step, _ in saved] == [position.step]

@@ -338,17 +338,17 @@ class Log:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def exchange_begins(self) -> None:
+    def begin_exchange(self) -> None:
         self.said.append("begins")
 
-    def exchange_ends(self) -> None:
+    def end_exchange(self) -> None:
         self.said.append("ends")
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        self.exchange_begins()
+        self.begin_exchange()
         yield
-        self.exchange_ends()
+        self.end_exchange()
 
 
 def waits() -> list[list[str]]:

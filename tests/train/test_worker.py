@@ -111,7 +111,7 @@ class Accelerator:
     def __init__(self) -> None:
         self.taken: list[Tensor] = []
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         self.taken.append(tensor)
         return tensor.clone()
 

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     result_is_kept()
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")
-    if result.leads:
+    if result.is_leader:
         _show(result, session.open_store(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
             show_sweep(result.records)

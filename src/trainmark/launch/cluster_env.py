@@ -42,11 +42,11 @@ class ClusterEnv:
     """Every rank was started by somebody else, so that this launcher has one."""
     is_batch: bool = False
     """An allocation in which nothing was started for us yet: its environment's `start_tasks` does it."""
-    joins_store: bool = False
+    has_torchrun_store: bool = False
     """A store of torchrun's listens at leader:port, where the leader can tell the others how to find it."""
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.launcher == 0
 
     @property
@@ -59,7 +59,7 @@ class ClusterEnv:
         return self.launchers * self.ranks
 
     @property
-    def one_machine(self) -> bool:
+    def is_one_machine(self) -> bool:
         """Whether all ranks are here, whoever started them."""
         return self.launchers == 1 or (self.is_rank and self.launchers == self.local_ranks)
 
@@ -157,8 +157,8 @@ def make_node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
     )  # fmt: skip
 
 
-def set_leader(env: ClusterEnv, leader: str, port: int, *, joins_store: bool = False) -> ClusterEnv:
-    return replace(env, leader=leader, port=port, joins_store=joins_store)
+def set_leader(env: ClusterEnv, leader: str, port: int, *, has_torchrun_store: bool = False) -> ClusterEnv:
+    return replace(env, leader=leader, port=port, has_torchrun_store=has_torchrun_store)
 
 
 def read_number(environ: Mapping[str, str], name: str, who: str) -> int:

@@ -55,7 +55,7 @@ RestartDecision = Literal["restart", "stop"]
 
 def plan_file_name(env: ClusterEnv) -> str:
     """The name of a launcher's plan in the run folder."""
-    return PLAN_FILE if env.leads else f"plan.launcher{env.launcher}.json"
+    return PLAN_FILE if env.is_leader else f"plan.launcher{env.launcher}.json"
 
 
 class Coordinator:
@@ -76,7 +76,7 @@ class Coordinator:
         """The leader sees the run folder of this launcher, so that no file has to be sent."""
         self._join_timeout_s = JOIN_TIMEOUT_S if join_timeout_s is None else join_timeout_s
         self._server: StoreServer | None = None
-        if env.leads:
+        if env.is_leader:
             self._server, self._address = rendezvous.serve(env, secret, interface, self._join_timeout_s)
         else:
             self._address = rendezvous.find_leader(env, secret, self._join_timeout_s)
@@ -103,7 +103,7 @@ class Coordinator:
     def begin_run(self, plan: Plan, store: Path, make_folder: Callable[[str], Path]) -> Path:
         """Checks that all nodes can make the run together; its folder, which is the leader's where all see that."""
         everybody = self._exchange({"host": self.host, **collect_versions(plan)})
-        if not self.env.leads:
+        if not self.env.is_leader:
             return self._join_run(plan, store)
         if error := _compare_nodes(everybody):
             self._put("start", {"refused": str(error), "exit_code": error.exit_code})
@@ -116,7 +116,7 @@ class Coordinator:
     def refuse_run(self, error: TrainmarkError) -> None:
         """Tells the other launchers that the next run cannot be made here, so that nobody waits for it."""
         self._exchange({"not_ready": str(error), "exit_code": error.exit_code, "host": self.host})
-        if self.env.leads:
+        if self.env.is_leader:
             refused = {"refused": f"{self.host} is not ready: {error}", "exit_code": error.exit_code}
             self._put("start", refused)
 
@@ -180,7 +180,7 @@ class Coordinator:
         self._stop_heartbeat()
         return int(self._get("over")["exit_code"])
 
-    def name_of(self, launcher: int) -> str:
+    def describe_launcher(self, launcher: int) -> str:
         """For people: which node or rank a launcher is, and where."""
         return f"{self.env.unit} {launcher} ({self._store.get(f'here/{launcher}').decode()})"
 
@@ -190,7 +190,7 @@ class Coordinator:
         self._store.reply_timeout_s = LEAVE_TIMEOUT_S
         with suppress(Exception):  # whoever is gone cannot be waited for
             self._store.set(f"left/{self.env.launcher}", "")
-            if self.env.leads:
+            if self.env.is_leader:
                 self._wait_for_all("left", LEAVE_TIMEOUT_S, lambda missing: "")
         self._store.close()
         if self._server:
@@ -200,7 +200,7 @@ class Coordinator:
         """Starts the next run: every launcher gives its facts, and the leader gets them all."""
         self._run += 1
         self._put(f"facts/{self.env.launcher}", facts)
-        if not self.env.leads:
+        if not self.env.is_leader:
             return []
         self._wait_for_all(self._key("facts"), READY_TIMEOUT_S, lambda missing: f"launcher {missing[0]} is not ready")
         return [self._get(f"facts/{launcher}") for launcher in range(self.env.launchers)]
@@ -289,7 +289,7 @@ class Heartbeat:
     def lost_launchers(self) -> list[int]:
         """Launchers not heard from for too long; a follower can lose only the leader."""
         now = time.monotonic()
-        if not self._env.leads:
+        if not self._env.is_leader:
             return [0] if now - self._replied_at_s > self.lost_after_s else []
         return [launcher for launcher, (_, at_s) in self._heard.items() if now - at_s > self.lost_after_s]
 
@@ -308,7 +308,7 @@ class Heartbeat:
                 decision = f"{self._prefix}restart/{self.restarts}"
                 if self._store.check([decision]) and self._store.get(decision) == b"restart":
                     self.restarts += 1
-                if self._env.leads:
+                if self._env.is_leader:
                     self._listen()
                 self._replied_at_s = time.monotonic()
             except Exception:  # whatever the trouble is, silence says it

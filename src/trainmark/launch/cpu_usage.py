@@ -34,23 +34,23 @@ class ProcessTree:
     def __init__(self, root: int) -> None:
         self._root = root
         self._members = {root}
-        self._next_look_s = 0.0
+        self._next_scan_s = 0.0
 
-    def used_s(self) -> float | None:
+    def read_used_s(self) -> float | None:
         """Processor seconds of the tree so far: of those that live, and of those that ended and were waited for.
 
         Only differences mean something. A new process counts from the look that finds it on, with all it has used.
         """
         now_s = time.monotonic()
-        if now_s < self._next_look_s:
+        if now_s < self._next_scan_s:
             stats = {pid: proc.read_process_stat(pid) for pid in self._members}
         else:
-            stats = self._look()
-            self._next_look_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
+            stats = self._scan()
+            self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
         found = [stat.ticks + stat.ticks_of_ended for stat in stats.values() if stat is not None]
         return sum(found) / proc.TICKS_PER_S if stats.get(self._root) is not None else None
 
-    def _look(self) -> dict[int, proc.ProcessStat | None]:
+    def _scan(self) -> dict[int, proc.ProcessStat | None]:
         try:
             everybody = proc.list_pids()
         except OSError:
@@ -78,27 +78,27 @@ class ForeignLoad:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._own_s, self._busy_s, self._now_s = own_s, busy_s, now_s
-        self._looks: deque[tuple[float, float, float]] = deque()
-        self._look()
+        self._samples: deque[tuple[float, float, float]] = deque()
+        self._sample()
 
     def share(self) -> float | None:
         """Over the last seconds; None where they are too few, or the machine does not say it."""
-        if not self._looks or self._now_s() - self._looks[-1][0] >= MIN_INTERVAL_S:
-            self._look()
-        while len(self._looks) > 2 and self._looks[-1][0] - self._looks[1][0] > WINDOW_S:
-            self._looks.popleft()
-        if len(self._looks) < 2:
+        if not self._samples or self._now_s() - self._samples[-1][0] >= MIN_INTERVAL_S:
+            self._sample()
+        while len(self._samples) > 2 and self._samples[-1][0] - self._samples[1][0] > WINDOW_S:
+            self._samples.popleft()
+        if len(self._samples) < 2:
             return None
-        (began_s, busy_before_s, own_before_s), (now_s, busy_now_s, own_now_s) = self._looks[0], self._looks[-1]
+        (began_s, busy_before_s, own_before_s), (now_s, busy_now_s, own_now_s) = self._samples[0], self._samples[-1]
         others_s = (busy_now_s - busy_before_s) - (own_now_s - own_before_s)
         return min(1.0, max(0.0, others_s / (now_s - began_s) / count_cores()))
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         own_s, busy_now_s = self._own_s(), self._busy_s()
         if own_s is not None and busy_now_s is not None:
-            self._looks.append((self._now_s(), busy_now_s, own_s))
+            self._samples.append((self._now_s(), busy_now_s, own_s))
 
 
 def track_foreign_load() -> ForeignLoad:
     """Of all who are not this process or under it."""
-    return ForeignLoad(ProcessTree(os.getpid()).used_s)
+    return ForeignLoad(ProcessTree(os.getpid()).read_used_s)

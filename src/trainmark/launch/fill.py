@@ -124,33 +124,33 @@ class Trial:
         if log.failed:
             if log.failed.out_of_memory:
                 return Try(batch=batch, unfit="out of memory")
-            return self._failed(batch, log.failed.exit_code, log.failed.sentence)
+            return self._handle_failure(batch, log.failed.exit_code, log.failed.sentence)
         if not _is_done(log, steps):
             if not ended:
                 return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
             death = next(iter(workers.deaths), Death(rank=0, code=0))  # none where it was done before its steps were
             if death.code == -signal.SIGKILL:
                 return Try(batch=batch, unfit="out of memory: the kernel killed it")
-            return self._failed(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")
+            return self._handle_failure(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")
         compute_s = [ns / 1e9 for ns in log.compute_ns[1:]]
         done = Try(
             batch=batch,
             items_per_s=sum(log.items[1:]) / max(sum(compute_s), 1e-9),
             step_s=statistics.median(compute_s),
             memory_bytes=log.memory_peak_bytes,
-            most=self._most(batch, log.steps_per_epoch),
+            most=self._find_max_batch(batch, log.steps_per_epoch),
         )
         self._worked = True
-        return replace(done, unfit=self._too_full(log))
+        return replace(done, unfit=self._explain_memory(log))
 
-    def _failed(self, batch: int, exit_code: int, sentence: str) -> Try:
+    def _handle_failure(self, batch: int, exit_code: int, sentence: str) -> Try:
         """A batch that fails after smaller ones worked is too large; if nothing worked yet, it is not the batch."""
         if self._worked:
             return Try(batch=batch, unfit=sentence)
         kind = exit_code if exit_code in (UsageError.exit_code, NotReadyError.exit_code) else WorkloadError.exit_code
         raise of_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
 
-    def _most(self, batch: int, steps_per_epoch: int | None) -> int | None:
+    def _find_max_batch(self, batch: int, steps_per_epoch: int | None) -> int | None:
         """What all but the last step of an epoch, which may be short, show of the set's size; a stream has none."""
         if steps_per_epoch is None:
             return None
@@ -158,7 +158,7 @@ class Trial:
         samples = (steps_per_epoch - 1) * batch * micro_batches + 1
         return samples // (micro_batches * self._devices)
 
-    def _too_full(self, log: RankLog) -> str:
+    def _explain_memory(self, log: RankLog) -> str:
         used = log.memory_peak_bytes
         if self._memory_bytes is not None:
             most, share = self._memory_bytes, "what a rank may take of this machine"
@@ -245,32 +245,30 @@ def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
 
 def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
     """Searches on the first device of this machine, with one rank: the batch is a device's own."""
-    # folded
-
     trial = Trial(plan)
     say(f"{plan.workload}: looking for the largest useful batch, for {trial.bounds.all_s:.0f} s at most")
 
-    def try_and_say(batch: int, step_s: float | None) -> Try:
+    def try_and_report(batch: int, step_s: float | None) -> Try:
         done = trial(batch, step_s)
         memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 2**30:.2f} GiB"
         say(f"  batch {batch}: {done.unfit or f'{done.items_per_s:.3g} {trial.item}/s{memory}'}")
         return done
 
-    found = search(try_and_say, trial.bounds)
+    found = search(try_and_report, trial.bounds)
     say(f"{plan.workload}: batch_per_device={found.batch_per_device}; {found.reason}")
     return found
 
 
 def search(attempt: Attempt, bounds: Bounds, now_s: Callable[[], float] = time.monotonic) -> FillResult:
     """The smallest of the batches tried that none is faster than by more than 3 %."""
-    looking = _Search(attempt, bounds, now_s)
-    fits, unfit = looking.first()
+    search = _Search(attempt, bounds, now_s)
+    fits, unfit = search.find_start()
     reason = ""
     if unfit is None:
-        fits, unfit, reason = looking.grow(fits)
+        fits, unfit, reason = search.grow(fits)
     if unfit is not None:
-        reason = looking.close_in(fits, unfit) or reason
-    return looking.found(reason)
+        reason = search.close_in(fits, unfit) or reason
+    return search.choose(reason)
 
 
 class _Search:
@@ -279,7 +277,7 @@ class _Search:
         self._began_s = now_s()
         self._tries: dict[int, Try] = {}
 
-    def first(self) -> tuple[int, int | None]:
+    def find_start(self) -> tuple[int, int | None]:
         """A batch that fits, and the one above it that did not if the start was too large."""
         batch, unfit = self._bounds.start, None
         while (done := self._try(batch)).unfit:
@@ -294,7 +292,7 @@ class _Search:
         while True:
             larger = 2 * batch
             best = max(done.items_per_s for done in self._fitting)
-            if unfit := self._why_not_try(larger) or self._try(larger).unfit:
+            if unfit := self._explain_skip(larger) or self._try(larger).unfit:
                 return batch, None if slow else larger, f"not {larger}: {unfit}"
             batch = larger
             # one batch may meet a slow kernel: only two that gain nothing end the search
@@ -304,18 +302,18 @@ class _Search:
 
     def close_in(self, fits: int, unfit: int) -> str:
         """Halves what lies between a batch that fits and one that does not; returns what stopped the last one."""
-        reason = self._tries[unfit].unfit if unfit in self._tries else self._why_not_try(unfit)
+        reason = self._tries[unfit].unfit if unfit in self._tries else self._explain_skip(unfit)
         while unfit - fits > max(1, fits // CLOSE):
             middle = (fits + unfit) // 2
             if unfit - fits > 2 * CLOSE:
                 middle -= middle % CLOSE
-            if why_not := self._why_not_try(middle) or self._try(middle).unfit:
+            if why_not := self._explain_skip(middle) or self._try(middle).unfit:
                 unfit, reason = middle, why_not
             else:
                 fits = middle
         return f"not {unfit}: {reason}"
 
-    def found(self, reason: str) -> FillResult:
+    def choose(self, reason: str) -> FillResult:
         best = max(done.items_per_s for done in self._fitting)
         chosen = min(done.batch for done in self._fitting if (1 + MIN_GAIN) * done.items_per_s >= best)
         if chosen < max(done.batch for done in self._fitting):
@@ -330,11 +328,11 @@ class _Search:
     def _try(self, batch: int) -> Try:
         done = self._attempt(batch, self._step_s(batch))
         if not done.unfit and done.step_s > self._bounds.longest_step_s:
-            done = replace(done, unfit=self._too_long(done.step_s))
+            done = replace(done, unfit=self._explain_long_step(done.step_s))
         self._tries[batch] = done
         return done
 
-    def _why_not_try(self, batch: int) -> str:
+    def _explain_skip(self, batch: int) -> str:
         """Why a batch need not be tried, or nothing."""
         if self._now_s() - self._began_s > self._bounds.all_s:
             return f"the {self._bounds.all_s:.0f} s for the search were over"
@@ -342,12 +340,12 @@ class _Search:
         if batch > most:
             return "the training set has too few samples for it"
         step_s = self._step_s(batch)
-        return self._too_long(step_s) if step_s is not None and step_s > self._bounds.longest_step_s else ""
+        return self._explain_long_step(step_s) if step_s is not None and step_s > self._bounds.longest_step_s else ""
 
     def _step_s(self, batch: int) -> float | None:
         """What a step will take, by the largest batch that was timed."""
         timed = max(self._fitting, key=lambda done: done.batch, default=None)
         return None if timed is None else timed.step_s * batch / timed.batch
 
-    def _too_long(self, step_s: float) -> str:
+    def _explain_long_step(self, step_s: float) -> str:
         return f"a step takes {step_s:.1f} s, longer than {self._bounds.longest_step_s:g} s"

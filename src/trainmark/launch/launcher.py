@@ -96,7 +96,7 @@ def make_hang_fault(workers: WorkerProcesses) -> Fault:
 
 
 def make_lost_fault(workers: WorkerProcesses, heartbeat: Heartbeat, launchers: list[int]) -> Fault:
-    who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.leads else "the leader"
+    who = f"{workers.env.unit} {', '.join(map(str, launchers))}" if workers.env.is_leader else "the leader"
     sentence = (
         f"{who} was not heard from for {heartbeat.lost_after_s:.0f} s while training stood still at step "
         f"{workers.ranks[0].step}: its machine or the link to it is down"
@@ -137,7 +137,7 @@ def collect_faults(
             lost.append(launcher)
     faults = [Fault.from_json(document) for document in coordinator.faults()]
     if lost and all(each.consequence for each in faults):
-        names = ", ".join(coordinator.name_of(launcher) for launcher in lost)
+        names = ", ".join(coordinator.describe_launcher(launcher) for launcher in lost)
         sentence = f"{names} was lost: nothing was heard from it for {heartbeat.lost_after_s:.0f} s"
         faults.insert(0, Fault(error=WorkloadError(sentence)))
     return choose_first_fault(faults)
@@ -238,7 +238,7 @@ def run(
     folder = coordinator.begin_run(plan, store.folder, make_folder) if coordinator else make_folder("")
     if fill:
         _write_event(folder, BatchFound(**msgspec.structs.asdict(fill)))
-    leads = coordinator is None or coordinator.env.leads
+    leads = coordinator is None or coordinator.env.is_leader
     with catch_signals() as signals:
         try:
             outcome = execute(plan, folder, watch, coordinator, interface, signals)
@@ -308,7 +308,7 @@ def execute(
         workers.end()
     fault = fault or _find_own_fault(workers, signals)
     if coordinator and heartbeat:
-        end = collect_faults if here.leads else follow_leader
+        end = collect_faults if here.is_leader else follow_leader
         fault = end(workers, coordinator, heartbeat, fault)
     return Outcome(folder=folder, error=fault.error if fault else None)
 

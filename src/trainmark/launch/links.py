@@ -78,7 +78,7 @@ def _probe_here(
     own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
     with rank_tasks.join_launchers(topology, own_command) as together:
         found = rank_tasks.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
-        leads = together is None or together.env.leads
+        leads = together is None or together.env.is_leader
         if together and leads:
             together.finish(found.exit_code)
     if leads:

@@ -19,7 +19,7 @@ _ANYWHERE = ("192.0.2.1", 9)
 
 def make_collective_variables(env: ClusterEnv, interface: str | None) -> dict[str, str]:
     """By which interface ranks are to talk: loopback on one machine, else the site's, or the way to the leader."""
-    if env.one_machine:
+    if env.is_one_machine:
         # of themselves these libraries take an outer interface, and listen there
         return _make_interface_variables(_find_interface(LOOPBACK), named=True)
     address = _find_address(interface) if interface else _find_address_towards(env.leader, env.port)
@@ -28,7 +28,7 @@ def make_collective_variables(env: ClusterEnv, interface: str | None) -> dict[st
 
 def choose_leader_host(env: ClusterEnv) -> str:
     """Where the launchers of a run find their leader."""
-    return LOOPBACK if env.one_machine else env.leader
+    return LOOPBACK if env.is_one_machine else env.leader
 
 
 def listen(env: ClusterEnv, interface: str | None, port: int) -> socket.socket:

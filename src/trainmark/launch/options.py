@@ -184,9 +184,9 @@ class RunOptions:
 
     def to_argv(self) -> tuple[tuple[str, ...], ...]:
         """As one would type it after `trainmark run`: the workloads, then each option with its value."""
-        return (self.workloads, *self._typed())
+        return (self.workloads, *self._format_options())
 
-    def _typed(self) -> Iterator[tuple[str, ...]]:
+    def _format_options(self) -> Iterator[tuple[str, ...]]:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name == "workloads" or value == each.default:

@@ -173,13 +173,13 @@ def check_devices(plan: Plan, platform: Platform) -> CheckResult:
 def check_precision(plan: Plan, platform: Platform) -> CheckResult:
     """UsageError where the network has nothing that the precision is for."""
     device, asked = platform.open(0), Precision.parse(plan.precision)
-    if not (reason := device.refuses(asked)):
+    if not (reason := device.explain_refusal(asked)):
         if asked.scaled:
             from trainmark.train import meta_model
 
             scaled_matmul.replace_linears(meta_model.build_model(plan))
         return ok(f"{plan.precision} runs here")
-    can = [name for name, precision in PRECISIONS.items() if not device.refuses(precision)]
+    can = [name for name, precision in PRECISIONS.items() if not device.explain_refusal(precision)]
     others = f"this device runs {', '.join(can)}" if can else "nor does any other; see `trainmark platform check`"
     return failed(f"precision {plan.precision} does not run here ({reason}); {others}")
 

@@ -65,7 +65,7 @@ def probe_links(
     task: WorkerTask = "probe" if pair_rounds is None else "pairs"
     outcome = _start_ranks(plan, store / "probes", task, together, lambda folder: None, pair_rounds)
     probed = ProbeResult(exit_code=outcome.exit_code, sentence=outcome.sentence)
-    if together and not together.env.leads:
+    if together and not together.env.is_leader:
         return probed
     folder = RunFolder(outcome.folder, only_ranks=[0])
     folder.update()

@@ -83,9 +83,11 @@ class StoreServer:
                     self._pending += 1
                     self._connections.add(connection)
             if not full:
-                threading.Thread(target=self._attend, args=(connection, str(address[0])), daemon=True).start()
+                threading.Thread(
+                    target=self._handle_connection, args=(connection, str(address[0])), daemon=True
+                ).start()
 
-    def _attend(self, connection: socket.socket, host: str) -> None:
+    def _handle_connection(self, connection: socket.socket, host: str) -> None:
         with connection:
             try:
                 authenticated = self._authenticate(connection)
@@ -153,18 +155,18 @@ class StoreServer:
 
 def serve(env: ClusterEnv, secret: str | None, interface: str | None, timeout_s: float) -> tuple[StoreServer, Address]:
     """The leader's part. Where torchrun has a store, the others learn the address and a secret from it."""
-    secret = make_secret() if env.joins_store else secret or read_secret(os.environ)
-    listener = network.listen(env, interface, 0 if env.joins_store else env.port)
+    secret = make_secret() if env.has_torchrun_store else secret or read_secret(os.environ)
+    listener = network.listen(env, interface, 0 if env.has_torchrun_store else env.port)
     host, port = listener.getsockname()[:2]
     address = Address(str(host), int(port), secret)
     server = StoreServer(listener, secret.encode())
-    if env.joins_store:
+    if env.has_torchrun_store:
         _open_torchrun_store(env, timeout_s).set(_make_torchrun_key(os.environ), msgspec.json.encode(address).decode())
     return server, address
 
 
 def find_leader(env: ClusterEnv, secret: str | None, timeout_s: float) -> Address:
-    if not env.joins_store:
+    if not env.has_torchrun_store:
         return Address(network.choose_leader_host(env), env.port, secret or read_secret(os.environ))
     from torch.distributed import DistError
 

@@ -106,7 +106,7 @@ def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: th
     next_s = time.monotonic()
     while True:
         at_ns = time.perf_counter_ns()
-        events.write(HostSample(at_ns=at_ns, busy_s=read_busy_s(), own_s=tree.used_s(), **_read_host()))
+        events.write(HostSample(at_ns=at_ns, busy_s=read_busy_s(), own_s=tree.read_used_s(), **_read_host()))
         next_s = max(next_s + every_s, time.monotonic())
         if over.wait(next_s - time.monotonic()):
             return

@@ -58,7 +58,7 @@ class Result:
     """What went wrong, in sentences."""
     left_out: tuple[str, ...] = ()
     """What was not run because the machine or the time has no room for it, in sentences."""
-    leads: bool = True
+    is_leader: bool = True
     """False on the other launchers of a job, which have nothing to tell."""
 
     @property
@@ -157,9 +157,9 @@ class _Session:
         secret = signals.end_with_stdin() if signals.is_bound_to_stdin() else None
         self._quiet = self._quiet or here.first_local_rank > 0
         if here.launchers == 1:
-            decided = self._fitting(decided)
+            decided = self._select_fitting(decided)
             self.get_ready(decided)
-            result = self.run_all([self._with_found_batch(plan) for plan in decided])
+            result = self.run_all([self._find_batch(plan) for plan in decided])
             return replace(result, left_out=tuple(self._left_out))
         if not self._options.resume:
             fill.refuse_several_launchers(decided, self._options)
@@ -171,7 +171,7 @@ class _Session:
         )
         try:
             self._get_ready_together(decided, self._coordinator)
-            return replace(self.run_all([(plan, None) for plan in decided]), leads=here.leads)
+            return replace(self.run_all([(plan, None) for plan in decided]), is_leader=here.is_leader)
         finally:
             self._coordinator.leave()
 
@@ -181,11 +181,11 @@ class _Session:
         decided = list(decided)
         left = len(decided) * (self._options.repeat - self._done)
         for plan, found in decided:
-            group = self._group()
+            group = self._choose_group()
             for number in range(self._done, self._options.repeat):
                 if self._options.repeat > 1:
-                    self._talk(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
-                result = self._run_once(planning.set_time_share(plan, self._share_s(left)), found, group)
+                    self._report(f"{plan.workload}: run {number + 1} of {self._options.repeat}")
+                result = self._run_once(planning.set_time_share(plan, self._compute_share_s(left)), found, group)
                 left -= 1
                 records += result.records
                 if result.error:
@@ -204,10 +204,12 @@ class _Session:
             fill.refuse_several_launchers(decided, options)
         over_there = replace(options, hosts=None, store=None, repeat=1, quiet=False, trust=False)
         records: list[Record] = []
-        groups = [(workloads.word_of(plan), self._group()) for plan in decided]
+        groups = [(workloads.word_of(plan), self._choose_group()) for plan in decided]
         runs = [run for run in groups for _ in range(self._done, options.repeat)]
         for index, (name, group) in enumerate(runs):
-            said = replace(over_there, workloads=(name,), group=group, budget_s=self._share_s(len(runs) - index))
+            said = replace(
+                over_there, workloads=(name,), group=group, budget_s=self._compute_share_s(len(runs) - index)
+            )
             argv = [word for typed in said.to_argv() for word in typed]
             folder = self._store.folder
             record, code = ssh_run.run_on_hosts(hosts, argv, topology, known, folder, quiet=options.quiet)
@@ -217,7 +219,7 @@ class _Session:
                 return Result(records=tuple(records), error=of_exit_code(code, ""))
         return Result(records=tuple(records))
 
-    def _group(self) -> str | None:
+    def _choose_group(self) -> str | None:
         """Of the repeats of one plan."""
         return self._options.group or (secrets.token_hex(4) if self._options.repeat > 1 else None)
 
@@ -230,12 +232,12 @@ class _Session:
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Makes the synthetic data where it is missing, and looks the machine over before the first run starts."""
         for plan in decided:
-            preflight.get_ready(plan, self._store.folder, self._talk)
+            preflight.get_ready(plan, self._store.folder, self._report)
         if self._quiet or self._say is _silence:
             return
         time.sleep(max(0.0, MIN_INTERVAL_S - (time.monotonic() - self._began_s)))
         if sentence := preflight.describe_foreign_load(self._others.share()):
-            self._talk(sentence)
+            self._report(sentence)
 
     def _get_ready_together(self, decided: Iterable[Plan], coordinator: Coordinator) -> None:
         """The same on every machine of a run; one that is not ready tells the others, so that nobody waits for it."""
@@ -247,37 +249,37 @@ class _Session:
             coordinator.refuse_run(error)
             raise
 
-    def _share_s(self, runs_left: int) -> float | None:
+    def _compute_share_s(self, runs_left: int) -> float | None:
         """What the next run gets of the time budget; what one leaves goes to those after it."""
         if self._budget_s is None:
             return None
         left_s = self._budget_s - (time.monotonic() - self._began_s) - PAGE_S
         return max(1.0, left_s / runs_left - AFTER_RUN_S)
 
-    def _fitting(self, decided: list[Plan]) -> list[Plan]:
+    def _select_fitting(self, decided: list[Plan]) -> list[Plan]:
         """Without what the machine has no room for within a time budget; refuses where nothing is left."""
-        share_s = self._share_s(len(decided) * self._options.repeat)
+        share_s = self._compute_share_s(len(decided) * self._options.repeat)
         if share_s is None:
             return decided
         lacks = [(plan, preflight.check_budget(plan, share_s)) for plan in decided]
         self._left_out = [sentence for _, sentence in lacks if sentence]
         if fitting := [plan for plan, sentence in lacks if not sentence]:
             for sentence in self._left_out:
-                self._talk(sentence)
+                self._report(sentence)
             return fitting
         raise NotReadyError(" ".join(self._left_out))
 
-    def _with_found_batch(self, plan: Plan) -> tuple[Plan, FillResult | None]:
+    def _find_batch(self, plan: Plan) -> tuple[Plan, FillResult | None]:
         """With recipe fill, the plan for the batch that is found here; any other as it is."""
         if self._options.resume or not fill.needs_search(plan, self._options):
             return plan, None
-        found = fill.find_batch(plan, say=self._talk)
+        found = fill.find_batch(plan, say=self._report)
         settings = (*self._options.settings, f"batch_per_device={found.batch_per_device}")
         return planning.make_plan(workloads.word_of(plan), replace(self._options, settings=settings)), found
 
     def _run_once(self, plan: Plan, found: FillResult | None, group: str | None) -> Result:
         coordinator = self._coordinator
-        shown = not self._quiet and (coordinator is None or coordinator.env.leads)
+        shown = not self._quiet and (coordinator is None or coordinator.env.is_leader)
         with (self._watching if shown else _no_watcher)(plan) as watch:
             outcome = launcher.run(
                 plan,
@@ -305,7 +307,7 @@ class _Session:
             self._say(f"{ssh_run.FOLDER}{outcome.folder}")
         return result
 
-    def _talk(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         if not self._quiet:
             self._say(sentence)
 

@@ -70,7 +70,7 @@ class RemoteCommand:
     def start(self, target: Host, node: int = 0, *, show: bool = False) -> RemoteNode:
         line = ssh.make_remote_command(self.argv, node, self.topology, self.leader_address, self.site)
         side = RemoteNode(target.host, ssh.make_ssh_command(target, self.site.remote, line), leads=node == 0, show=show)
-        side.tell(self.secret)
+        side.send_line(self.secret)
         return side
 
 
@@ -158,24 +158,24 @@ class RemoteNode:
             start_new_session=True,  # a Ctrl-C in this terminal is passed on by letting go, not by killing ssh
         )
         self._threads = [
-            _start_reader(self.process.stdout, self._hear_answer if leads else self._hear_talk),
-            _start_reader(self.process.stderr, self._hear_talk),
+            _start_reader(self.process.stdout, self._handle_answer if leads else self._handle_line),
+            _start_reader(self.process.stderr, self._handle_line),
         ]
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Where all on this and that machine may read command lines, its input is for it alone."""
         with contextlib.suppress(OSError):  # it is gone, and will be heard to be
             ssh.require_pipe(self.process.stdin).write(f"{line}\n")
             ssh.require_pipe(self.process.stdin).flush()
 
-    def let_go(self) -> None:
+    def close_input(self) -> None:
         """Closes its input, which asks the run over there to finish its step and end."""
         with contextlib.suppress(OSError):
             ssh.require_pipe(self.process.stdin).close()
 
     def kill(self) -> None:
         """Leaves nothing of it here, whether or not it has ended."""
-        self.let_go()
+        self.close_input()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -190,16 +190,16 @@ class RemoteNode:
             return None
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Its process is gone and all it said was heard."""
         return self.process.poll() is not None and not any(thread.is_alive() for thread in self._threads)
 
     @property
-    def failed(self) -> bool:
-        return self.ended and self.process.returncode != 0
+    def has_failed(self) -> bool:
+        return self.has_ended and self.process.returncode != 0
 
     @property
-    def took_part(self) -> bool:
+    def has_started(self) -> bool:
         """Whether trainmark itself ran over there."""
         return self.arrived and self.process.returncode not in _NOT_STARTED and "No module named" not in self.last_line
 
@@ -207,13 +207,13 @@ class RemoteNode:
     def last_line(self) -> str:
         return ssh.find_last_line(self.lines)
 
-    def _hear_answer(self, line: str) -> None:
+    def _handle_answer(self, line: str) -> None:
         if line.startswith("{"):
             self._answer = line
         elif line.strip():
-            self._hear_talk(line)
+            self._handle_line(line)
 
-    def _hear_talk(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         line = "".join(sign if sign.isprintable() or sign == "\t" else "�" for sign in line.rstrip("\r\n"))
         if line == ssh.ARRIVED:
             self.arrived = True
@@ -239,27 +239,27 @@ def _start_reader(stream: IO[str] | None, hear: Callable[[str], None]) -> thread
 def _supervise(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode | None:
     """Waits until every side has ended, and sees to it that they do; returns the one that failed first."""
     failed: RemoteNode | None = None
-    let_go_at_s: float | None = None
-    gone_at_s: float | None = None
-    while alive := [side for side in sides if not side.ended]:
+    close_at_s: float | None = None
+    closed_at_s: float | None = None
+    while alive := [side for side in sides if not side.has_ended]:
         now_s = time.monotonic()
-        if failed is None and (failed := next((side for side in sides if side.failed), None)):
-            let_go_at_s = now_s + _choose_grace_s(failed)
+        if failed is None and (failed := next((side for side in sides if side.has_failed), None)):
+            close_at_s = now_s + _choose_grace_s(failed)
         if signals or sides[0] not in alive:
-            let_go_at_s = now_s
-        if gone_at_s is None and let_go_at_s is not None and now_s >= let_go_at_s:
+            close_at_s = now_s
+        if closed_at_s is None and close_at_s is not None and now_s >= close_at_s:
             for side in alive:
-                side.let_go()
-            gone_at_s = now_s
-        if len(signals) > 1 or (gone_at_s is not None and now_s - gone_at_s > END_LIMIT_S):
+                side.close_input()
+            closed_at_s = now_s
+        if len(signals) > 1 or (closed_at_s is not None and now_s - closed_at_s > END_LIMIT_S):
             break
         time.sleep(POLL_S)
-    return failed or next((side for side in sides if side.failed), None)
+    return failed or next((side for side in sides if side.has_failed), None)
 
 
 def _choose_grace_s(failed: RemoteNode) -> float:
     """How long the first host is given to end by itself after another one failed."""
-    if not failed.took_part:
+    if not failed.has_started:
         return 0.0
     return REFUSAL_GRACE_S if failed.process.returncode in (2, 3) else GRACE_S
 
@@ -272,7 +272,7 @@ def make_error(side: RemoteNode, remote: Remote) -> TrainmarkError:
         if code == 255:
             return NotReadyError(f"host {side.host} cannot be entered through ssh{because}")
         return NotReadyError(f"host {side.host} has no folder {remote.folder!r} to start in{because}")
-    if not side.took_part:
+    if not side.has_started:
         return NotReadyError(
             f"host {side.host} cannot start trainmark with {remote.python}{because}; "
             "set [remote] python in trainmark.toml to a Python there that has it"

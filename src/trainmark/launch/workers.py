@@ -93,7 +93,7 @@ class WorkerProcesses:
         self._words = [] if pair_rounds is None else ["--rounds", str(pair_rounds)]
         self.env = env
         self.folder = folder
-        self.log = folder / ("launcher.log" if env.leads else f"launcher{env.launcher}.log")
+        self.log = folder / ("launcher.log" if env.is_leader else f"launcher{env.launcher}.log")
         # other launchers may write into the same folder, and what their ranks do is theirs to judge
         own = range(env.first_rank, env.first_rank + env.ranks)
         self._written = RunFolder(folder, only_ranks=own, keep=RECENT_STEPS)
@@ -143,7 +143,7 @@ class WorkerProcesses:
     def limit_s(self) -> float:
         """How long nothing may be heard before this is a hang."""
         asked_s = self.plan.hang_timeout_s
-        if any(not self._spoke(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
+        if any(not self._has_reported(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
             return INIT_LIMIT_S if asked_s is None else max(asked_s, MIN_INIT_LIMIT_S)
         if asked_s is not None:
             return asked_s
@@ -154,7 +154,7 @@ class WorkerProcesses:
     @property
     def failures(self) -> list[tuple[RankLog, Failed]]:
         """What ranks said of their own failing, in the order of it; they share a clock, being on one machine."""
-        told = [(log, log.failed) for log in self.ranks if log.failed and self._spoke(log)]
+        told = [(log, log.failed) for log in self.ranks if log.failed and self._has_reported(log)]
         return sorted(told, key=lambda pair: pair[1].at_ns)
 
     @property
@@ -170,7 +170,7 @@ class WorkerProcesses:
     @property
     def silent(self) -> list[RankLog]:
         """Ranks that said neither that they were done nor that they failed."""
-        return [log for log in self.ranks if not self._spoke(log) or not (log.end or log.failed)]
+        return [log for log in self.ranks if not self._has_reported(log) or not (log.end or log.failed)]
 
     @property
     def failed(self) -> bool:
@@ -188,7 +188,7 @@ class WorkerProcesses:
 
     def dump_stacks(self) -> None:
         for log in self.ranks:
-            if self._spoke(log):  # one that has not would die of the signal
+            if self._has_reported(log):  # one that has not would die of the signal
                 self._processes[log.rank].send_signal(signal.SIGUSR1)
                 # one that somebody stopped writes its stack when it may go on
                 self._processes[log.rank].send_signal(signal.SIGCONT)
@@ -214,7 +214,7 @@ class WorkerProcesses:
         names += [f"telemetry{self.env.launcher}.jsonl", f"telemetry{self.env.launcher}.jsonl.gz"]
         return {name: self.folder / name for name in [*names, self.log.name]}
 
-    def _spoke(self, log: RankLog) -> bool:
+    def _has_reported(self, log: RankLog) -> bool:
         """Whether the rank's last words are those of the process that was started last."""
         return log.pid is not None and log.restart == self.restarts
 

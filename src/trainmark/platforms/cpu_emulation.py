@@ -54,9 +54,9 @@ class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return operation(*self.rounded(operation, args), **(kwargs or {}))
+        return operation(*self.round_operands(operation, args), **(kwargs or {}))
 
-    def rounded(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def round_operands(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """An operation's arguments; the same ones where it multiplies nothing."""
         if operation not in MATMULS and operation is not _ATTENTION:
             return args

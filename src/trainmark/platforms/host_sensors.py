@@ -23,7 +23,7 @@ class Counter:
         self._last_uj = int(self._file.read_text())
         self._sum_uj = 0
 
-    def joules(self) -> float:
+    def read_joules(self) -> float:
         now_uj = int(self._file.read_text())
         gone_uj = now_uj - self._last_uj
         if gone_uj < 0:
@@ -54,7 +54,7 @@ class HostReader(Reader):
         first = {_read_text(core / "topology" / "physical_package_id"): core for core in reversed(cores)}
         throttles = [core / "thermal_throttle" / "package_throttle_count" for core in first.values()]
         self._throttles = [file for file in throttles if file.exists()]
-        self._throttled_before = self._throttle_count()
+        self._throttled_before = self._read_throttle_count()
         self._memory_errors = sorted((system / "devices" / "system" / "edac" / "mc").glob("mc*/ue_count"))
         for name, files in {
             "temperature_c": self._heat,
@@ -72,8 +72,8 @@ class HostReader(Reader):
 
         memory = psutil.virtual_memory()
         reasons = dict(self._reasons)
-        energy_j, power_w = self._energy(reasons)
-        throttles = self._throttle_count()
+        energy_j, power_w = self._read_energy(reasons)
+        throttles = self._read_throttle_count()
         slowed = None if throttles is None else ("thermal",) if throttles > (self._throttled_before or 0) else ()
         self._throttled_before = throttles
         degrees = _read_all(self._heat)
@@ -86,7 +86,7 @@ class HostReader(Reader):
             power_w=power_w,
             energy_j=energy_j,
             temperature_c=max(degrees) / 1e3 if degrees else None,
-            utilisation_percent=self._use(psutil.cpu_times()),
+            utilisation_percent=self._read_utilisation(psutil.cpu_times()),
             clock_mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
             throttled=slowed,
             ecc_errors=sum(errors) if errors else None,
@@ -111,11 +111,11 @@ class HostReader(Reader):
             self._reasons |= dict.fromkeys(("power_w", "energy_j"), str(error))
         return found
 
-    def _energy(self, reasons: dict[str, str]) -> tuple[float | None, float | None]:
+    def _read_energy(self, reasons: dict[str, str]) -> tuple[float | None, float | None]:
         if not self._counters:
             return None, None
         try:
-            joules = sum(counter.joules() for counter in self._counters)
+            joules = sum(counter.read_joules() for counter in self._counters)
         except (OSError, ValueError) as error:
             reasons |= dict.fromkeys(("power_w", "energy_j"), str(error))
             return None, None
@@ -126,7 +126,7 @@ class HostReader(Reader):
             return joules, None
         return joules, (joules - before[1]) / (now_s - before[0])
 
-    def _use(self, times: object) -> float | None:
+    def _read_utilisation(self, times: object) -> float | None:
         idle = sum(getattr(times, name, 0.0) for name in ("idle", "iowait"))
         busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
         before, self._use_before = self._use_before, (busy, busy + idle)
@@ -134,7 +134,7 @@ class HostReader(Reader):
             return None
         return 100 * (busy - before[0]) / (busy + idle - before[1])
 
-    def _throttle_count(self) -> float | None:
+    def _read_throttle_count(self) -> float | None:
         counts = _read_all(self._throttles)
         return sum(counts) if counts else None
 

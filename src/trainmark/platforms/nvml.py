@@ -46,13 +46,13 @@ class NvmlReader(Reader):
 
     def read(self) -> list[Reading]:
         reasons: dict[str, str] = {}
-        found = [self._reading(device, handle, reasons) for device, handle in enumerate(self._handles)]
+        found = [self._read_device(device, handle, reasons) for device, handle in enumerate(self._handles)]
         self.unavailable = find_missing(found, reasons, "NVML sees no device")
         return found
 
-    def numbers(self, words: list[str]) -> list[int] | None:
+    def parse_devices(self, words: list[str]) -> list[int] | None:
         """By number, or by the beginning of a UUID, as the variable allows both."""
-        if (numbers := super().numbers(words)) is not None:
+        if (numbers := super().parse_devices(words)) is not None:
             return numbers
         names = []
         for handle in self._handles:
@@ -65,25 +65,25 @@ class NvmlReader(Reader):
         with suppress(Exception):
             self._nvml.nvmlShutdown()
 
-    def _reading(self, device: int, handle: Any, reasons: dict[str, str]) -> Reading:
+    def _read_device(self, device: int, handle: Any, reasons: dict[str, str]) -> Reading:
         nvml = self._nvml
 
-        def ask(names: tuple[str, ...], question: Callable[[], Any]) -> Any:
+        def query(names: tuple[str, ...], call: Callable[[], Any]) -> Any:
             try:
-                return question()
+                return call()
             except Exception as error:  # a driver too old, a card that cannot say, a card that was lost
                 for name in names:
                     reasons.setdefault(name, f"NVML: {error}")
                 return None
 
-        memory = ask(("memory_used_bytes", "memory_total_bytes"), lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        power_mw = ask(("power_w",), lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        energy_mj = ask(("energy_j",), lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-        degrees = ask(("temperature_c",), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-        use = ask(("utilisation_percent",), lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        clock = ask(("clock_mhz",), lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-        mask = ask(("throttled",), lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        errors = ask(
+        memory = query(("memory_used_bytes", "memory_total_bytes"), lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        power_mw = query(("power_w",), lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        energy_mj = query(("energy_j",), lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        degrees = query(("temperature_c",), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        use = query(("utilisation_percent",), lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        clock = query(("clock_mhz",), lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        mask = query(("throttled",), lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        errors = query(
             ("ecc_errors",),
             lambda: nvml.nvmlDeviceGetTotalEccErrors(
                 handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC

@@ -32,7 +32,7 @@ class Marks(Protocol):
 
     def mark(self) -> Any: ...
 
-    def reached(self, mark: Any) -> bool: ...
+    def is_reached(self, mark: Any) -> bool: ...
 
     def wait_for(self, mark: Any) -> None: ...
 
@@ -45,7 +45,7 @@ class HostMarks:
 
     mark = staticmethod(time.perf_counter_ns)
 
-    def reached(self, mark: int) -> bool:
+    def is_reached(self, mark: int) -> bool:
         return True
 
     def wait_for(self, mark: int) -> None:
@@ -79,7 +79,7 @@ class EventMarks:
         event.record()
         return event
 
-    def reached(self, mark: DeviceEvent) -> bool:
+    def is_reached(self, mark: DeviceEvent) -> bool:
         return bool(mark.query())
 
     def wait_for(self, mark: DeviceEvent) -> None:
@@ -232,7 +232,7 @@ class Device:
         """Whether an error says that memory ended, in torch's words or in those the platform file knows."""
         return device_errors.is_out_of_memory(error, self.platform.file.out_of_memory)
 
-    def take(self, tensor: torch.Tensor) -> torch.Tensor:
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on this device; the copy runs beside the computation where the device can do that."""
         if self._copies is None:
             return tensor.to(self.torch)
@@ -262,7 +262,7 @@ class Device:
             return contextlib.nullcontext()
         return WideArithmetic()  # type: ignore[no-untyped-call]
 
-    def refuses(self, precision: Precision) -> str | None:
+    def explain_refusal(self, precision: Precision) -> str | None:
         """Why this device cannot train in a precision, or None: one tiny layer is really trained to find out."""
         if precision.name not in self.platform.file.precisions:
             return f"platform {self.platform.file.name} does not have it"

@@ -42,7 +42,7 @@ class Reader:
     def read(self) -> list[Reading]:
         return []
 
-    def numbers(self, words: list[str]) -> list[int] | None:
+    def parse_devices(self, words: list[str]) -> list[int] | None:
         """The devices a variable of visible devices names; None where that cannot be told."""
         return [int(word) for word in words] if all(word.isdigit() for word in words) else None
 

@@ -174,7 +174,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
     def gives(self) -> tuple[str, ...]:
         return self.fields.names
 
-    def device_of(self, row: DeviceRow, place: int) -> int | None:
+    def find_device(self, row: DeviceRow, place: int) -> int | None:
         """The number of the device a row is about; where nothing says it, its place among the rows."""
         device = self.fields.device
         if device is None:

@@ -67,7 +67,7 @@ def find_used_devices(file: PlatformFile, reader: Reader, count: int, environ: M
     words = [word.strip() for word in said.split(",") if word.strip()]
     if not words:
         return list(range(count))
-    numbers = reader.numbers(words)
+    numbers = reader.parse_devices(words)
     return numbers[:count] if numbers is not None and len(numbers) >= count else None
 
 
@@ -93,10 +93,10 @@ class ProgramReader(Reader):
         super().__init__("it was not read yet")
         self._programs = programs
         self._in_child = in_child
-        self._giver: dict[str, int] = {}
-        self._asked: set[int] = set()
+        self._source: dict[str, int] = {}
+        self._answered: set[int] = set()
         """Programs that answered once, so that it is known what they give."""
-        self._strikes = [0] * len(programs)
+        self._failures = [0] * len(programs)
         self._reasons: dict[str, str] = {}
 
     def read(self) -> list[Reading]:
@@ -104,42 +104,42 @@ class ProgramReader(Reader):
         reasons: dict[str, str] = {}
         readings: list[Reading]
         for index, program in enumerate(self._programs):
-            wanted = self._wanted(index, program)
-            if not wanted or self._strikes[index] >= MAX_FAILURES:
+            wanted = self._select_wanted(index, program)
+            if not wanted or self._failures[index] >= MAX_FAILURES:
                 continue
             output, failed = run_program(program.argv, program.timeout_s, self._in_child)
             readings, why = ([], failed) if failed else parse_readings(program, output)
             if isinstance(why, str):
-                self._strike(index, wanted, f"{program.argv[0]}: {why}", reasons)
+                self._count_failure(index, wanted, f"{program.argv[0]}: {why}", reasons)
                 continue
-            self._strikes[index] = 0
-            self._asked.add(index)
+            self._failures[index] = 0
+            self._answered.add(index)
             for name in wanted:
                 if any(getattr(reading, name) is not None for reading in readings):
-                    self._giver[name] = index
+                    self._source[name] = index
                     reasons.pop(name, None)
-                elif self._giver.get(name, index) == index:
+                elif self._source.get(name, index) == index:
                     reasons.setdefault(name, f"{program.argv[0]}: {why.get(name, 'no device gave it')}")
             for reading in readings:
                 known = found.setdefault(reading.device, Reading(device=reading.device))
                 new = {name: getattr(reading, name) for name in wanted if getattr(known, name) is None}
                 found[reading.device] = replace(known, **new)
-        kept = {name: reason for name, reason in self._reasons.items() if name not in self._giver}
+        kept = {name: reason for name, reason in self._reasons.items() if name not in self._source}
         readings = sorted(found.values(), key=lambda reading: reading.device)
         self._reasons = {**kept, **reasons}
         self.unavailable = find_missing(readings, self._reasons, NOT_DECLARED)
         return readings
 
-    def _wanted(self, index: int, program: Program) -> list[str]:
-        mine = [name for name in program.gives if self._giver.get(name, index) == index]
-        return [name for name in mine if name in self._giver] if index in self._asked else mine
+    def _select_wanted(self, index: int, program: Program) -> list[str]:
+        mine = [name for name in program.gives if self._source.get(name, index) == index]
+        return [name for name in mine if name in self._source] if index in self._answered else mine
 
-    def _strike(self, index: int, wanted: list[str], reason: str, reasons: dict[str, str]) -> None:
-        self._strikes[index] += 1
-        if reason.endswith("not found") or self._strikes[index] >= MAX_FAILURES:
-            self._strikes[index] = MAX_FAILURES
+    def _count_failure(self, index: int, wanted: list[str], reason: str, reasons: dict[str, str]) -> None:
+        self._failures[index] += 1
+        if reason.endswith("not found") or self._failures[index] >= MAX_FAILURES:
+            self._failures[index] = MAX_FAILURES
             for name in wanted:
-                self._giver.pop(name, None)  # whoever comes later in the list may give it from now on
+                self._source.pop(name, None)  # whoever comes later in the list may give it from now on
         for name in wanted:
             reasons.setdefault(name, reason)
 
@@ -163,7 +163,7 @@ def _parse_rows(program: Program, output: str) -> tuple[list[Reading], dict[str,
     found: dict[int, Reading] = {}
     reasons: dict[str, str] = {}
     for place, row in enumerate(rows):
-        device = program.device_of(row, place)
+        device = program.find_device(row, place)
         if device is None:
             raise UnreadableError("a row does not say which device it is about")
         said: dict[str, Any] = {}

@@ -68,7 +68,7 @@ class StandInDevice(Device):
     def synchronize(self, device: object = None) -> None:
         self.queue.synchronize()
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         with self._launches(wide=False):
             return tensor.clone()
 
@@ -245,11 +245,11 @@ class Memory:
         if key in self._storages or not size:
             return
 
-        def released(_: object) -> None:
+        def release(_: object) -> None:
             self.held_bytes -= size
             del self._storages[key]
 
-        self._storages[key] = weakref.ref(storage, released)
+        self._storages[key] = weakref.ref(storage, release)
         self.held_bytes += size
         if self.held_bytes > self.limit_bytes:
             if self._plain_error:
@@ -272,7 +272,7 @@ class Flaws:
         self.names = {*self._flips, *self._unsteady, *self._ever_unsteady}
         self._calls: dict[str, int] = {}
 
-    def strike(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def apply(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Called after each call of one of `names`."""
         name = _name(operation)
         number = self._calls[name] = self._calls.get(name, 0) + 1
@@ -347,10 +347,10 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = operation(*args, **kwargs)
             if self._flaws.names and operation.namespace == "c10d" and _name(operation) in self._flaws.names:
                 result[-1].wait()
-                self._flaws.strike(operation, args, kwargs, result)
+                self._flaws.apply(operation, args, kwargs, result)
             return result
         self._memory.hold(args)
-        given = args if self._inside is None else self._inside.rounded(operation, args)
+        given = args if self._inside is None else self._inside.round_operands(operation, args)
         if self._lies and _name(operation) in self._script.unwritten_operators:
             given = tree_map_only(Tensor, Tensor.clone, given)
         began_ns = time.perf_counter_ns()
@@ -362,7 +362,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._lies and _name(operation) in self._script.wrong_operators:
             result = tree_map_only(Tensor, _enlarge, result)
         if self._flaws.names and _name(operation) in self._flaws.names:
-            self._flaws.strike(operation, args, kwargs, result)
+            self._flaws.apply(operation, args, kwargs, result)
         self._memory.hold((result,))
         return result
 

@@ -159,7 +159,7 @@ def load_newest_on_all_ranks(folder: Path, ranks: Collectives, *, mapped: bool) 
     if "refusal" in found:
         raise NotReadyError(found["refusal"])
     path = Path(found["path"])
-    [unseen] = ranks.largest(not _can_see(path, found["manifest"]))
+    [unseen] = ranks.reduce_max(not _can_see(path, found["manifest"]))
     if unseen:
         return _read_through_rank_0(found["state"], state, ranks), found["damaged"]
     return state if ranks.rank == 0 else _load_state(path, mapped=mapped), found["damaged"]

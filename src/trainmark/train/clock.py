@@ -115,11 +115,11 @@ class Clock:
             self._ready = mark()
             yield batch
 
-    def exchange_begins(self) -> None:
+    def begin_exchange(self) -> None:
         """Called when a step has nothing to do but to exchange with other ranks: its last gradients are ready."""
         self._exchange_from = self._mark()
 
-    def exchange_ends(self) -> None:
+    def end_exchange(self) -> None:
         """Called when work launched from now on finds what was exchanged; changes nothing where none was begun."""
         if self._exchange_from is not None:
             self._exchanges += ((self._exchange_from, self._mark()),)
@@ -128,9 +128,9 @@ class Clock:
     @contextmanager
     def exchange(self) -> Iterator[None]:
         """Around an exchange that nothing hides."""
-        self.exchange_begins()
+        self.begin_exchange()
         yield
-        self.exchange_ends()
+        self.end_exchange()
 
     def end_step(self, items: int) -> None:
         """Called when a training step is launched; the device finishes it whenever it gets there."""
@@ -141,7 +141,7 @@ class Clock:
         if self._runs_ahead and len(self._queue) > MAX_STEPS_IN_FLIGHT:
             self._marks.wait_for(self._queue[-MAX_STEPS_IN_FLIGHT - 1][2])
 
-    def own_work_done(self) -> None:
+    def exclude_own_work(self) -> None:
         """Called after work of the harness's own between two steps, so that it is not charged to the next data wait."""
         self._wait_from = self._mark()
 
@@ -153,7 +153,7 @@ class Clock:
 
     def _collect(self, *, everything: bool) -> None:
         between = self._marks.between_ns
-        while self._queue and (everything or self._marks.reached(self._queue[0][2])):
+        while self._queue and (everything or self._marks.is_reached(self._queue[0][2])):
             wait_from, ready, end, exchanges, items = self._queue.popleft()
             exchange_ns = sum(between(*marks) for marks in exchanges) if exchanges else 0
             step = StepTime(items, between(wait_from, ready), between(ready, end), exchange_ns)

@@ -16,10 +16,10 @@ class Collectives(Protocol):
     rank: int
     world: int
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         """Of each value the largest any rank gave; all ranks must call together."""
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         """Sums over ranks, by name; all ranks must call together."""
 
     def broadcast(self, data: bytes | None) -> bytes:
@@ -45,10 +45,10 @@ class SingleRank:
     rank = 0
     world = 1
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         return list(values)
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         return values
 
     def broadcast(self, data: bytes | None) -> bytes:
@@ -80,12 +80,12 @@ class RankGroup:
         self.rank = distributed.get_rank(self._group)
         self.world = distributed.get_world_size(self._group)
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         tensor = torch.tensor(values, dtype=torch.float64)
         distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
         return [float(value) for value in tensor]
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         names = sorted(values)
         tensor = torch.tensor([values[name] for name in names], dtype=torch.float64)
         distributed.all_reduce(tensor, group=self._group)

@@ -92,7 +92,7 @@ def _make_group(collectives: Collectives, ranks: Sequence[int]) -> Any:
         made = distributed.new_group(list(ranks))
     except (RuntimeError, NotImplementedError, ValueError) as error:
         failed = _check_unsupported(error)
-    return None if collectives.largest(failed) != [0.0] else made
+    return None if collectives.reduce_max(failed) != [0.0] else made
 
 
 def _check_unsupported(error: Exception) -> float:
@@ -122,12 +122,12 @@ def _measure_times(
         except (RuntimeError, NotImplementedError) as error:
             failed = _check_unsupported(error)
         # the clocks of ranks differ: all must decide the same
-        warm_s, failed = collectives.largest(warm_s, failed)
+        warm_s, failed = collectives.reduce_max(warm_s, failed)
         if failed:
             return []
         repeats = min(max(int(SIZE_S / max(warm_s, 1e-9)), MIN_REPEATS), MAX_REPEATS)
         own = [time_exchange_s(call, device, collectives) for _ in range(repeats)]
-        *taken, spent_s = collectives.largest(*own, time.perf_counter() - began_s)
+        *taken, spent_s = collectives.reduce_max(*own, time.perf_counter() - began_s)
         times.append((4 * size, median(taken)))
     return times
 

@@ -85,7 +85,7 @@ def _measure_round(
         results = _measure_pair(device, everybody.rank, pairs[mine], on_each, budget_s, again=again)
         largest = results[-1]
         found[3 * mine : 3 * mine + 3] = [largest.size_bytes, largest.bus_gigabytes_per_s, results[0].median_s]
-    return _to_pair_links(pairs, everybody.largest(*found))
+    return _to_pair_links(pairs, everybody.reduce_max(*found))
 
 
 def gather_host_names(everybody: Collectives, *, nodes: int, own: str) -> list[str]:
@@ -94,7 +94,7 @@ def gather_host_names(everybody: Collectives, *, nodes: int, own: str) -> list[s
     letters = [0.0] * MAX_NAME_BYTES * nodes
     for place, byte in enumerate(own.encode()[:MAX_NAME_BYTES]):
         letters[MAX_NAME_BYTES * node + place] = byte
-    told = bytes(int(letter) for letter in everybody.largest(*letters))
+    told = bytes(int(letter) for letter in everybody.reduce_max(*letters))
     return [
         told[MAX_NAME_BYTES * each : MAX_NAME_BYTES * (each + 1)].rstrip(b"\0").decode(errors="replace")
         for each in range(nodes)

@@ -57,14 +57,14 @@ def measure(
         check_sums(message, device, collectives)
         message.zero_()  # stays so however often it is added up
         # the ranks' clocks differ: a rank that decided by its own would leave the others waiting
-        warm_s, spent_s = collectives.largest(warm_s, time.perf_counter() - began_s)
+        warm_s, spent_s = collectives.reduce_max(warm_s, time.perf_counter() - began_s)
         to_go = len(sizes_bytes) - place
         # less than an equal share, for the larger messages to come take longer
         share_s = (budget_s - spent_s) * 2 / (to_go * (to_go + 1))
         repeats = min(max(int(share_s / warm_s), MIN_REPEATS), MAX_REPEATS)
         if results and spent_s + repeats * warm_s > budget_s:
             break
-        times_s = collectives.largest(
+        times_s = collectives.reduce_max(
             *[_time_all_reduce_s(message, device, collectives, group) for _ in range(repeats)]
         )
         results.append(_to_all_reduce(size_bytes, times_s, collectives.world))

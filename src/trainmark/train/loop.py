@@ -50,7 +50,7 @@ def train(job: Job, position: Position) -> str:
     """Trains from a position to the end and returns why it ended."""
     if job.recipe.evaluate_first and position.step == 0:
         evaluate(job, position)
-    while not (ended := job.schedule.ended(position)):
+    while not (ended := job.schedule.end_reason(position)):
         stopped = train_stretch(job, position)
         if stopped:
             if job.recipe.evaluate_after_limit and stopped in monitor.LIMITS:
@@ -58,7 +58,7 @@ def train(job: Job, position: Position) -> str:
             if stopped != monitor.NOT_FINITE:
                 save_if_due(job, position, last=True)
             return monitor.REASONS[stopped]
-        at_end = bool(job.schedule.ended(position))
+        at_end = bool(job.schedule.end_reason(position))
         if at_end or job.schedule.is_due(job.recipe.evaluate_every, position):
             reached = evaluate(job, position)
             if reached and job.schedule.limits.to_target:
@@ -93,11 +93,11 @@ def train_stretch(job: Job, position: Position) -> int:
             if job.schedule.steps_per_epoch is None:
                 raise WorkloadError(f"the endless stream of training data ended at step {position.step}")
             position.epoch, position.step_in_epoch, reason = position.epoch + 1, 0, 0
-    job.monitor.write_down()
+    job.monitor.write_steps()
     if job.clock.stretch and not job.device.is_cpu:  # whose marks are the host's clock
         job.events.write(StretchTimed(**job.clock.stretch._asdict()))
     # the last steps of an epoch are seen only now, and a loss that is not finite must not be evaluated
-    [bad] = job.collectives.largest(0 if job.monitor.bad_step is None else monitor.NOT_FINITE)
+    [bad] = job.collectives.reduce_max(0 if job.monitor.bad_step is None else monitor.NOT_FINITE)
     return int(bad) or reason
 
 
@@ -107,7 +107,7 @@ def evaluate(job: Job, position: Position) -> bool:
     workload, model = job.workload, job.stepper.bare_model
     precision = choose_evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
-    with job.clock.phase("evaluate"), job.stepper.judged_weights():
+    with job.clock.phase("evaluate"), job.stepper.use_evaluation_weights():
         job.stepper.parallel.broadcast_buffers(model)
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
@@ -117,7 +117,7 @@ def evaluate(job: Job, position: Position) -> bool:
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}
             samples += batch.count
-            job.monitor.alive("evaluate", samples)
+            job.monitor.report_alive("evaluate", samples)
         totals = reduce_sums(job.collectives, {**sums, "samples": samples})
     samples = int(totals["samples"])
     values = workload.quality(totals) if samples else {}
@@ -135,13 +135,13 @@ def reduce_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, 
     """Of all ranks, by name: a number, or a list where any rank added up a vector; a rank without a sample has 0."""
     own = {name: torch.as_tensor(value).flatten().tolist() for name, value in sums.items()}
     lengths = {name: len(own[name]) if getattr(value, "ndim", 0) else 0 for name, value in sums.items()}
-    lengths = dict(zip(lengths, map(int, collectives.largest(*lengths.values())), strict=True))
+    lengths = dict(zip(lengths, map(int, collectives.reduce_max(*lengths.values())), strict=True))
     numbers = {
         f"{name}/{place}": float(own[name][place]) if place < len(own[name]) else 0.0
         for name, length in lengths.items()
         for place in range(length or 1)
     }
-    totals = collectives.total(numbers)
+    totals = collectives.reduce_sum(numbers)
     return {
         name: [totals[f"{name}/{place}"] for place in range(length)] if length else totals[f"{name}/0"]
         for name, length in lengths.items()

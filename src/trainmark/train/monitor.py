@@ -69,7 +69,7 @@ class Monitor:
         self._compute_s: list[float] = []
         self._items: list[int] = []
         self._settled_look = MIN_STEPS_FOR_INTERVAL
-        self.wish = 0
+        self.stop_request = 0
         """Set by a signal handler: INTERRUPTED or TERMINATED."""
         self.bad_step: int | None = None
 
@@ -86,7 +86,7 @@ class Monitor:
         """After every step: 0 to go on, else one of the reasons above, the same on all ranks."""
         return 0 if self._step < self._next_look else self._look()
 
-    def write_down(self) -> None:
+    def write_steps(self) -> None:
         """Appends the finished steps to the event file."""
         done = self._clock.finished_steps()
         if not done:
@@ -109,7 +109,7 @@ class Monitor:
             )
         )
 
-    def alive(self, phase: str, samples: int) -> None:
+    def report_alive(self, phase: str, samples: int) -> None:
         """Says about twice a second that something other than steps goes on, so that nobody takes it for a hang."""
         now = self._now_s()
         said, said_at_s = self._said_alive
@@ -118,24 +118,24 @@ class Monitor:
             self._events.write(Alive(phase=phase, samples=samples))
 
     def _look(self) -> int:
-        self.write_down()
+        self.write_steps()
         now = self._now_s()
         rate = (self._step - self._looked_at_step) / max(now - self._looked_at_s, 1e-9)
         self._looked_at_s, self._looked_at_step = now, self._step
-        reason, rate = self._collectives.largest(self._local_reason(now, 1 / rate), rate)
+        reason, rate = self._collectives.reduce_max(self._local_reason(now, 1 / rate), rate)
         # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
         stride = min(max(1, int(rate * CHECK_EVERY_S)), self._step - self._first_step, MAX_PENDING_LOSSES // 4)
         self._next_look = self._step + stride
         if self._last_step is not None:
             self._next_look = min(self._next_look, max(self._last_step, self._step + 1))
-        self._clock.own_work_done()
+        self._clock.exclude_own_work()
         return int(reason)
 
     def _local_reason(self, now: float, step_s: float) -> int:
         if self.bad_step is not None:
             return NOT_FINITE
-        if self.wish:
-            return self.wish
+        if self.stop_request:
+            return self.stop_request
         if self._limits.wall_s is not None and self._clock.elapsed_ns() / 1e9 + step_s >= self._limits.wall_s:
             return BUDGET  # another step would end too late
         if self._limits.seconds is not None and now - self._began_s >= self._limits.seconds:

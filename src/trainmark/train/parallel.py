@@ -35,9 +35,9 @@ class Exchange(Protocol):
 class ExchangeTimer(Protocol):
     """Is told when a step has nothing left to do but to exchange with other ranks; the run's clock is one."""
 
-    def exchange_begins(self) -> None: ...
+    def begin_exchange(self) -> None: ...
 
-    def exchange_ends(self) -> None: ...
+    def end_exchange(self) -> None: ...
 
     def exchange(self) -> AbstractContextManager[None]: ...
 
@@ -54,7 +54,7 @@ class ExchangeTally:
     def add(self, message: Tensor, *, gathered: bool = False) -> None:
         self._messages.append((message.nbytes, message.dtype, gathered))
 
-    def step_ends(self) -> None:
+    def end_step(self) -> None:
         if self._messages:
             self.messages, self._messages = self._messages, []
 
@@ -87,11 +87,11 @@ class BackwardTimer:
         self._from: Any = None
         self._taken: list[tuple[Any, Any]] = []
 
-    def begins(self) -> None:
+    def begin(self) -> None:
         if len(self._taken) < TIMED_BACKWARDS:
             self._from = self._marks.mark()
 
-    def ends(self) -> None:
+    def end(self) -> None:
         if self._from is not None:
             self._taken.append((self._from, self._marks.mark()))
             self._from = None
@@ -242,12 +242,12 @@ class DataParallel(OneDevice):
         return self._replica.no_sync()
 
     def before_backward(self) -> None:
-        self._backward.begins()
+        self._backward.begin()
 
     def after_backward(self) -> None:
         if self._timer:
-            self._timer.exchange_ends()
-        self._tally.step_ends()
+            self._timer.end_exchange()
+        self._tally.end_step()
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         floating = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -263,9 +263,9 @@ class DataParallel(OneDevice):
     def _announce(self, bucket: Any) -> Any:
         self._tally.add(bucket.buffer())
         if bucket.is_last():
-            self._backward.ends()
+            self._backward.end()
             if self._timer:
-                self._timer.exchange_begins()
+                self._timer.begin_exchange()
         return bucket
 
 

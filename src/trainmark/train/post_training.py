@@ -117,7 +117,7 @@ def write_flops(job: Job, ended: str) -> None:
     most. No phase holds that time, and no memory figure it."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or job.collectives.rank != 0:
         return
-    job.monitor.alive("sample", 0)
+    job.monitor.report_alive("sample", 0)
     try:
         with _interrupt_on_signals():
             per_item = float(job.workload.flops_per_item(job.recipe))
@@ -153,7 +153,7 @@ def write_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
     the run's folder. Where no rank can compute alone, the others go along, and what they make is thrown away."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or not job.recipe.leave_sample:
         return
-    job.monitor.alive("sample", 0)
+    job.monitor.report_alive("sample", 0)
     if job.collectives.rank and job.stepper.parallel.together:
         with tempfile.TemporaryDirectory() as aside, _interrupt_on_signals():
             _make_sample(job, Path(aside), data)
@@ -190,7 +190,7 @@ def _make_sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, .
         device=job.device,
         source=NetworkUsed(workload=job.workload.name, file="", sha256=""),
     )
-    with job.stepper.judged_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
+    with job.stepper.use_evaluation_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
         return sampling.write_sample(trained, SampleRequest(data=data), folder / SAMPLE).files
 
 

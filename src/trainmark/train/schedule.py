@@ -48,7 +48,7 @@ class Schedule:
         by_epochs = self.recipe.epochs * (self.steps_per_epoch or 0)
         return min((cap for cap in (self.recipe.steps, by_epochs, self._cap_of_items) if cap), default=math.inf)
 
-    def ended(self, position: Position) -> str:
+    def end_reason(self, position: Position) -> str:
         """Why training is over at a position; empty where it goes on."""
         recipe, limits = self.recipe, self.limits
         if recipe.epochs and position.epoch >= recipe.epochs:

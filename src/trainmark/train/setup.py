@@ -181,7 +181,7 @@ def build_job(
         rest, held = stepper.parallel.split(state)
         size_bytes = None
         if collectives.rank == 0 or held is not None:
-            alive = partial(monitor.alive, "checkpoint", 0)
+            alive = partial(monitor.report_alive, "checkpoint", 0)
             saved = checkpoint.save_in_pieces(folder / "checkpoints", at.step, rest, held, collectives, alive)
             size_bytes = checkpoint.measure_size_bytes(saved) if collectives.rank == 0 else None
         collectives.barrier()
@@ -337,7 +337,7 @@ def _make_stepper(
 
 def find_start(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
     """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
-    [restarted] = collectives.largest(collectives.rank == 0 and bool(weights.checkpoints(own)))
+    [restarted] = collectives.reduce_max(collectives.rank == 0 and bool(weights.checkpoints(own)))
     if restarted:
         return resume_from_checkpoint(str(own), stepper, events, collectives)
     if plan.resume_from is None:

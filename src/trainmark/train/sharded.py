@@ -128,9 +128,9 @@ class ShardedParallel(OneDevice):
 
     def after_backward(self) -> None:
         if self._timer and not self._device.is_cpu:
-            self._timer.exchange_ends()
+            self._timer.end_exchange()
         if self._syncs:
-            self._tally.step_ends()
+            self._tally.end_step()
 
     def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
         """Of what several ranks hold alike, the first of them writes it."""
@@ -168,15 +168,15 @@ class ShardedParallel(OneDevice):
 
         def begins(block: nn.Module, given: Any) -> None:
             if torch.is_grad_enabled():
-                timer.exchange_begins()
+                timer.begin_exchange()
 
         def ends(block: nn.Module, given: Any) -> None:
             if torch.is_grad_enabled():
-                timer.exchange_ends()
+                timer.end_exchange()
 
         def announce(block: nn.Module, given: Any) -> None:
             if torch.is_grad_enabled() and given[0].requires_grad:
-                given[0].register_hook(lambda gradient: timer.exchange_begins() if self._syncs else None)
+                given[0].register_hook(lambda gradient: timer.begin_exchange() if self._syncs else None)
 
         for block in blocks:
             block.register_forward_pre_hook(begins, prepend=True)

@@ -115,7 +115,7 @@ def perturb_weights(stepper: Stepper) -> None:
     with torch.no_grad():
         for weight in stepper.bare_model.parameters():
             weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=generator))
-    stepper.take_over_weights()
+    stepper.refresh_master_weights()
 
 
 def compare(
@@ -162,7 +162,7 @@ def _take_samples(batches: Iterable[Any]) -> Any:
 class HostCopies:
     """Takes tensors as a device does, and leaves them where they are: a loader's memory is its own again soon."""
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 

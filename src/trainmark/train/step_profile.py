@@ -32,7 +32,7 @@ def write_profile(job: Job, position: Position, ended: str, folder: Path, steps:
     for a rank that failed does it end the run."""
     if not steps or ended in endings.WITHOUT_A_MODEL or not job.clock.steps:
         return
-    job.monitor.alive("sample", 0)
+    job.monitor.report_alive("sample", 0)
     try:
         _profile_steps(job, position, folder, steps)
     except Exception:

@@ -33,7 +33,7 @@ class WeightAverage:
         self._steps += 1
 
     @contextmanager
-    def put_into(self, model: torch.nn.Module) -> Iterator[None]:
+    def swap_into(self, model: torch.nn.Module) -> Iterator[None]:
         """Meanwhile the model computes with the averages; afterwards it has its own weights again, to the last bit."""
         parameters = dict(model.named_parameters())
         held: list[Tensor] = [parameters[name] for name in self._names]
@@ -175,15 +175,15 @@ class Stepper:
         low = {id(w): master for w, master in zip(self._low_precision_weights, self._master_weights, strict=True)}
         return [(name, low.get(id(weight), weight)) for name, weight in self.bare_model.named_parameters()]
 
-    def take_over_weights(self) -> None:
+    def refresh_master_weights(self) -> None:
         """Called when the model's weights were changed from outside: their float32 copies follow."""
         with torch.no_grad():
             for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
                 master.copy_(low)
 
-    def judged_weights(self) -> AbstractContextManager[None]:
+    def use_evaluation_weights(self) -> AbstractContextManager[None]:
         """Meanwhile the bare model has the weights it is judged by: its own, or their average over steps."""
-        return self._average.put_into(self.bare_model) if self._average else nullcontext()
+        return self._average.swap_into(self.bare_model) if self._average else nullcontext()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must restore, as this rank holds it."""

@@ -20,16 +20,16 @@ def move_batches(batches: Iterable[Any], device: Device) -> Iterable[Any]:
     return batches if device.is_cpu else (move_to_device(batch, device) for batch in batches)
 
 
-class TakesTensors(Protocol):
+class TensorTarget(Protocol):
     """All that is asked of a device here."""
 
-    def take(self, tensor: torch.Tensor) -> torch.Tensor: ...
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor: ...
 
 
-def move_to_device(value: Any, device: TakesTensors) -> Any:
+def move_to_device(value: Any, device: TensorTarget) -> Any:
     """A batch, or a part of one: its tensors are moved wherever they stand, and all else is handed on as it is."""
     if isinstance(value, torch.Tensor):
-        return device.take(value)
+        return device.to_device(value)
     if is_dataclass(value) and not isinstance(value, type):
         before = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
         after = {name: move_to_device(part, device) for name, part in before.items()}

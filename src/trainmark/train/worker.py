@@ -109,7 +109,7 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
                 job.proof.conclude(job.clock.steps)
         finally:
             job.clock.charge("other")
-            job.monitor.write_down()
+            job.monitor.write_steps()
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         post_training.write_exchange(job)
@@ -175,7 +175,7 @@ def _handle_signals(watch: Monitor, interrupted: int, terminated: int) -> None:
     """The first signal lets the running step finish; the launcher decides about a second one."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        watch.wish = interrupted if number == signal.SIGINT else terminated
+        watch.stop_request = interrupted if number == signal.SIGINT else terminated
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)

@@ -92,7 +92,7 @@ def synchronises(device: Device) -> CheckResult:
         mark = device.marks.mark()
         device.synchronize()
         waited_s = time.perf_counter() - began
-        if not device.marks.reached(mark):
+        if not device.marks.is_reached(mark):
             return failed(
                 "synchronize() returned while a mark recorded before it was not reached",
                 "torch.accelerator.synchronize and Event.query must look at the same queue",
@@ -162,7 +162,7 @@ def memory_counted(device: Device) -> CheckResult:
 
 def precision_is_real(device: Device, precision: Precision) -> CheckResult:
     """It trains, and matmuls come out with the bits the precision has, no more and no fewer."""
-    if reason := device.refuses(precision):
+    if reason := device.explain_refusal(precision):
         return failed(f"one layer could not be trained: {reason}", "take it from the file's precisions, or mend it")
     device.set_precision(precision)
     try:

@@ -140,7 +140,7 @@ def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[st
 def precision(device: Device) -> CheckResult:
     """Which of the precisions its file lists the device really trains in: a tiny layer of each is trained."""
     listed = [PRECISIONS[name] for name in device.platform.file.precisions]
-    refused = {asked.name: reason for asked in listed if (reason := device.refuses(asked))}
+    refused = {asked.name: reason for asked in listed if (reason := device.explain_refusal(asked))}
     runs = [asked for asked in listed if asked.name not in refused]
     emulated = [asked.name for asked in runs if device.emulates(asked)]
     facts: dict[str, Any] = {"runs": [asked.name for asked in runs], "emulated": emulated, "refused": refused}

@@ -207,9 +207,9 @@ class _Job:
     def _wait_for(self, side: RemoteNode) -> None:
         """Until it has ended, which it is asked to where we are to stop."""
         gone_at_s: float | None = None
-        while not side.ended:
+        while not side.has_ended:
             if self.stop.is_set() and gone_at_s is None:
-                side.let_go()
+                side.close_input()
                 gone_at_s = time.monotonic()
             if gone_at_s is not None and time.monotonic() - gone_at_s > ssh_run.END_LIMIT_S:
                 return

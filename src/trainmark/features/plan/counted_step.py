@@ -126,7 +126,7 @@ class NoDevice(Device):
     def arithmetic(self, precision: Precision) -> nullcontext[None]:
         return nullcontext()
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         with shapes_only():
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.torch)
 
@@ -142,7 +142,7 @@ class _Noting:
     def __init__(self, taken: list[Tensor]) -> None:
         self._taken = taken
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         self._taken.append(tensor)
         return tensor
 
@@ -177,7 +177,7 @@ def blank_network(workload: Workload, recipe: Recipe) -> nn.Module:
                 if not isinstance(tensor, Tensor):
                     continue
                 if id(tensor) not in made:
-                    made[id(tensor)] = blank = device.take(tensor)
+                    made[id(tensor)] = blank = device.to_device(tensor)
                     if isinstance(tensor, nn.Parameter):
                         with shapes_only():
                             made[id(tensor)] = nn.Parameter(blank, tensor.requires_grad)

@@ -159,7 +159,7 @@ class HashedSteps:
             with self._fixed_random():
                 loss = stepper.step(batch, between)
             stepper.watch = None
-            total = job.collectives.total({"loss": float(loss)})["loss"] / job.collectives.world
+            total = job.collectives.reduce_sum({"loss": float(loss)})["loss"] / job.collectives.world
             steps.append(
                 StepNumbers(
                     loss=total if abs(total) < 1e100 else None,

@@ -59,7 +59,7 @@ def run(
     joined = rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
-        leads = together is None or together.env.leads
+        leads = together is None or together.env.is_leader
         if together is None or not together.env.first_local_rank:
             try:
                 preflight.get_ready(plan, store.folder, say if leads else lambda sentence: None)

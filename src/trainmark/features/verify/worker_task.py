@@ -213,7 +213,7 @@ class Verification:
         return self._largest(bool(self._wish))
 
     def _largest(self, value: bool) -> bool:
-        [found] = self._job.collectives.largest(float(value))
+        [found] = self._job.collectives.reduce_max(float(value))
         return bool(found)
 
 

@@ -26,5 +26,5 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
         env,
         environ["MASTER_ADDR"],
         read_number(environ, "MASTER_PORT", "torchrun"),
-        joins_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        has_torchrun_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
