@@ -117,19 +117,19 @@ def test_a_process_of_open_mpi_is_a_rank_and_must_be_told_where_rank_0_is() -> N
 @pytest.mark.parametrize(
     ("topology", "environ", "sentence"),
     [
-        ("2x8", {**TORCHRUN, "WORLD_SIZE": "15"}, "2x8 asked, 15 ranks joined"),
+        ("2x8", {**TORCHRUN, "WORLD_SIZE": "15"}, "2x8 requested, 15 ranks joined"),
         ("2x8", {**TORCHRUN, "RANK": "16"}, "rank 16 of 16"),
         ("2x8", {**TORCHRUN, "LOCAL_WORLD_SIZE": "16"}, "16 ranks were started on this node"),
         ("2x8", without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE is not set"),
         ("2x8", without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR is not"),
         ("2x8", {**TORCHRUN, "RANK": "one"}, "RANK is 'one', not a number"),
-        ("4x8", NODES, "4x8 asked, the job has 2 nodes"),
-        ("2x4", NODES, "2x4 asked, the job has 2 nodes with 8 processes each"),
+        ("4x8", NODES, "4x8 requested, the job has 2 nodes"),
+        ("2x4", NODES, "2x4 requested, the job has 2 nodes with 8 processes each"),
         ("2x8", {**NODES, "PET_NODE_RANK": "2"}, "this is node 2"),
         ("2x8", without(NODES, "PET_MASTER_ADDR"), "PET_MASTER_ADDR is not"),
-        ("2x8", {**SLURM_NODE, "SLURM_STEP_NUM_TASKS": "15"}, "2x8 asked, 15 ranks joined"),
+        ("2x8", {**SLURM_NODE, "SLURM_STEP_NUM_TASKS": "15"}, "2x8 requested, 15 ranks joined"),
         ("2x8", {**SLURM_RANK, "SLURM_STEP_TASKS_PER_NODE": "9,7"}, "7 ranks were started on this node"),
-        ("2x8", {**OPENMPI, "OMPI_COMM_WORLD_SIZE": "15"}, "2x8 asked, 15 ranks joined"),
+        ("2x8", {**OPENMPI, "OMPI_COMM_WORLD_SIZE": "15"}, "2x8 requested, 15 ranks joined"),
     ],
 )
 def test_a_launcher_that_contradicts_itself_or_the_plan_is_refused(

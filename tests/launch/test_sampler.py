@@ -193,7 +193,7 @@ def test_a_tree_counts_what_its_processes_used_also_those_that_ended() -> None:
 def test_between_looks_only_known_processes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = ProcessTree(os.getpid())
     first = tree.read_used_s()
-    monkeypatch.setattr(tree, "_next_look_s", float("inf"))
+    monkeypatch.setattr(tree, "_next_scan_s", float("inf"))
     monkeypatch.setattr(tree, "_scan", lambda: pytest.fail("it looked through all processes"))
     second = tree.read_used_s()
     assert first is not None and second is not None and second >= first > 0

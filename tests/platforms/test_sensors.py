@@ -107,7 +107,7 @@ def test_a_program_that_is_not_there_is_asked_for_once(tmp_path: Path) -> None:
     seen = reader({**CSV, "argv": ["no-such-smi"]})
     assert seen.read() == seen.read() == []
     assert seen.unavailable["power_w"] == "no-such-smi: not found"
-    assert seen._strikes == [sensors.MAX_FAILURES]
+    assert seen._failures == [sensors.MAX_FAILURES]
 
 
 def test_a_field_comes_from_the_first_program_that_gives_it_and_the_rest_are_not_run_again(tmp_path: Path) -> None:

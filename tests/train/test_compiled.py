@@ -89,7 +89,7 @@ def test_compiled_blocks_are_a_deviation_and_need_a_network_that_names_them() ->
     assert {deviation.name: deviation.actual for deviation in plan.deviations}["compiled"] == "blocks"
     vision = workloads.load("resnet50")
     recipe = replace(vision.recipes["smoke"], compiled="blocks")
-    with pytest.raises(UsageError, match="compiled=blocks needs a network that names its blocks"):
+    with pytest.raises(UsageError, match="compiled=blocks needs a network with `blocks`"):
         setup.build_stepper(vision, recipe, Precision.parse("fp32"), device(), 1)
 
 
@@ -106,4 +106,4 @@ def test_an_emulated_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("shutil.which", lambda name: name)
     found = preflight.check_compiler(compiled(precision="bf16"), device().platform)
     assert found.verdict == "failed"
-    assert "does not go with bf16" in found.sentence
+    assert "does not work with bf16" in found.sentence

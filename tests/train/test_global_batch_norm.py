@@ -244,5 +244,5 @@ def test_smoke_on_several_devices_norms_over_all_of_them_and_reference_never_doe
 
 def test_micro_batches_and_norms_over_all_devices_do_not_go_together() -> None:
     device = Platform(files.load("cpu")).open(0)
-    with pytest.raises(UsageError, match="all-devices does not go with accumulate=2"):
+    with pytest.raises(UsageError, match="all-devices does not work with accumulate=2"):
         build_stepper(WORKLOAD, replace(SMOKE, width=4, accumulate=2), Precision.parse("fp32"), device, 2)

@@ -318,10 +318,10 @@ def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
     assert "loss scaler" in said[0]
     assert "set compiled=blocks" in said[1]
     assert "no rank holds all weights to average" in said[2]
-    assert "compiled=blocks does not go with tensor_parallel" in said[3]
-    assert "fp8 does not go with tensor_parallel=2" in said[4]
+    assert "compiled=blocks does not work with tensor_parallel" in said[3]
+    assert "fp8 does not work with tensor_parallel=2" in said[4]
     assert "it is not sharded" in said[5]
-    assert "does not say how devices could share its blocks" in said[6]
+    assert "has no plan for tensor parallelism" in said[6]
 
 
 def test_one_rank_has_nothing_to_shard() -> None:

@@ -53,7 +53,7 @@ def test_a_step_that_fails_under_the_profiler_costs_no_result_of_one_rank(
 
     job: Any = SimpleNamespace(
         clock=SimpleNamespace(steps=3),
-        monitor=SimpleNamespace(alive=lambda phase, done: None),
+        monitor=SimpleNamespace(report_alive=lambda phase, done: None),
         stepper=SimpleNamespace(model=torch.nn.Linear(1, 1), step=step),
         data=SimpleNamespace(train=lambda epoch, first: iter([1, 2])),
         device=SimpleNamespace(is_cpu=True),

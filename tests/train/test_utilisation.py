@@ -74,7 +74,7 @@ def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
     [event] = flops_events(tmp_path)
     assert event["per_item"] == 6.0
     assert event["peak_tflops"] == 0.5
-    assert event["peak_source"] == f"measured: large matrix products in float32, {torch.get_num_threads()} threads"
+    assert event["peak_source"] == f"measured: large matmuls in float32, {torch.get_num_threads()} threads"
     assert ready.clock.phases_ns == before
 
 

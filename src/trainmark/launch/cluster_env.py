@@ -131,11 +131,11 @@ def start_tasks(env: ClusterEnv, topology: Topology, command: Sequence[str]) -> 
 def make_rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, locals_: int) -> ClusterEnv:
     """Of a process that is one rank."""
     if world != topology.devices:
-        raise NotReadyError(f"{topology} asked, {world} ranks joined")
+        raise NotReadyError(f"{topology} requested, {world} ranks joined")
     if not 0 <= rank < world or not 0 <= local < locals_ or locals_ > world:
         raise NotReadyError(f"the launcher contradicts itself: rank {rank} of {world}, {local} of {locals_} here")
     if locals_ != topology.devices_per_node:
-        raise NotReadyError(f"{topology} asked, {locals_} ranks were started on this node")
+        raise NotReadyError(f"{topology} requested, {locals_} ranks were started on this node")
     return ClusterEnv(
         kind=kind,
         launchers=world,
@@ -150,7 +150,9 @@ def make_rank_env(topology: Topology, kind: str, rank: int, world: int, local: i
 def make_node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
     """Of a process that starts all ranks of a node."""
     if not 0 <= node < topology.nodes:
-        raise NotReadyError(f"{topology} asked, and this is node {node}; nodes count from 0 to {topology.nodes - 1}")
+        raise NotReadyError(
+            f"{topology} requested, and this is node {node}; nodes count from 0 to {topology.nodes - 1}"
+        )
     each = topology.devices_per_node
     return ClusterEnv(
         kind=kind, launchers=topology.nodes, launcher=node, first_rank=node * each, ranks=each, local_ranks=each

@@ -205,7 +205,7 @@ def check_compiler(plan: Plan, platform: Platform) -> CheckResult:
         return failed("torch.compile needs a C++ compiler here and neither g++ nor clang++ is found; install one")
     if platform.open(0).emulates(Precision.parse(plan.precision)):
         return failed(
-            f"torch.compile does not go with {plan.precision} here: this CPU emulates it, unseen by torch.compile"
+            f"torch.compile does not work with {plan.precision} here: this CPU emulates it, unseen by torch.compile"
         )
     return ok("torch.compile has what it needs")
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside, synced, renamed, with their hashes in a manifest."""
+"""Atomic checkpoints: written to a temporary folder, synced, renamed, with their hashes in a manifest."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def save_in_pieces(
     ranks: Collectives,
     alive: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The same by all ranks together: each writes the pieces it holds, and rank 0 the state, where those stand without
-    their values. A rank that does not see rank 0's folder sends it what it holds, block by block.
+    """The same by all ranks together: each writes the pieces it holds, rank 0 also the state without their values.
+    A rank that does not see the folder of rank 0 sends its pieces there, block by block.
 
-    Where nobody holds pieces (None), only rank 0 has something to write, and the others need not call.
+    Where no rank holds pieces (None), only rank 0 writes, and the others need not call.
     """
     final = folder / f"{PREFIX}{step:09d}"
     if ranks.rank:
         _write_own(Path(ranks.broadcast(None).decode()), held or [], ranks, step, alive)
         return final
-    for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed here
+    for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed
         shutil.rmtree(left, ignore_errors=True)
     with _explain_write_errors(step, folder):
         with whole_folder(final.absolute()) as part:
@@ -74,7 +74,7 @@ def save_in_pieces(
 def _write_own(
     part: Path, held: list[Piece], ranks: Collectives, step: int, alive: Callable[[], None]
 ) -> dict[str, dict[str, Any]]:
-    """Each rank's pieces in a file of its own; returns what of each the manifest is to say."""
+    """One file of pieces per rank; returns their entries of the manifest."""
     sees = [bool(one) for one in ranks.gather(b"yes" if part.is_dir() else b"")]
     own = pieces.blocks(held)
     if sees[ranks.rank]:
@@ -87,11 +87,11 @@ def _write_own(
     if ranks.rank == 0:
         for other in (rank for rank, seen in enumerate(sees) if not seen):
             written.append(_write_blocks(part, other, iter(partial(ranks.receive, other), b""), alive))
-    told = [one for each in ranks.gather(json.dumps(written).encode()) for one in json.loads(each)]
-    for one in told:
+    entries = [one for each in ranks.gather(json.dumps(written).encode()) for one in json.loads(each)]
+    for one in entries:
         if one["failed"]:
             raise _make_write_error(step, part.parent, one["failed"])
-    return {one["name"]: {"size": one["size"], "sha256": one["sha256"]} for one in told}
+    return {one["name"]: {"size": one["size"], "sha256": one["sha256"]} for one in entries}
 
 
 def _write_blocks(
@@ -110,7 +110,7 @@ def _write_blocks(
             os.fsync(file.fileno())
     except OSError as error:
         failed = error.strerror or str(error)
-        for _ in blocks:  # who still sends must be heard out
+        for _ in blocks:  # a sending rank would block otherwise
             pass
     return {"name": path.name, "size": size, "sha256": digest.hexdigest(), "failed": failed}
 
@@ -131,15 +131,15 @@ def _make_write_error(step: int, folder: Path, reason: str | None) -> WorkloadEr
 def load_newest(folder: Path, *, mapped: bool = False) -> tuple[dict[str, Any], list[str]]:
     """The newest whole checkpoint, and a sentence about each damaged one, which is renamed `.corrupt` and kept.
 
-    What lies in pieces is `Stored`. With `mapped`, what lies in one file is read when it is looked at.
+    Tensors in pieces are `Stored`. With `mapped`, those in one file are read on access.
     """
     path, damaged = _find_newest(folder)
     return _load_state(path, mapped=mapped), damaged
 
 
 def load_newest_on_all_ranks(folder: Path, ranks: Collectives, *, mapped: bool) -> tuple[dict[str, Any], list[str]]:
-    """What rank 0 finds in its folder; if that is nothing, all ranks say so. Where all see it, each reads for itself;
-    else rank 0 reads every tensor and tells it to the others, and all must ask for the same in the same order."""
+    """The newest checkpoint in the folder of rank 0; all ranks raise if there is none. Where all see it, each reads it;
+    else rank 0 reads and broadcasts every tensor, and all ranks must access the same ones in the same order."""
     if ranks.world == 1:
         return load_newest(folder, mapped=mapped)
     found: dict[str, Any] = {}
@@ -166,12 +166,12 @@ def load_newest_on_all_ranks(folder: Path, ranks: Collectives, *, mapped: bool) 
 
 
 def read_step(folder: Path) -> int:
-    """Steps that a whole checkpoint had been trained for."""
+    """The step of a whole checkpoint."""
     return int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"])
 
 
 def find_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's folder; None where it is whole."""
+    """What is wrong with a checkpoint folder; None where it is whole."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.names(path)}}
@@ -184,7 +184,7 @@ def find_damage(path: Path) -> str | None:
 
 
 def _compare_with_manifest(file: Path, manifest: dict[str, Any]) -> str | None:
-    """How a file is not what the manifest says of it."""
+    """How a file differs from its manifest entry; None where it does not."""
     size, where = file.stat().st_size, "" if file.name == STATE else f"{file.name}: "
     reason = None
     if size != manifest["size"]:
@@ -215,7 +215,7 @@ def _find_newest(folder: Path) -> tuple[Path, list[str]]:
 
 
 def measure_size_bytes(path: Path) -> int:
-    """Of all files of a checkpoint."""
+    """The size of all files of a checkpoint."""
     return sum(file.stat().st_size for file in path.iterdir())
 
 
@@ -226,7 +226,7 @@ def _load_state(path: Path, *, mapped: bool) -> dict[str, Any]:
 
 
 def _can_see(path: Path, manifest: str) -> bool:
-    """Whether a rank finds at a path what rank 0 found there: hosts may have disks of their own."""
+    """Whether this rank sees the same checkpoint as rank 0: hosts may have their own disks."""
     try:
         return sha256(path / MANIFEST) == manifest
     except OSError:
@@ -234,21 +234,21 @@ def _can_see(path: Path, manifest: str) -> bool:
 
 
 def _read_through_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
-    """A state whose tensors rank 0 reads when all ranks ask for one."""
+    """A state whose tensors rank 0 reads and broadcasts when all ranks access them."""
     values: dict[str, Tensor | Stored] = {}
     pieces.changed(state, values.__setitem__)
 
-    def told(path: str, value: Any) -> Any:
+    def defer(path: str, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_meta:
             return value
 
         def read(region: pieces.Region) -> Tensor:
-            given = None
+            data = None
             if ranks.rank == 0:
-                given = bytes(pieces.in_bytes(values[path][pieces.everything(value.shape)]))
-            heard = torch.frombuffer(bytearray(ranks.broadcast(given)), dtype=value.dtype)
-            return heard.view(value.shape)[region].clone()
+                data = bytes(pieces.in_bytes(values[path][pieces.everything(value.shape)]))
+            whole = torch.frombuffer(bytearray(ranks.broadcast(data)), dtype=value.dtype)
+            return whole.view(value.shape)[region].clone()
 
         return Stored(value.shape, value.dtype, read)
 
-    return pieces.changed(bare, told)
+    return pieces.changed(bare, defer)

@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 
 BROADCAST_BYTES = 64 << 20
-"""Sent at a time, so that no limit of a transport on one message is met."""
+"""Per message, below the limit of any transport."""
 
 
 class Collectives(Protocol):
@@ -17,16 +17,16 @@ class Collectives(Protocol):
     world: int
 
     def reduce_max(self, *values: float) -> list[float]:
-        """Of each value the largest any rank gave; all ranks must call together."""
+        """The maximum of each value over ranks; all ranks must call together."""
 
     def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         """Sums over ranks, by name; all ranks must call together."""
 
     def broadcast(self, data: bytes | None) -> bytes:
-        """What rank 0 gives, on every rank; the others give None. All ranks must call together."""
+        """The data of rank 0 on every rank; the others pass None. All ranks must call together."""
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What every rank gives, by rank, on all of them. All ranks must call together."""
+        """The data of every rank, in rank order, on all ranks. All ranks must call together."""
 
     def send(self, data: bytes | memoryview) -> None:
         """To rank 0, which must `receive` it meanwhile."""
@@ -36,7 +36,7 @@ class Collectives(Protocol):
     def barrier(self) -> None: ...
 
     def leave(self) -> None:
-        """Ends the world in good order; nothing may be asked of it afterwards."""
+        """Destroys the process group; no other call may follow."""
 
 
 class SingleRank:
@@ -58,10 +58,10 @@ class SingleRank:
         return [data]
 
     def send(self, data: bytes | memoryview) -> None:
-        raise ValueError("one rank alone has nobody to send to")
+        raise ValueError("a single rank has no peer to send to")
 
     def receive(self, rank: int) -> bytes:
-        raise ValueError("one rank alone has nobody to hear from")
+        raise ValueError("a single rank has no peer to receive from")
 
     def barrier(self) -> None:
         pass
@@ -71,10 +71,10 @@ class SingleRank:
 
 
 class RankGroup:
-    """Ranks joined by torch.distributed; they talk through host memory, so no device waits for it."""
+    """Ranks joined by torch.distributed over gloo, through host memory, so that no device waits."""
 
     def __init__(self, ranks: Sequence[int] | None = None) -> None:
-        """Of all ranks, or of some, who alone then make it, and are numbered in the order in which they are named."""
+        """Of all ranks, or of some; then only they call this, and are numbered in the given order."""
         self._part = ranks is not None
         self._group: Any = distributed.new_group(ranks, backend="gloo", use_local_synchronization=self._part)
         self.rank = distributed.get_rank(self._group)
@@ -134,5 +134,5 @@ class RankGroup:
 
 def _require_data(data: bytes | None) -> bytes:
     if data is None:
-        raise ValueError("rank 0 must give the bytes that the others are to get")
+        raise ValueError("rank 0 must pass the bytes to broadcast")
     return data

@@ -1,4 +1,4 @@
-"""Says what an error means that ended a rank: its exit code, its sentence, and whether another rank is to blame."""
+"""Explains the error that ended a rank: exit code, message, and whether another rank caused it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
 
 LOST_PEER = r"(?i)(connection (was )?(closed|reset|refused)|broken pipe|socket (closed|timeout)|remote process exited)"
-"""What the collectives' libraries say when a rank at the other end is no longer there."""
+"""What libraries of collectives raise when a peer is gone."""
 
 
 class OutOfMemoryError(WorkloadError):
-    """The device has not enough memory for the batch."""
+    """The device does not have enough memory for the batch."""
 
 
 def make_failed_event(rank: int, error: BaseException) -> Failed:
-    """The event that tells it; the traceback, and whatever else torch has to say, is for the log."""
+    """The event of an error; its traceback goes to the log."""
     if isinstance(error, TrainmarkError):
         code, sentence = error.exit_code, str(error)
     elif lacks_processes(error):
         code, sentence = NotReadyError.exit_code, NO_PROCESSES
-    elif said := device_errors.describe_broken_plugin(error):
-        code, sentence = NotReadyError.exit_code, said
-    elif said := device_errors.describe(error):
-        code, sentence = WorkloadError.exit_code, said
+    elif plugin := device_errors.describe_broken_plugin(error):
+        code, sentence = NotReadyError.exit_code, plugin
+    elif device := device_errors.describe(error):
+        code, sentence = WorkloadError.exit_code, device
     elif isinstance(error, KeyboardInterrupt):
         code, sentence = 130, "interrupted before the first step"
     else:
@@ -49,13 +49,13 @@ def make_failed_event(rank: int, error: BaseException) -> Failed:
 
 
 def is_consequence(error: BaseException) -> bool:
-    """True for errors that only say that another rank went away: that one's own error is the one to show."""
+    """True for errors that only say that a peer is gone: its own error is the one to show."""
     return isinstance(error, RuntimeError) and re.search(LOST_PEER, str(error)) is not None
 
 
 @contextmanager
 def explain_out_of_memory(batch: int, device: Device) -> Iterator[None]:
-    """The batch is never changed silently: the user is told which to try."""
+    """The batch is never changed silently: the error suggests one to try."""
     try:
         yield
     except Exception as error:

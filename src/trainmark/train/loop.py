@@ -43,7 +43,7 @@ class Job:
     collectives: Collectives
     save: Callable[[Position], None]
     proof: Proof | None = None
-    """On rank 0: what the steps were really computed in."""
+    """On rank 0: the types that the steps were really computed in."""
 
 
 def train(job: Job, position: Position) -> str:
@@ -69,8 +69,8 @@ def train(job: Job, position: Position) -> str:
 
 
 def train_stretch(job: Job, position: Position) -> int:
-    """Trains to the next pause - the end of the epoch, or a step that is to be evaluated or saved - and returns 0, or
-    stops before and returns the reason."""
+    """Trains to the next pause - the end of the epoch, or a step with an evaluation or checkpoint - and returns 0, or
+    stops earlier and returns the reason."""
     job.stepper.model.train()
     batches = transfers.move_batches(job.data.train(position.epoch, position.step_in_epoch), job.device)
     steps_per_epoch = job.schedule.steps_per_epoch or math.inf
@@ -86,7 +86,7 @@ def train_stretch(job: Job, position: Position) -> int:
             position.step += 1
             position.step_in_epoch += 1
             reason = job.monitor.stop()
-            # where the epoch ends too, its source ends the stretch
+            # at the end of an epoch, the data source ends the stretch
             if reason or (position.step >= pause and position.step_in_epoch != steps_per_epoch):
                 break
         else:
@@ -94,7 +94,7 @@ def train_stretch(job: Job, position: Position) -> int:
                 raise WorkloadError(f"the endless stream of training data ended at step {position.step}")
             position.epoch, position.step_in_epoch, reason = position.epoch + 1, 0, 0
     job.monitor.write_steps()
-    if job.clock.stretch and not job.device.is_cpu:  # whose marks are the host's clock
+    if job.clock.stretch and not job.device.is_cpu:  # where marks are readings of the host clock
         job.events.write(StretchTimed(**job.clock.stretch._asdict()))
     # the last steps of an epoch are seen only now, and a loss that is not finite must not be evaluated
     [bad] = job.collectives.reduce_max(0 if job.monitor.bad_step is None else monitor.NOT_FINITE)
@@ -103,7 +103,7 @@ def train_stretch(job: Job, position: Position) -> int:
 
 @torch.no_grad()
 def evaluate(job: Job, position: Position) -> bool:
-    """Scores all the source gives for it, each sample once over all ranks; says whether the target is reached."""
+    """Scores the evaluation set, each sample once over all ranks; returns whether the target is reached."""
     workload, model = job.workload, job.stepper.bare_model
     precision = choose_evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
@@ -132,7 +132,7 @@ def evaluate(job: Job, position: Position) -> bool:
 
 
 def reduce_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all ranks, by name: a number, or a list where any rank added up a vector; a rank without a sample has 0."""
+    """Sums over all ranks, by name: a number, or a list where any rank has a vector; a rank without a sample has 0."""
     own = {name: torch.as_tensor(value).flatten().tolist() for name, value in sums.items()}
     lengths = {name: len(own[name]) if getattr(value, "ndim", 0) else 0 for name, value in sums.items()}
     lengths = dict(zip(lengths, map(int, collectives.reduce_max(*lengths.values())), strict=True))
@@ -149,8 +149,8 @@ def reduce_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, 
 
 
 def choose_evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
-    """What the model is scored in. Weights that autocast leaves in float32 can be used as they are; narrower ones are
-    scored as they were trained."""
+    """The precision of evaluation: float32 weights under autocast can be used as they are; narrower ones are scored as
+    they were trained."""
     return PRECISIONS["fp32"] if training.autocast and recipe.evaluate_in == "fp32" else training
 
 

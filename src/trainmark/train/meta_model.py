@@ -1,4 +1,4 @@
-"""A plan's model with shapes and no memory behind them, for what must be known before it is trained."""
+"""Builds the model of a plan on the meta device, for what must be known before training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmark.workloads.workload import Workload
 
 RANDOM_INITIALIZERS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
 NORMS = {"norm"}
-"""Of vectors: a sum has the same shape."""
+"""Replaced by a sum, which has the same shape."""
 
 
 def build_model(plan: Plan) -> nn.Module:
@@ -30,12 +30,12 @@ def build_network(workload: Workload, recipe: Recipe) -> nn.Module:
 
 
 def count_weights(network: nn.Module) -> int:
-    """How many numbers are trained."""
+    """The number of parameters."""
     return sum(parameter.numel() for parameter in network.parameters())
 
 
 class _OnlyShapes(TorchFunctionMode):
-    """Without memory there are no numbers to draw or measure, and trying to costs torch the import of its compiler."""
+    """Skips random initialization and norms: on the meta device they do nothing but import the compiler of torch."""
 
     def __torch_function__(
         self,
@@ -45,7 +45,7 @@ class _OnlyShapes(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if getattr(func, "__name__", "") in RANDOM_INITIALIZERS:
-            return args[0] if args else (kwargs or {})["tensor"]  # nn.init's own functions name it
+            return args[0] if args else (kwargs or {})["tensor"]  # nn.init passes it by name
         if getattr(func, "__name__", "") in NORMS and len(args) == 1 and kwargs:
             return torch.sum(args[0], dim=kwargs.get("dim"), keepdim=bool(kwargs.get("keepdim")))
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""What is done for people once the clock has stopped, without risk to the result: FLOPs and peak, and artifacts."""
+"""Work after the clock has stopped, which cannot harm the result: FLOPs, device peak, sample artifacts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_KEPT = 100
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     tflops: float
     others: float | None
-    """The share of the machine that others used meanwhile; None where nobody can say it."""
+    """The share of the machine that other processes used meanwhile; None where unknown."""
 
     @property
     def quiet(self) -> bool:
@@ -58,12 +58,12 @@ class DevicePeak:
 
 
 def measure_peak(device: Device, precision: Precision) -> DevicePeak:
-    """The best of all that was ever measured on this kind of processor, with as many threads and in the same type."""
+    """The best rate ever measured on this CPU model, with the same number of threads and the same type."""
     dtype = choose_matmul_type(device, precision)
     kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
     found = _measure_with_load(lambda: measure_matmul_flops(device, dtype) / 1e12)
     kept = _remember(f"{read_cpu_name()}, {threads} threads, {kind}", found)
-    return choose_peak(kept, f"large matrix products in {kind}, {threads} threads")
+    return choose_peak(kept, f"large matmuls in {kind}, {threads} threads")
 
 
 def choose_peak(measurements: list[Measurement], what: str) -> DevicePeak:
@@ -78,7 +78,7 @@ def choose_peak(measurements: list[Measurement], what: str) -> DevicePeak:
 
 
 def _measure_with_load(measure: Callable[[], float]) -> Measurement:
-    """A figure, and what others used of the machine while it was measured."""
+    """A rate, with the load of other processes while it was measured."""
     before, own_before_s = _read_ticks(), time.process_time()
     tflops = measure()
     after, own_s = _read_ticks(), time.process_time() - own_before_s
@@ -95,7 +95,7 @@ def _read_ticks() -> proc.CpuTicks | None:
 
 
 def _remember(key: str, new: Measurement, file: Path | None = None) -> list[Measurement]:
-    """The new one with those of earlier runs; a file that cannot be read or written costs nothing but its memory."""
+    """The new measurement after those of earlier runs; an unreadable or unwritable file is ignored."""
     file = file or cache_folder() / FILE
     every: dict[str, list[Measurement]] = {}
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -109,12 +109,11 @@ def _remember(key: str, new: Measurement, file: Path | None = None) -> list[Meas
 
 
 SAMPLE = "sample"
-"""What its files are called."""
+"""The stem of its file names."""
 
 
 def write_flops(job: Job, ended: str) -> None:
-    """Rank 0 writes down what its speed is to be held to: the FLOPs of an item, and what its device could reach at
-    most. No phase holds that time, and no memory figure it."""
+    """Rank 0 writes the FLOPs per item and the peak of its device; outside all phases and memory figures."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or job.collectives.rank != 0:
         return
     job.monitor.report_alive("sample", 0)
@@ -138,7 +137,7 @@ def write_flops(job: Job, ended: str) -> None:
 
 
 def write_exchange(job: Job) -> None:
-    """Rank 0 writes down what a step exchanged, in how many messages, and what there was to hide it behind."""
+    """Rank 0 writes what a step exchanged, in how many messages, and the backward pass that may hide it."""
     parallel = job.stepper.parallel
     if job.collectives.rank or parallel.exchanged is None:
         return
@@ -149,14 +148,14 @@ def write_exchange(job: Job) -> None:
 
 
 def write_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
-    """Rank 0 has its network show what it learnt while the others wait, so that all end together; what it shows lies in
-    the run's folder. Where no rank can compute alone, the others go along, and what they make is thrown away."""
+    """Rank 0 writes a sample of its network into the run folder while the others wait. Where no rank can compute alone,
+    all ranks make one, and only that of rank 0 is kept."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or not job.recipe.leave_sample:
         return
     job.monitor.report_alive("sample", 0)
     if job.collectives.rank and job.stepper.parallel.together:
-        with tempfile.TemporaryDirectory() as aside, _interrupt_on_signals():
-            _make_sample(job, Path(aside), data)
+        with tempfile.TemporaryDirectory() as scratch, _interrupt_on_signals():
+            _make_sample(job, Path(scratch), data)
     if job.collectives.rank == 0:
         try:
             with _interrupt_on_signals():
@@ -169,7 +168,7 @@ def write_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
 
 
 def find_peak(device: Device, precision: Precision) -> DevicePeak:
-    """Of one device in a precision, with where the figure is from, or why there is none."""
+    """The peak of one device in a precision, with its source, or why there is none."""
     if device.is_cpu:
         return measure_peak(device, precision)
     sheet = device.platform.file.peak(device.name())
@@ -203,7 +202,7 @@ def _describe_error(error: BaseException) -> str:
 
 @contextmanager
 def _interrupt_on_signals() -> Iterator[None]:
-    """A signal ends what is done for people, so that the finished result is flushed before anyone loses patience."""
+    """A signal interrupts this optional work, so that the finished result is flushed at once."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

@@ -1,4 +1,4 @@
-"""Opens the network a run trained, has its workload show what it learnt, and writes that down with what made it."""
+"""Loads the network of a run, makes a sample with it, and writes the sample with its provenance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUFFIXES = {"sound": ".wav", "image": ".png", "text": ".txt"}
 
 
 class Origin(NamedTuple):
-    """Where a network lies: in a run's folder, or in a file of weights."""
+    """Where a network is stored: a run folder, or a file of weights."""
 
     path: Path
     run_id: str = ""
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
     @property
     def plan(self) -> Plan | None:
-        """What the run was told; None where there are only weights."""
+        """The plan of the run; None where there are only weights."""
         for folder in (self.path, *self.path.parents[:3]):  # state.pt, its checkpoint, all of them, the run
             if (folder / "plan.json").is_file():
                 try:
@@ -54,7 +54,7 @@ class Origin(NamedTuple):
         return None
 
     def facts(self) -> WorkloadFacts | None:
-        """Of what was trained, without torch where it is one of ours; None where there are only weights."""
+        """The workload's facts, without importing torch for built-in ones; None where there are only weights."""
         plan = self.plan
         if plan is None:
             return None
@@ -62,7 +62,7 @@ class Origin(NamedTuple):
 
 
 def check_can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
-    """What a run's network can show, before anything heavy is opened; None where only weights are given."""
+    """What the network of a run can show, before anything heavy is loaded; None where only weights are given."""
     facts = source.facts()
     if facts is not None and facts.shows is None:
         able = ", ".join(known.name for known in workloads.all_facts() if known.shows)
@@ -73,19 +73,19 @@ def check_can_show(source: Origin, word: str, *, score: bool = False) -> ShowFac
 
 
 def check_input(given: str, shows: ShowFacts | None) -> None:
-    """Refuses a path that leads nowhere, where the network takes a file."""
+    """Refuses a missing file, where the network takes one."""
     if shows and shows.takes != "text" and not Path(given).is_file():
         raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
 
 
 class SamplePaths:
-    """Where samples go, and that nothing is overwritten there."""
+    """Chooses where samples are written, and never overwrites a file unless forced."""
 
     def __init__(self, out: Path | None, *, own: Path | None, shows: ShowFacts | None, force: bool) -> None:
         self._out, self._own, self._shows, self._force = out, own, shows, force
 
     def choose(self, count: int, *, numbered: bool) -> list[Path]:
-        """The name of each sample, without an ending; refused now rather than when it was made."""
+        """The path of each sample without a suffix; raises before any sample is made."""
         folder = self._folder(numbered=numbered)
         if folder is not None:
             taken = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
@@ -101,10 +101,10 @@ class SamplePaths:
 
     def check(self, path: Path) -> None:
         if not self._force and os.path.lexists(path):
-            raise UsageError(f"{path} is there already and nothing is overwritten; choose another name, or --force")
+            raise UsageError(f"{path} exists and is not overwritten; choose another name, or --force")
 
     def _folder(self, *, numbered: bool) -> Path | None:
-        """Where samples are numbered: in the store, or where several are asked for."""
+        """The folder of numbered samples: in the store, or where several are requested; else None."""
         if self._out is None and self._own is not None:
             self._own.mkdir(parents=True, exist_ok=True)
             return self._own
@@ -133,10 +133,10 @@ class SamplePaths:
 
 
 def load_trained(source: Origin, device: Device) -> Trained:
-    """The network of a run, or in a file of weights, on a device, in evaluation mode and in single precision."""
+    """The network of a run or of a file of weights on a device, in evaluation mode and float32."""
     plan = source.plan
     if not source.path.exists():
-        raise NotReadyError(f"{source.path} is not there; give a run, the folder of one, or a file of weights")
+        raise NotReadyError(f"{source.path} does not exist; give a run, the folder of one, or a file of weights")
     file, step = _find_weights(source.path, plan)
     found = weights.read_weights(file)
     if plan is None:
@@ -168,13 +168,13 @@ def load_trained(source: Origin, device: Device) -> Trained:
 
 
 def find_data_folder(plan: Plan | None) -> Path | None:
-    """Where examples can be taken from."""
+    """The data folder of a plan, if it exists here."""
     folder = Path(plan.data.folder) if plan and plan.data.folder else None
     return folder if folder and folder.is_dir() else None
 
 
 def _name_files(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
-    """Where each part goes, all by the name of `place`; a second of a kind has its number behind it."""
+    """The file of each part, named after `place`; a second one of a kind is numbered."""
     found: list[tuple[Part, Path]] = []
     for part in sample.parts:
         kind = "sound" if isinstance(part, SoundPart) else "text" if isinstance(part, TextPart) else "image"
@@ -185,7 +185,7 @@ def _name_files(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
 
 
 def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
-    """Each part as a file of its own; sound at one level, whatever the network."""
+    """Writes one file per part; all sound at the same level."""
     left = []
     for part, path in _name_files(sample, place):
         if isinstance(part, SoundPart):
@@ -204,7 +204,7 @@ def write_sample(
     wanted = trained.recipe.score_clips if asked.score is None else asked.score
     speech = features.load("scoring.sample_scorer") if wanted else None
     scorer = speech.installed() if speech else None
-    if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made that nobody would hear
+    if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made only to be scored
         asked = replace(asked, score=False)
     began = time.perf_counter()
     sample: Sample = trained.workload.sample(trained, asked)
@@ -233,7 +233,7 @@ def write_sample(
 
 
 def _find_weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
-    """The file meant by a path and its step: itself, the state in a checkpoint, or in the newest whole one of a run."""
+    """The file of weights at a path and its step: the file itself, a checkpoint, or the newest whole one of a run."""
     if path.is_file():
         if path.name != "state.pt" or not (path.parent / "manifest.json").is_file():
             return path, None
@@ -248,12 +248,12 @@ def _find_weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
     if damaged:
         raise NotReadyError(damaged)
     kept = plan.recipe.get("checkpoint_every") if plan else None
-    remedy = f"--set checkpoint_every=end keeps them (this run said {kept})" if kept else "give a run that kept them"
+    remedy = f"--set checkpoint_every=end keeps them (this run has {kept})" if kept else "give a run that kept them"
     raise NotReadyError(f"{path} holds no weights; {remedy}")
 
 
 def _find_fitting_workload(found: dict[str, torch.Tensor], file: Path) -> Workload:
-    """The workload whose reference network a file holds."""
+    """The workload whose reference network fits the weights of a file."""
     for name in workloads.names():
         workload = workloads.load(name)
         with torch.device("meta"):

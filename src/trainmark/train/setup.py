@@ -1,4 +1,4 @@
-"""Opens everything a plan names - data, device, process group, model - and hands the loop a job that is ready."""
+"""Opens everything that a plan names - data, device, process group, model - as a job for the loop."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ VARIABLES = (
     "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-"""Settings known to change speed, beside those the platform file names. Any other variable may hold a
-secret and is not looked at."""
+"""Variables known to change speed, beside those of the platform file. Any other may hold a secret and is not read."""
 
 MODEL_FILE = Path("/sys/class/dmi/id/product_name")
 
@@ -66,7 +65,7 @@ def collect_environment(device: Device, *, emulated_precision: bool) -> Environm
     return EnvironmentSeen(
         trainmark=trainmark.__version__,
         python=host_platform.python_version(),
-        torch=str(torch.__version__),  # a kind of text of its own, which only looks like one
+        torch=str(torch.__version__),  # a subclass of str
         numpy=numpy.__version__,
         os=f"{host_platform.system()} {host_platform.release()}",
         distribution=_read_distribution(),
@@ -110,7 +109,7 @@ def _read_distribution() -> str:
 
 
 def detect_container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
-    """By the marks that runtimes leave inside; their versions are known only outside."""
+    """The container runtime, by the files it leaves inside."""
     if "KUBERNETES_SERVICE_HOST" in variables:
         return "kubernetes"
     marks = {"docker": ".dockerenv", "podman": "run/.containerenv"}
@@ -118,7 +117,7 @@ def detect_container(root: Path = Path("/"), variables: Mapping[str, str] = os.e
 
 
 def _read_machine_model() -> str:
-    """As the firmware says it; a virtual machine says so."""
+    """The product name in the firmware, also of a virtual machine."""
     try:
         return MODEL_FILE.read_text(encoding="utf-8", errors="replace").strip()[:80]
     except OSError:
@@ -126,19 +125,19 @@ def _read_machine_model() -> str:
 
 
 LINK_BUDGET_S = 1.0
-"""What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
+"""What a run may spend on measuring its links; `trainmark doctor --topology` measures longer."""
 
 
 def build_job(
     plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int, compare: bool = True
 ) -> tuple[loop.Job, Position]:
-    """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
+    """The job of one rank and its start: the first step, or that of a checkpoint."""
     if ranks.world != Topology.parse(plan.topology).devices:
-        raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
+        raise NotReadyError(f"{plan.topology} requested, {ranks.world} ranks joined")
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
-    # the data's helper processes are forked before any device is open or any thread has started
+    # data workers are forked before any device is open or any thread has started
     tensor = recipe.tensor_parallel
     share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks, tensor=tensor)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
@@ -150,7 +149,7 @@ def build_job(
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     collectives = join_ranks(device, ranks)
-    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model needs the memory
+    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model takes the memory
     levels = link_levels.probe(device, collectives, ranks.local_ranks, links)
     if links and ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))
@@ -213,7 +212,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
     if device.is_cpu:
         torch.set_num_threads(cores.threads(ranks.local_ranks))
     elif device.is_stand_in:
-        torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
+        torch.set_num_threads(1)  # threads would sleep between launches, and waking them takes longer than the work
     device.set_precision(Precision.parse(plan.precision))
     return device
 
@@ -229,7 +228,7 @@ def join_ranks(device: Device, ranks: Ranks) -> Collectives:
 
 
 def load_initial_weights(plan: Plan) -> dict[str, Tensor] | None:
-    """The weights a plan begins with, if they are still what was planned with; a resumed run has its own."""
+    """The initial weights of a plan, if unchanged since planning; a resumed run has its own."""
     if plan.init_from is None or plan.resume_from is not None:
         return None
     path = Path(plan.init_from)
@@ -250,7 +249,7 @@ def build_stepper(
     *,
     local_ranks: int = 1,
 ) -> Stepper:
-    """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
+    """The model with its optimizer; all ranks initialize the same weights from the seed, or load the same file."""
     torch.manual_seed(recipe.seed)
     if recipe.parallel != "ddp" and world > 1:
         return build_sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
@@ -263,8 +262,8 @@ def build_stepper(
     if recipe.batch_norm == "all-devices" and world > 1:
         if recipe.accumulate > 1:
             raise UsageError(
-                f"batch_norm=all-devices does not go with accumulate={recipe.accumulate}: ranks may cut a short batch "
-                "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
+                f"batch_norm=all-devices does not work with accumulate={recipe.accumulate}: ranks may split a short "
+                "batch into different numbers of micro-batches and deadlock; set one of them to its default"
             )
         model = convert_batch_norms(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
     compiled = recipe.compiled
@@ -281,12 +280,12 @@ def build_sharded_stepper(
     clock: Clock | None,
     local_ranks: int,
 ) -> Stepper:
-    """The same, of which no rank ever holds all: shapes come first, then each rank's part of the weights."""
+    """The same where no rank ever holds all weights: built on the meta device, then each rank fills its shards."""
     from trainmark.train.sharded import ShardedParallel, copy_into
 
     if recipe.average_decay:
         raise UsageError(
-            f"average_decay={recipe.average_decay:g} does not go with parallel={recipe.parallel}: no rank holds all "
+            f"average_decay={recipe.average_decay:g} does not work with parallel={recipe.parallel}: no rank holds all "
             "weights to average; set one of them to its default"
         )
     with torch.device("meta"):
@@ -295,7 +294,7 @@ def build_sharded_stepper(
         weights.check_fit(model, initial, "the file of --init-from")
     elif not isinstance(model, DrawnInParts):
         raise UsageError(
-            f"{workload.name} cannot draw its weights part by part, so it is not sharded; leave out parallel"
+            f"{workload.name} cannot initialize its weights in shards, so it is not sharded; leave out parallel"
         )
 
     def fill(empty: Any) -> None:
@@ -336,7 +335,7 @@ def _make_stepper(
 
 
 def find_start(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
-    """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
+    """The position at which this worker begins. A run with checkpoints was restarted, and continues from them."""
     [restarted] = collectives.reduce_max(collectives.rank == 0 and bool(weights.checkpoints(own)))
     if restarted:
         return resume_from_checkpoint(str(own), stepper, events, collectives)
@@ -350,7 +349,7 @@ def find_start(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, col
 def resume_from_checkpoint(
     checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives
 ) -> Position:
-    """Loads the newest whole checkpoint and says where it stood."""
+    """Loads the newest whole checkpoint and returns its position."""
     began_ns = time.perf_counter_ns()
     sharded = stepper.parallel.together
     state, damaged = checkpoint.load_newest_on_all_ranks(Path(checkpoints), collectives, mapped=sharded)

@@ -1,4 +1,4 @@
-"""One rank of a run: reads the plan, opens data and device, trains, and writes down what happened."""
+"""One rank of a run: reads the plan, opens data and device, trains, and writes events."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-u
 Task = Callable[[Plan, Path, Ranks, EventWriter], None]
 
 FIRST_LINE_NS = time.perf_counter_ns()
-"""Where start-up ends and the worker's own work begins: before torch is imported, which counts as init."""
+"""The end of start-up: before torch is imported, which counts as init."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
-    parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
-    parser.add_argument("task", help="what to do by it: one of ours, or a feature's")
-    parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
+    parser.add_argument("plan", type=Path, help="the plan on this machine")
+    parser.add_argument("task", help="the task: train, trial, probe, pairs, or one of a feature")
+    parser.add_argument("--rounds", type=int, help="with pairs: how many rounds to measure")
     end_with_parent(int(os.environ.get(PARENT, "0")) or None)
     args = parser.parse_args()
     folder: Path = args.folder
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
-    """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
+    """Runs a task; an error goes to the event file as a message, and to the log as a traceback."""
     log = EventWriter(folder / f"rank{ranks.rank}.jsonl")
     log.write(
         events.Begin(
@@ -78,12 +78,12 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
         try:
             log.write(failed)
         except TrainmarkError:
-            print("the event file could not take the failure", file=sys.stderr)
+            print("the failure could not be written to the event file", file=sys.stderr)
         return failed.exit_code
 
 
 def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
-    """Trains as the plan says; unless told otherwise, a step on the device is compared with the CPU first."""
+    """Trains a plan; unless `compare` is false, a step on the device is compared with the CPU first."""
     from trainmark.train import loop, monitor, post_training, sampling, setup, step_profile
 
     job, position = setup.build_job(
@@ -99,7 +99,7 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
         )
     )
     gc.collect()
-    gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
+    gc.freeze()  # objects that live for the whole run are left out of every collection
     job.clock.charge("init")
     with closing(job.data):
         try:
@@ -127,7 +127,7 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
 
 
 def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
-    """Only joins the other ranks and measures the links to them."""
+    """Joins the other ranks and measures the links, without training."""
     from trainmark.train import link_probe, setup
 
     device = setup.open_device(plan, ranks)
@@ -140,7 +140,7 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
 
 
 def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int | None = None) -> None:
-    """Only joins the other ranks and measures so many rounds of pairs of nodes."""
+    """Joins the other ranks and measures so many rounds of pairs of nodes, without training."""
     from trainmark.train import link_pairs
 
     link_pairs.run_rank(plan, ranks, log, count=count)
@@ -152,11 +152,11 @@ TASKS: dict[str, Task] = {
     "probe": probe_links,
     "pairs": probe_pairs,
 }
-"""A trial is a try of a batch, which compares nothing with the CPU first."""
+"""A trial of a batch size compares nothing with the CPU first."""
 
 
 def find_task(name: str) -> Task:
-    """What a rank is to do: train, probe, or what a feature offers by that name."""
+    """A task by name: one of TASKS, or one of a feature."""
     if name in TASKS:
         return TASKS[name]
     from trainmark import features
@@ -166,16 +166,16 @@ def find_task(name: str) -> Task:
 
 
 def _measure_startup_ns() -> int:
-    """Time since the launcher started this worker; the monotonic clock is one for all processes of a host."""
+    """Time since the launcher started this worker; all processes of a host share the monotonic clock."""
     launched = os.environ.get(LAUNCHED)
     return max(0, FIRST_LINE_NS - int(launched)) if launched else 0
 
 
-def _handle_signals(watch: Monitor, interrupted: int, terminated: int) -> None:
-    """The first signal lets the running step finish; the launcher decides about a second one."""
+def _handle_signals(monitor: Monitor, interrupted: int, terminated: int) -> None:
+    """The first signal lets the running step finish; the launcher handles a second one."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        watch.stop_request = interrupted if number == signal.SIGINT else terminated
+        monitor.stop_request = interrupted if number == signal.SIGINT else terminated
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)

@@ -34,9 +34,9 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
     nodes, node = (read_number(environ, name, "PET_") for name in ("PET_NNODES", "PET_NODE_RANK"))
     each = environ.get("PET_NPROC_PER_NODE", str(topology.devices_per_node))
     if each.isdigit() and (nodes, int(each)) != (topology.nodes, topology.devices_per_node):
-        raise NotReadyError(f"{topology} asked, the job has {nodes} nodes with {each} processes each")
+        raise NotReadyError(f"{topology} requested, the job has {nodes} nodes with {each} processes each")
     if nodes != topology.nodes:
-        raise NotReadyError(f"{topology} asked, the job has {nodes} nodes")
+        raise NotReadyError(f"{topology} requested, the job has {nodes} nodes")
     env = make_node_env(topology, "kubernetes", node)
     if env.launchers == 1:
         return env

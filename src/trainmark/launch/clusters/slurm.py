@@ -57,7 +57,7 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
             make_rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port
         )
     raise NotReadyError(
-        f"{topology} asked, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
+        f"{topology} requested, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
     )
 
 
