@@ -154,7 +154,7 @@ def test_a_missing_plugin_is_named(tmp_path: Path) -> None:
 def test_devices_that_are_not_here_are_counted_as_none() -> None:
     platform = Platform(files.load("nvidia"))
     assert platform.device_count == 0
-    with pytest.raises(NotReadyError, match="platform nvidia has 0 cuda devices here, device 0 was asked for"):
+    with pytest.raises(NotReadyError, match="platform nvidia has 0 cuda devices here, device 0 was requested"):
         platform.open(0)
     assert detect() == "cpu"
 
@@ -217,8 +217,8 @@ def test_a_driver_that_does_not_say_its_version_has_none(driver: str, tmp_path: 
 @pytest.mark.parametrize(
     ("key", "sentence"),
     [
-        ("driver = { argv = [] }", "driver needs a program, and a pattern with a group in it"),
-        ("driver = { argv = ['x'], pattern = 'Version' }", "a pattern with a group in it"),
+        ("driver = { argv = [] }", "driver needs a program, and a pattern with a group"),
+        ("driver = { argv = ['x'], pattern = 'Version' }", "a pattern with a group"),
         ("out_of_memory = '('", "out_of_memory '(' is not a regular expression"),
         ("speed_variables = ['A=1']", "speed_variables must be a list"),
     ],

@@ -92,7 +92,7 @@ def test_layers_that_fit_are_taken_over_with_their_weights_and_the_head_stays() 
 
 def test_a_network_without_such_layers_is_refused_in_a_sentence() -> None:
     model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.Linear(16, 24), nn.Linear(24, 16), nn.Linear(16, 16))
-    with pytest.raises(UsageError, match=r"fp8 has nothing to compute in this network: .* multiples of 16; take bf16"):
+    with pytest.raises(UsageError, match=r"fp8 has nothing to compute in this network: .* multiples of 16; use bf16"):
         replace_linears(model[:3])
     with pytest.raises(UsageError, match="nothing to compute"):
         replace_linears(model)

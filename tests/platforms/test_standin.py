@@ -179,7 +179,7 @@ def test_a_device_may_differ_from_the_others(tmp_path: Path, monkeypatch: pytest
     platform = scripted(script, tmp_path, monkeypatch)
     assert platform.device_count == 3
     assert [platform.open(index).memory_capacity_bytes() for index in range(3)] == [8 << 30, 16 << 20, 8 << 30]
-    with pytest.raises(NotReadyError, match="platform standin has 3 standin devices here, device 3 was asked for"):
+    with pytest.raises(NotReadyError, match="platform standin has 3 standin devices here, device 3 was requested"):
         platform.open(3)
     readings = sensors.open_reader(platform.file).read()
     assert [reading.power_w for reading in readings if reading.device != 1] == [90, 90]
@@ -295,7 +295,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest
 def test_a_users_own_file_cannot_name_code(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((Path(files.__file__).parent / "standin.toml").read_text(encoding="utf-8"), encoding="utf-8")
-    with pytest.raises(UsageError, match="python is for trainmark's own files; a file of yours cannot bring any"):
+    with pytest.raises(UsageError, match="python is only for built-in platform files"):
         files.load(str(path))
 
 

@@ -22,7 +22,7 @@ def test_one_rank_alone_hears_itself() -> None:
     alone = SingleRank()
     assert [alone.broadcast(message) for message in MESSAGES] == list(MESSAGES)
     assert alone.reduce_max(1, 2) == [1, 2]
-    with pytest.raises(ValueError, match="rank 0 must give the bytes"):
+    with pytest.raises(ValueError, match="rank 0 must pass the bytes"):
         alone.broadcast(None)
 
 

@@ -28,7 +28,7 @@ def test_the_average_forgets_the_first_weights_soon_and_then_keeps_to_its_decay(
     kept = WeightAverage([("w", weight)], decay=0.5)
     for step in range(20):
         weight.fill_(step + 1)
-        kept.follow()
+        kept.update()
         decay = min(0.5, (1 + step) / (10 + step))
         average = decay * average + (1 - decay) * (step + 1)
         assert kept.state()["average"]["w"].item() == pytest.approx(average, rel=1e-6)

@@ -1,7 +1,7 @@
-"""Narrow arithmetic on a CPU that has no instructions for it: products in float32, rounded where hardware would round.
+"""Emulates bfloat16 and float16 on a CPU without instructions for them: float32 matmuls, rounded where hardware would.
 
-Multiplying bfloat16 or float16 numbers and adding up in float32 is what units with such instructions do. Without them
-torch falls back to loops ten times slower than its float32 kernels; this takes the float32 kernels instead.
+Hardware multiplies narrow numbers and accumulates in float32. Without it, torch falls back to loops ten times slower
+than its float32 kernels; this uses the float32 kernels instead.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MATMULS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-"""Gives its sums in float32 whatever it is given, and its gradient wants them so."""
+"""Its log-sum-exp is float32 for every input type, and its backward pass expects that."""
 
 
 class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, products of narrow tensors are computed in float32 and rounded once to the narrow type."""
+    """Inside, matmuls of narrow tensors are computed in float32 and rounded once to the narrow type."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -44,10 +44,10 @@ class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, factors of float32 are rounded before they are multiplied, as units for narrower numbers do unasked."""
+    """Inside, float32 operands of matmuls are rounded first, as some hardware does without being asked."""
 
     def __init__(self, type_: str) -> None:
-        """`type_` is torch's name of a type, or `tf32`."""
+        """`type_` is the name of a torch type, or `tf32`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._round = _ROUND[type_]
 
@@ -57,7 +57,7 @@ class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return operation(*self.round_operands(operation, args), **(kwargs or {}))
 
     def round_operands(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """An operation's arguments; the same ones where it multiplies nothing."""
+        """The arguments of an operation, unchanged where it is no matmul."""
         if operation not in MATMULS and operation is not _ATTENTION:
             return args
         return tuple(
@@ -67,7 +67,7 @@ class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """To the ten bits behind the point that TF32 has, half way to even."""
+    """To the 10-bit mantissa of TF32, ties to even."""
     bits = tensor.contiguous().view(torch.int32)
     even = (bits >> 13) & 1
     return ((bits + 0xFFF + even) & ~0x1FFF).view(torch.float32).view_as(tensor)

@@ -1,4 +1,4 @@
-"""Reads the machine itself as the device a CPU run trains on: memory, load, and what the kernel's files say."""
+"""Reads the sensors of the host, the device of a CPU run: memory, load, and files of the kernel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trainmark.platforms.reading import Reader, Reading, find_missing
 
 SYSTEM = Path("/sys")
 TEMPERATURE_DRIVERS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
-"""Drivers of the kernel that know how warm the processor is."""
+"""Kernel drivers of processor temperatures."""
 _MAX_CORES_READ = 4
 
 
 class Counter:
-    """An energy file of the kernel's, in joules, going on where the file itself begins again at zero."""
+    """An energy counter of the kernel in joules, corrected for wrap-around."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "energy_uj"
@@ -25,28 +25,28 @@ class Counter:
 
     def read_joules(self) -> float:
         now_uj = int(self._file.read_text())
-        gone_uj = now_uj - self._last_uj
-        if gone_uj < 0:
+        used_uj = now_uj - self._last_uj
+        if used_uj < 0:
             if not self._range_uj:
                 raise OSError("the energy counter went back and its range is not known")
-            gone_uj += int(self._range_uj) + 1
+            used_uj += int(self._range_uj) + 1
         self._last_uj = now_uj
-        self._sum_uj += gone_uj
+        self._sum_uj += used_uj
         return self._sum_uj / 1e6
 
 
 class HostReader(Reader):
-    """One device: the machine. Its power is that of all its processors, whoever uses them."""
+    """One device: the machine. Its power is that of all processors, whoever uses them."""
 
     def __init__(self, powercap: Path, system: Path = SYSTEM) -> None:
         super().__init__("it was not read yet")
         self._reasons: dict[str, str] = {}
         self._counters = self._open_counters(powercap)
         cpus = system / "devices" / "system" / "cpu"
-        self._heat = [
-            heat
+        self._temperatures = [
+            file
             for name in sorted((system / "class" / "hwmon").glob("hwmon*/name"))
-            if _read_text(name) in TEMPERATURE_DRIVERS and (heat := name.parent / "temp1_input").exists()
+            if _read_text(name) in TEMPERATURE_DRIVERS and (file := name.parent / "temp1_input").exists()
         ]
         cores = sorted(cpus.glob("cpu[0-9]*"), key=lambda path: int(path.name[3:]))
         clocks = [file for core in cores if (file := core / "cpufreq" / "scaling_cur_freq").exists()]
@@ -57,7 +57,7 @@ class HostReader(Reader):
         self._throttled_before = self._read_throttle_count()
         self._memory_errors = sorted((system / "devices" / "system" / "edac" / "mc").glob("mc*/ue_count"))
         for name, files in {
-            "temperature_c": self._heat,
+            "temperature_c": self._temperatures,
             "clock_mhz": self._clocks,
             "throttled": self._throttles,
             "ecc_errors": self._memory_errors,
@@ -76,7 +76,7 @@ class HostReader(Reader):
         throttles = self._read_throttle_count()
         slowed = None if throttles is None else ("thermal",) if throttles > (self._throttled_before or 0) else ()
         self._throttled_before = throttles
-        degrees = _read_all(self._heat)
+        degrees = _read_all(self._temperatures)
         clocks = _read_all(self._clocks)
         errors = _read_all(self._memory_errors)
         reading = Reading(
@@ -96,7 +96,7 @@ class HostReader(Reader):
         return [reading]
 
     def _open_counters(self, powercap: Path) -> list[Counter]:
-        """One counter a processor; parts of processors, and the whole board's, would count the same joules again."""
+        """One counter per package; subdomains and the platform domain would count the same energy twice."""
         found = []
         try:
             folders = sorted(folder for folder in powercap.glob("*:*") if re.fullmatch(r"[a-z]+-rapl:\d+", folder.name))

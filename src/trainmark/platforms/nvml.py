@@ -1,4 +1,4 @@
-"""Reads devices through NVML, by the module pynvml of the package nvidia-ml-py where that is installed."""
+"""Reads devices through NVML, with the module pynvml of nvidia-ml-py if installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THROTTLES: Mapping[int, str] = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Of the reasons NVML gives for a clock below the highest, those that are not a wish of the user or idleness."""
+"""NVML throttle reasons, without idleness and user settings."""
 
 
 def open_nvml() -> NvmlReader | str:
@@ -31,13 +31,13 @@ def open_nvml() -> NvmlReader | str:
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    except Exception as error:  # NVML's own errors, or a module by that name that is another
+    except Exception as error:  # errors of NVML, or another module of that name
         return f"NVML could not be opened: {error}"
     return NvmlReader(nvml, handles)
 
 
 class NvmlReader(Reader):
-    """All devices NVML sees; each value is asked for by itself, as cards differ in what they can say."""
+    """All devices of NVML; each value is queried separately, as devices differ in what they support."""
 
     def __init__(self, nvml: Any, handles: list[Any]) -> None:
         super().__init__("it was not read yet")
@@ -51,7 +51,7 @@ class NvmlReader(Reader):
         return found
 
     def parse_devices(self, words: list[str]) -> list[int] | None:
-        """By number, or by the beginning of a UUID, as the variable allows both."""
+        """By index, or by prefix of a UUID, as CUDA_VISIBLE_DEVICES allows both."""
         if (numbers := super().parse_devices(words)) is not None:
             return numbers
         names = []
@@ -71,7 +71,7 @@ class NvmlReader(Reader):
         def query(names: tuple[str, ...], call: Callable[[], Any]) -> Any:
             try:
                 return call()
-            except Exception as error:  # a driver too old, a card that cannot say, a card that was lost
+            except Exception as error:  # an old driver, an unsupported query, a lost device
                 for name in names:
                     reasons.setdefault(name, f"NVML: {error}")
                 return None

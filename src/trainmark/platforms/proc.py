@@ -1,4 +1,4 @@
-"""What the kernel's files under /proc say of a machine's time and memory. Read often, so read cheaply."""
+"""Reads CPU times and memory from /proc, cheaply, as it is read often."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CpuTicks(NamedTuple):
-    """Of all cores together, since the machine began."""
+    """Of all cores together, since boot."""
 
     busy: int
-    """Those taken by other guests of the host included."""
+    """Including stolen ones."""
     stolen: int
     every: int
 
@@ -24,9 +24,9 @@ class ProcessStat(NamedTuple):
     name: str
     parent: int
     ticks: int
-    """Used by itself."""
+    """Of the process itself."""
     ticks_of_ended: int
-    """Used by the children it has waited for."""
+    """Of the children it has waited for."""
 
 
 def read_cpu_ticks(proc: Path = PROC) -> CpuTicks:
@@ -47,10 +47,10 @@ def list_pids(proc: Path = PROC) -> list[int]:
 
 
 def read_process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
-    """None where there is no such process any more."""
+    """None where the process is gone."""
     try:
         with open(proc / str(pid) / "stat", "rb") as file:  # noqa: PTH123 - called for every process of the machine
-            head, _, tail = file.read().rpartition(b")")  # the name may hold anything, brackets too
+            head, _, tail = file.read().rpartition(b")")  # the name may contain anything, also brackets
         words = tail.split()
         own, ended = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
     except (OSError, ValueError, IndexError):

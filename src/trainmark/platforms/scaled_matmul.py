@@ -1,4 +1,4 @@
-"""Linear layers whose products have factors of eight bits, each tensor scaled to fill what those can hold."""
+"""FP8 linear layers: matmuls of 8-bit operands with one scale per tensor."""
 
 from __future__ import annotations
 
@@ -12,47 +12,46 @@ from trainmark.record.errors import UsageError
 from trainmark.record.precision import E4M3, E5M2
 
 MULTIPLE = 16
-"""What every side of a product must be a multiple of: units for eight bits take so many numbers at once. Rows that are
-missing are added as zeros; layers with other sizes are left as they are."""
+"""Every dimension of an FP8 matmul must be a multiple of this. Rows are padded with zeros; layers of other sizes stay
+as they are."""
 TINY = 2.0**-110
-"""Taken for the largest number of a tensor of zeros."""
+"""Used as the maximum of a tensor of zeros."""
 _FORWARD, _GRADIENT = getattr(torch, E4M3), getattr(torch, E5M2)
 
 
 def replace_linears(model: nn.Module) -> None:
-    """Has the linear layers of a network scale their factors, each where it stands and with the weights it has.
+    """Makes the linear layers of a network FP8, in place and with their weights.
 
-    The last one stays as it is: the head, whose scores need more digits. So do sizes that do not fit, layers with a
-    way of their own, and all that is not a linear layer. UsageError where nothing is left.
+    The last one, the head, stays as it is, as logits need more digits; so do layers of other sizes and subclasses with
+    their own forward. UsageError where nothing is left.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     fitting = [layer for layer in linear[:-1] if type(layer).forward is nn.Linear.forward and _fits(layer)]
     if not fitting:
         raise UsageError(
             "fp8 has nothing to compute in this network: it has no linear layer beside its head whose sizes are "
-            f"multiples of {MULTIPLE}; take bf16"
+            f"multiples of {MULTIPLE}; use bf16"
         )
     for layer in fitting:
         layer.__class__ = ScaledLinear
 
 
 class ScaledLinear(nn.Linear):
-    """Scales input and weights as they are, each time: beside a product with thousands of rows that is little work,
-    and nothing is kept that a step, or another rank's part of the weights, would make old."""
+    """Dynamic scaling of input and weights: cheap beside a matmul with thousands of rows, and without state."""
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
         if not (count := len(rows)):
             return super().forward(x)
-        if lacking := -count % MULTIPLE:
-            rows = F.pad(rows, (0, 0, 0, lacking))
-        product: Tensor = _ScaledMatmul.apply(rows, self.weight)  # type: ignore[no-untyped-call]
-        product = product[:count].view(*x.shape[:-1], self.out_features)
-        return product if self.bias is None else product + self.bias
+        if padding := -count % MULTIPLE:
+            rows = F.pad(rows, (0, 0, 0, padding))
+        output: Tensor = _ScaledMatmul.apply(rows, self.weight)  # type: ignore[no-untyped-call]
+        output = output[:count].view(*x.shape[:-1], self.out_features)
+        return output if self.bias is None else output + self.bias
 
 
 class _ScaledMatmul(torch.autograd.Function):
-    """Rows times weights, and back."""
+    """Rows times transposed weights, forward and backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor) -> Tensor:
@@ -75,9 +74,9 @@ class _ScaledMatmul(torch.autograd.Function):
 
 
 def scale_to_type(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The tensor in eight bits, and what its 1 stands for.
+    """The tensor in an 8-bit type, and its inverse scale.
 
-    Scales are powers of two: multiplying by one rounds nothing, so only the change of type does.
+    Scales are powers of two, so that only the cast rounds.
     """
     largest = tensor.abs().amax().float().clamp(min=TINY)
     scale = torch.exp2(torch.floor(torch.log2(torch.finfo(dtype).max / largest))).to(tensor.dtype)
@@ -87,10 +86,10 @@ def scale_to_type(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def multiply_scaled(
     left: Tensor, left_unit: Tensor, right: Tensor, right_unit: Tensor, result: torch.dtype, *, fast: bool = False
 ) -> Tensor:
-    """The product of two matrices of eight bits.
+    """A matmul of two 8-bit matrices.
 
-    By the operator that every torch since 2.6 has and torch.compile knows; the public name came later. Devices take the
-    left by rows and the right by columns. `fast` lets them add up with fewer digits, as is usual on the way forward.
+    Uses the operator that every torch since 2.6 has and torch.compile supports; the public name is newer. The left
+    operand is row-major, the right column-major. `fast` accumulates with fewer digits, as is usual in the forward pass.
     """
     return torch._scaled_mm(
         left.contiguous(),
@@ -103,7 +102,7 @@ def multiply_scaled(
 
 
 def train_small_layer(device: torch.device) -> None:
-    """One small layer there and back; raises what the device says where it cannot do that."""
+    """Forward and backward pass of a small layer; raises the error of a device that cannot run it."""
     layer = nn.Linear(MULTIPLE, MULTIPLE, device=device, dtype=torch.bfloat16)
     layer.__class__ = ScaledLinear
     rows = torch.ones(MULTIPLE, MULTIPLE, device=device, dtype=torch.bfloat16, requires_grad=True)

@@ -103,7 +103,7 @@ def check(
     except Exception as error:
         if not device.is_out_of_memory(error):
             raise
-        return StepCheck(unavailable="the device is out of memory with the network and two samples")
+        return StepCheck(unavailable="the device has no room for the network and two samples")
     finally:
         gc.collect()  # frees the memory for the run
     return compare(found, wanted, sensitive, precision, samples=train.count)
