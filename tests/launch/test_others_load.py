@@ -49,7 +49,7 @@ def test_a_machine_that_does_not_say_it_is_no_error() -> None:
 def test_the_sentence_before_a_run_is_said_of_a_busy_machine_only() -> None:
     assert preflight.describe_foreign_load(None) is None
     assert preflight.describe_foreign_load(0.05) is None
-    assert str(preflight.describe_foreign_load(0.8)).startswith("others use 80 % of this machine: ")
+    assert str(preflight.describe_foreign_load(0.8)).startswith("other processes use 80 % of this machine: ")
 
 
 def test_the_line_of_a_run_says_it_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,5 +60,5 @@ def test_the_line_of_a_run_says_it_too(capsys: pytest.CaptureFixture[str]) -> No
         log.phase = phase
         line.show([log])
     busy, quiet = capsys.readouterr().err.splitlines()
-    assert "others use 80 % of this machine" in busy
+    assert "other processes use 80 % of this machine" in busy
     assert "others" not in quiet

@@ -86,7 +86,7 @@ def test_a_run_goes_on_with_other_devices_that_share_its_batch(tmp_path: Path) -
     resumed = planning.resume_plan(plan, tmp_path, RunOptions(resume="x", topology="2x4"))
     assert (resumed.topology, resumed.recipe["batch_per_device"]) == ("2x4", 2)
     assert any(deviation.name == "batch_per_device" and deviation.actual == 2 for deviation in resumed.deviations)
-    with pytest.raises(UsageError, match="batch of 16 samples cannot be shared by the 3 devices of 1x3"):
+    with pytest.raises(UsageError, match="batch of 16 samples cannot be split over the 3 devices of 1x3"):
         planning.resume_plan(plan, tmp_path, RunOptions(resume="x", topology="1x3"))
 
 
@@ -99,9 +99,9 @@ def test_devices_that_compute_blocks_together_are_those_of_a_node(tmp_path: Path
     fewer = [planning.resume_plan(four, tmp_path, RunOptions(resume="x", topology=word)) for word in ("8x1", "1x2")]
     assert [resumed.recipe["tensor_parallel"] for resumed in fewer] == [1, 2]
     for refused, why in (
-        (("1x2", "tensor_parallel=4"), "tensor_parallel=4 does not divide the devices a node has, 2 in 1x2"),
-        (("2x1", "tensor_parallel=2"), "does not divide the devices a node has, 1 in 2x1"),
-        (("1x2", "tensor_parallel=2", "parallel=ddp"), "is for a sharded network; add --set parallel=fsdp"),
+        (("1x2", "tensor_parallel=4"), "tensor_parallel=4 does not divide the 2 devices per node of 1x2"),
+        (("2x1", "tensor_parallel=2"), "does not divide the 1 devices per node of 2x1"),
+        (("1x2", "tensor_parallel=2", "parallel=ddp"), "needs a sharded network; add --set parallel=fsdp"),
     ):
         with pytest.raises(UsageError, match=why):
             plan(*refused)

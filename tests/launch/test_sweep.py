@@ -136,7 +136,7 @@ def test_plan_shows_every_topology(capsys: pytest.CaptureFixture[str]) -> None:
         ({"workloads": ("resnet50", "vit")}, "is for one workload"),
         ({"workloads": ()}, "is for one workload"),
         ({"recipe": "fill"}, "needs one batch at every topology"),
-        ({"sweep": ""}, "--sweep was given nothing"),
+        ({"sweep": ""}, "--sweep: empty value"),
     ],
 )
 def test_what_does_not_go_with_a_sweep_is_refused(

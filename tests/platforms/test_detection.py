@@ -268,7 +268,7 @@ def test_a_device_found_by_an_old_torch_is_named_so_that_it_can_be_refused(
 def test_devices_that_cannot_work_together_are_refused_in_the_plan(machine: Machine) -> None:
     machine.has("mps")
     assert planning.make_plan("resnet50", RunOptions(topology="1x1")).platform == "apple"
-    with pytest.raises(UsageError, match=r"1x2 needs devices that work together, which those of platform apple cannot"):
+    with pytest.raises(UsageError, match=r"1x2 needs collectives, which platform apple does not have"):
         planning.make_plan("resnet50", RunOptions(topology="1x2", platform="auto"))
 
 

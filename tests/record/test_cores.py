@@ -52,7 +52,7 @@ def test_far_more_ranks_than_cores_are_refused_and_some_more_are_not() -> None:
     platform = Platform(files.load("cpu"))
     refused = preflight.check_devices(make_plan(platform="cpu", topology="1x64"), platform)
     assert refused.verdict == "failed"
-    assert "asks for 64 ranks on 8 usable cores" in refused.sentence
+    assert "needs 64 ranks on 8 usable cores" in refused.sentence
     assert "try --topology 1x8" in refused.sentence
     assert preflight.check_devices(make_plan(platform="cpu", topology="1x32"), platform).verdict == "ok"
 

@@ -1,4 +1,4 @@
-"""How much of a machine's processors a process and all under it used, and how much everybody did."""
+"""CPU usage of a process with its descendants, and of the whole machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from trainmark.platforms import proc
 
 MAX_SCAN_SHARE = 0.0025
-"""Looking through all processes of a machine may take so much of one core."""
+"""Of one core, for scanning all processes of the machine."""
 MIN_INTERVAL_S = 0.5
 WINDOW_S = 10.0
-"""What others use is told as a mean over so long."""
+"""Foreign load is a mean over so long."""
 
 
 def read_busy_s() -> float | None:
-    """Processor seconds used by everybody since the machine began, those taken by other guests of the host included."""
+    """CPU seconds of all processes since boot, including stolen time."""
     try:
         return proc.read_cpu_ticks().busy / proc.TICKS_PER_S
     except OSError:
@@ -29,7 +29,7 @@ def count_cores() -> int:
 
 
 class ProcessTree:
-    """A process with all its descendants. New ones are found by a look through all processes, as often as is cheap."""
+    """A process with all its descendants. New ones are found by scanning all processes, as often as is cheap."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -37,9 +37,9 @@ class ProcessTree:
         self._next_scan_s = 0.0
 
     def read_used_s(self) -> float | None:
-        """Processor seconds of the tree so far: of those that live, and of those that ended and were waited for.
+        """CPU seconds of the tree so far, of live processes and of ended ones that were waited for.
 
-        Only differences mean something. A new process counts from the look that finds it on, with all it has used.
+        Only differences are meaningful. A new process counts from the scan that finds it, with all it has used.
         """
         now_s = time.monotonic()
         if now_s < self._next_scan_s:
@@ -69,7 +69,7 @@ class ProcessTree:
 
 
 class ForeignLoad:
-    """The share of this machine's cores that goes to others than a process and all under it, while it lives."""
+    """The share of all cores that other processes use."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ForeignLoad:
         self._sample()
 
     def share(self) -> float | None:
-        """Over the last seconds; None where they are too few, or the machine does not say it."""
+        """Over the last seconds; None where they are too few, or unknown."""
         if not self._samples or self._now_s() - self._samples[-1][0] >= MIN_INTERVAL_S:
             self._sample()
         while len(self._samples) > 2 and self._samples[-1][0] - self._samples[1][0] > WINDOW_S:
@@ -100,5 +100,5 @@ class ForeignLoad:
 
 
 def track_foreign_load() -> ForeignLoad:
-    """Of all who are not this process or under it."""
+    """The load of all processes but this one and its descendants."""
     return ForeignLoad(ProcessTree(os.getpid()).read_used_s)

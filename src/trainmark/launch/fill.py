@@ -1,4 +1,4 @@
-"""Finds the largest useful batch of a device by trying: grows until memory or throughput says stop, then halves."""
+"""Searches the largest useful batch of a device: doubles until memory or throughput is exhausted, then bisects."""
 
 from __future__ import annotations
 
@@ -28,23 +28,22 @@ from trainmark.record.rank_log import RankLog
 from trainmark.record.recipe import Limits, from_values, kind_of, to_values
 
 MAX_OF_DEVICE = 0.9
-"""Share of a device's memory a batch may take: evaluation and the exchange of gradients need some too."""
+"""Share of device memory that a batch may take: evaluation and collectives need some too."""
 MAX_OF_HOST = 0.6
-"""Share of the machine's memory that all ranks on a CPU may take together."""
+"""Share of host memory that all ranks on a CPU may take together."""
 TRAIN_S = 4.0
-"""About how long the counted steps of a try are to take."""
+"""About how long the counted steps of a trial take."""
 MIN_STEPS, MAX_STEPS = 2, 20
 POLL_S = 0.05
 
 
 class Trial:
-    """Runs a plan's training for a few steps with other batches: same data, device and arithmetic, one rank."""
+    """Trains a plan for a few steps with another batch: same data, device and arithmetic, one rank."""
 
     def __init__(
         self, plan: Plan, *, memory_bytes: int | None = None, bounds: Bounds | None = None, try_s: float | None = None
     ) -> None:
-        """What is not given is decided by the platform. `memory_bytes` is what a rank may take of the host's memory,
-        and is only held against platforms that compute there."""
+        """Defaults depend on the platform. `memory_bytes` limits the host memory of a rank, on a CPU only."""
         workload = workloads.of_plan(plan)
         self.item = workload.item
         self._plan = plan
@@ -94,14 +93,14 @@ class Trial:
         )
 
     def _watch(self, workers: WorkerProcesses, steps: int) -> bool:
-        """Until the steps are done, or it failed, or its time is over; True where the process has ended by itself."""
+        """Until the steps are done, it failed, or it timed out; True where the process has ended by itself."""
         [log] = workers.ranks
         deadline_s = time.monotonic() + self._try_s
         limited = False
         while time.monotonic() < deadline_s:
             ended = workers.wait(POLL_S)
             workers.read()
-            if log.pid is not None and not limited:  # it has said its first word, and taken no memory yet
+            if log.pid is not None and not limited:  # it has started, and taken no memory yet
                 self._limit_memory(log.pid)
                 limited = True
             if ended or log.failed or _is_done(log, steps):
@@ -109,7 +108,7 @@ class Trial:
         return False
 
     def _limit_memory(self, pid: int) -> None:
-        """A host without room would look for somebody to kill, so the try is refused memory before that."""
+        """Limits the memory of the trial, before the OOM killer of the host strikes."""
         if self._memory_bytes is None or not hasattr(resource, "prlimit"):
             return
         try:
@@ -144,14 +143,14 @@ class Trial:
         return replace(done, unfit=self._explain_memory(log))
 
     def _handle_failure(self, batch: int, exit_code: int, sentence: str) -> Try:
-        """A batch that fails after smaller ones worked is too large; if nothing worked yet, it is not the batch."""
+        """A batch that fails after smaller ones worked is too large; if none worked yet, the batch is not the cause."""
         if self._worked:
             return Try(batch=batch, unfit=sentence)
         kind = exit_code if exit_code in (UsageError.exit_code, NotReadyError.exit_code) else WorkloadError.exit_code
         raise of_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
 
     def _find_max_batch(self, batch: int, steps_per_epoch: int | None) -> int | None:
-        """What all but the last step of an epoch, which may be short, show of the set's size; a stream has none."""
+        """The largest batch that the training set can fill, by its full steps per epoch; None for a stream."""
         if steps_per_epoch is None:
             return None
         micro_batches = int(self._plan.recipe["accumulate"])
@@ -180,14 +179,14 @@ def _compute_host_share(ranks: int) -> int:
 
 
 MIN_GAIN = 0.03
-"""A batch is worth its size if it is faster than all smaller ones by this share."""
+"""A larger batch is useful if it is faster than all smaller ones by this share."""
 CLOSE = 8
-"""The search ends when the batch that fits and the one that does not are an eighth apart."""
+"""The search ends when the largest fitting batch and the smallest other are 1/8 apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """What one batch size did."""
+    """The result of one batch."""
 
     batch: int
     items_per_s: float = 0.0
@@ -196,16 +195,16 @@ class Try:
     unfit: str = ""
     """Why this batch cannot be used; empty where it can."""
     most: int | None = None
-    """A batch the training set can surely fill on all devices."""
+    """The largest batch that the training set can fill on all devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Where a search begins and what it may take."""
+    """The start and the limits of a search."""
 
     start: int
     all_s: float
-    """No further batch is tried after this."""
+    """No further batch is tried after so long."""
     longest_step_s: float = float("inf")
 
 
@@ -214,7 +213,7 @@ class FillResult:
     batch_per_device: int
     reason: str
     curve: tuple[Try, ...]
-    """Every batch that was tried, in the order of their sizes."""
+    """Every batch that was tried, by size."""
     took_s: float = 0.0
 
     def facts(self) -> FillSearch:
@@ -225,16 +224,16 @@ class FillResult:
 
 
 Attempt = Callable[[int, float | None], Try]
-"""Trains a few steps with a batch; also given is how long a step may take, where that can be foreseen."""
+"""Trains a few steps with a batch, given the expected time of a step where known."""
 
 
 def needs_search(plan: Plan, options: RunOptions) -> bool:
-    """True where a plan's batch is still to be found: recipe fill, and no word of the user about it."""
+    """True where the batch of a plan is not known yet: recipe fill without --set batch_per_device."""
     return kind_of(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
 
 
 def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
-    """Parties of one run must agree on the batch before they meet, and a search would find another on each."""
+    """Launchers of one run must agree on the batch before the rendezvous, and each search might find another."""
     for plan in decided:
         if needs_search(plan, options):
             raise UsageError(
@@ -244,7 +243,7 @@ def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
 
 
 def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
-    """Searches on the first device of this machine, with one rank: the batch is a device's own."""
+    """Searches on the first device of this machine, with one rank: the batch is per device."""
     trial = Trial(plan)
     say(f"{plan.workload}: looking for the largest useful batch, for {trial.bounds.all_s:.0f} s at most")
 
@@ -260,14 +259,14 @@ def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None
 
 
 def search(attempt: Attempt, bounds: Bounds, now_s: Callable[[], float] = time.monotonic) -> FillResult:
-    """The smallest of the batches tried that none is faster than by more than 3 %."""
+    """The smallest batch that no other is faster than by more than 3 %."""
     search = _Search(attempt, bounds, now_s)
     fits, unfit = search.find_start()
     reason = ""
     if unfit is None:
         fits, unfit, reason = search.grow(fits)
     if unfit is not None:
-        reason = search.close_in(fits, unfit) or reason
+        reason = search.bisect(fits, unfit) or reason
     return search.choose(reason)
 
 
@@ -287,7 +286,7 @@ class _Search:
         return batch, unfit
 
     def grow(self, batch: int) -> tuple[int, int | None, str]:
-        """Doubles: the largest that fits, the one above it to close in on if one cannot be used, and why it stopped."""
+        """Doubles: the largest batch that fits, the one above it to bisect to if that is unfit, and why it stopped."""
         slow = 0
         while True:
             larger = 2 * batch
@@ -295,13 +294,13 @@ class _Search:
             if unfit := self._explain_skip(larger) or self._try(larger).unfit:
                 return batch, None if slow else larger, f"not {larger}: {unfit}"
             batch = larger
-            # one batch may meet a slow kernel: only two that gain nothing end the search
+            # one batch may hit a slow kernel: only two without a gain end the search
             slow = slow + 1 if self._tries[larger].items_per_s < (1 + MIN_GAIN) * best else 0
             if slow == 2:
                 return batch, None, ""
 
-    def close_in(self, fits: int, unfit: int) -> str:
-        """Halves what lies between a batch that fits and one that does not; returns what stopped the last one."""
+    def bisect(self, fits: int, unfit: int) -> str:
+        """Bisects between a batch that fits and one that does not; returns why the last one did not."""
         reason = self._tries[unfit].unfit if unfit in self._tries else self._explain_skip(unfit)
         while unfit - fits > max(1, fits // CLOSE):
             middle = (fits + unfit) // 2
@@ -333,7 +332,7 @@ class _Search:
         return done
 
     def _explain_skip(self, batch: int) -> str:
-        """Why a batch need not be tried, or nothing."""
+        """Why a batch is not tried; empty where it is."""
         if self._now_s() - self._began_s > self._bounds.all_s:
             return f"the {self._bounds.all_s:.0f} s for the search were over"
         most = max((done.most for done in self._fitting if done.most is not None), default=batch)
@@ -343,7 +342,7 @@ class _Search:
         return self._explain_long_step(step_s) if step_s is not None and step_s > self._bounds.longest_step_s else ""
 
     def _step_s(self, batch: int) -> float | None:
-        """What a step will take, by the largest batch that was timed."""
+        """The expected time of a step, by the largest batch that was timed."""
         timed = max(self._fitting, key=lambda done: done.batch, default=None)
         return None if timed is None else timed.step_s * batch / timed.batch
 

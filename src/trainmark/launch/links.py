@@ -1,4 +1,4 @@
-"""Measures the links between the ranks of a topology: they are started only to exchange messages."""
+"""Measures the links between the ranks of a topology, without training."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
 
 NAME = "links"
 RESULTS = "results"
-"""The fact that holds what each message size took."""
+"""The fact with the times per message size."""
 
 PAIRS = "pairs"
-"""The fact that holds what each pair of nodes carries."""
+"""The fact with the bandwidth per pair of nodes."""
 HOSTS = "hosts"
-"""And what the nodes call themselves, in their order."""
+"""The fact with the host names of the nodes."""
 
 
 def measure(
@@ -42,8 +42,8 @@ def measure(
     say: Callable[[str], None],
     trust: bool = False,
 ) -> CheckResult:
-    """Between the devices of this machine and of its job, or of the hosts named; with `pair_rounds` between the nodes,
-    two by two, in so many rounds of disjoint pairs."""
+    """Between the devices of this machine and its job, or of the given hosts; with `pair_rounds` between pairs of
+    nodes, in so many rounds of disjoint pairs."""
     if pair_rounds is not None and topology.nodes == 1:
         return _make_result("ok", f"{topology} has one node, and no pair of them")
     if topology.devices == 1:
@@ -74,7 +74,7 @@ def _make_result(verdict: Verdict, sentence: str, **measured: Any) -> CheckResul
 def _probe_here(
     plan: Plan, topology: Topology, store: Path, pair_rounds: int | None, say: Callable[[str], None]
 ) -> ProbeResult:
-    """On this machine, together with the others of its job if there are any; the first of them reports the results."""
+    """On this machine, together with the other launchers of its job; the leader reports the results."""
     own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
     with rank_tasks.join_launchers(topology, own_command) as together:
         found = rank_tasks.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
@@ -91,7 +91,7 @@ def _probe_here(
 def _probe_hosts(
     hosts: str, topology: Topology, platform: str | None, pair_rounds: int | None, *, trust: bool
 ) -> ProbeResult:
-    """What the doctor of the first host tells."""
+    """The result of `trainmark doctor` on the first host."""
     words = ["doctor", "--topology", str(topology), *(["--platform", platform] if platform else [])]
     words += [] if pair_rounds is None else ["--pairs", "--rounds", str(pair_rounds)]
     known = site.load().entering_hosts(trust=trust)
@@ -109,13 +109,13 @@ def _probe_hosts(
         )
     except (KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
         raise NotReadyError(
-            f"the first of the hosts {hosts} answers with something else than its links; "
-            "see that it has the same version of trainmark as this machine"
+            f"the first of the hosts {hosts} sent no links; "
+            "check that it has the same version of trainmark as this machine"
         ) from error
 
 
 def _find_remedy(largest_bytes: int, topology: Topology) -> str:
-    """What to look at where the probe had no time for its large messages; nothing where it had."""
+    """What to check where the probe had no time for large messages; empty where it had."""
     if largest_bytes >= SIZES_BYTES[-1]:
         return ""
     slow = f"messages above {links.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"

@@ -1,4 +1,4 @@
-"""Turns what a user said into a plan in which nothing is left open."""
+"""Makes complete plans from the options of a user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainmark import data as datasets, workloads
 from trainmark.data import synthetic
-from trainmark.launch.options import RunOptions
+from trainmark.launch.options import LIMITS, RunOptions
 from trainmark.platforms import detection, files
 from trainmark.record import site
 from trainmark.record.errors import NotReadyError, UsageError, nearest
@@ -28,7 +28,7 @@ from trainmark.record.store import Store, default_folder
 
 
 def make_plans(options: RunOptions) -> list[Plan]:
-    """One decided plan for each workload asked for, or for each topology of a sweep."""
+    """One plan per requested workload, or per topology of a sweep."""
     if options.sweep is not None:
         return [
             plan
@@ -45,7 +45,7 @@ def make_plans(options: RunOptions) -> list[Plan]:
 
 
 def set_time_share(plan: Plan, share_s: float | None) -> Plan:
-    """The plan with its share of a time budget, which takes the place of the recipe's own limit in seconds."""
+    """The plan with its share of a time budget, which replaces the recipe's limit in seconds."""
     if share_s is None:
         return plan
     seconds = None if plan.limits.half_width is not None else plan.limits.seconds
@@ -60,8 +60,7 @@ def make_plan(name: str, options: RunOptions) -> Plan:
     platform = files.load(chosen)
     if topology.devices > 1 and platform.collectives == files.NO_COLLECTIVES:
         raise UsageError(
-            f"topology {topology} needs devices that work together, which those of platform {platform.name} cannot; "
-            "try --topology 1x1"
+            f"topology {topology} needs collectives, which platform {platform.name} does not have; try --topology 1x1"
         )
     recipe_name = options.recipe or "quick"
     if recipe_name not in workload.recipes:
@@ -112,7 +111,7 @@ def make_plan(name: str, options: RunOptions) -> Plan:
 
 
 def check_initial_weights(plan: Plan) -> None:
-    """A file that cannot be loaded, or does not fit the network, is found here and not after the data was opened."""
+    """Raises where the file cannot be loaded or does not fit the network, before any data is opened."""
     from trainmark.train import meta_model, setup
     from trainmark.workloads import weights
 
@@ -121,40 +120,39 @@ def check_initial_weights(plan: Plan) -> None:
 
 
 def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:
-    """UsageError where devices cannot compute blocks together as a recipe says."""
+    """UsageError where the topology does not allow the tensor parallelism of a recipe."""
     tensor = recipe.tensor_parallel
     if tensor > 1 and recipe.parallel == "ddp":
-        raise UsageError(f"tensor_parallel={tensor} is for a sharded network; add --set parallel=fsdp")
+        raise UsageError(f"tensor_parallel={tensor} needs a sharded network; add --set parallel=fsdp")
     if topology.devices_per_node % tensor:
         raise UsageError(
-            f"tensor_parallel={tensor} does not divide the devices a node has, {topology.devices_per_node} in "
-            f"{topology}; set a divisor of them"
+            f"tensor_parallel={tensor} does not divide the {topology.devices_per_node} devices per node of {topology}; "
+            "set a divisor"
         )
 
 
 def resume_plan(plan: Plan, run_folder: Path, options: RunOptions) -> Plan:
-    """An earlier run's plan, to go on from its last checkpoint; only where it stops, its data and how many devices
-    share its batch may change."""
-    said = [
+    """The plan of an earlier run, resumed from its last checkpoint; only limits, data and topology may change."""
+    given = [
         word.replace("_", "-")
         for word in ("recipe", "precision", "platform", "seed", "init_from")
         if getattr(options, word) is not None
     ]
-    if said or options.settings:
-        raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(said or ['set'])[0]}")
+    if given or options.settings:
+        raise UsageError(f"--resume takes the plan of the run it resumes; leave out --{(given or ['set'])[0]}")
     if options.topology is not None:
         plan = change_topology(plan, Topology.parse(options.topology))
     choice = replace(plan.data, folder=str(Path(options.data).expanduser().absolute())) if options.data else plan.data
-    limits = replace(_choose_limits(options, plan.limits), wall_s=None)  # what its first part was given is used up
+    limits = replace(_choose_limits(options, plan.limits), wall_s=None)  # the budget of its first part is spent
     return replace(plan, data=choice, limits=limits, resume_from=str(run_folder / "checkpoints"))
 
 
 def change_topology(plan: Plan, topology: Topology) -> Plan:
-    """The plan with its global batch shared by other devices: the same steps of the same samples."""
+    """The plan with its global batch split over another topology: the same steps of the same samples."""
     batch = int(plan.recipe["batch_per_device"]) * Topology.parse(plan.topology).devices
     if batch % topology.devices:
         raise UsageError(
-            f"the run's batch of {batch} samples cannot be shared by the {topology.devices} devices of {topology}; "
+            f"the global batch of {batch} samples cannot be split over the {topology.devices} devices of {topology}; "
             "give a topology whose number of devices divides it"
         )
     workload = workloads.of_plan(plan)
@@ -167,7 +165,7 @@ def change_topology(plan: Plan, topology: Topology) -> Plan:
 
 
 def _find_site_data(data_set: str, recipe_name: str) -> str | None:
-    """Where this site keeps the real set, for the recipes that are meant for it."""
+    """The folder of the real set on this site, for recipes that use it."""
     if not kind_of(recipe_name).real_data:
         return None
     folders, known = site.load().data, (*datasets.names(), data_set)
@@ -177,21 +175,21 @@ def _find_site_data(data_set: str, recipe_name: str) -> str | None:
     return folders.get(data_set)
 
 
-def _resolve_weights(word: str | None, asked: str = "--init-from") -> tuple[str, str] | tuple[None, None]:
-    """The file of weights meant, and the hash of what it holds."""
+def _resolve_weights(word: str | None, option: str = "--init-from") -> tuple[str, str] | tuple[None, None]:
+    """The file of weights at a path, and the hash of its weights."""
     if word is None:
         return None, None
     from trainmark.workloads import weights
 
-    file = weights.weights_file(Path(word).expanduser().absolute(), asked)
+    file = weights.weights_file(Path(word).expanduser().absolute(), option)
     try:
         return str(file), weights.weights_sha256(file)
     except OSError as error:
-        raise NotReadyError(f"{asked} {file} cannot be read: {error.strerror or error}") from error
+        raise NotReadyError(f"{option} {file} cannot be read: {error.strerror or error}") from error
 
 
 def _resolve_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
-    """The recipe with files of weights, and their hashes, where it names runs."""
+    """The recipe with runs replaced by their files of weights and hashes."""
     changes: dict[str, str] = {}
     for field in fields(recipe):
         if field.metadata.get("run") and (word := getattr(recipe, field.name)):
@@ -213,13 +211,9 @@ def _choose_precision(word: str | None, platform: files.PlatformFile) -> Precisi
 
 
 def _choose_limits(options: RunOptions, usual: Limits) -> Limits:
-    said = {"steps": options.steps, "seconds": options.seconds, "epochs": options.epochs, "items": options.items}
-    given = {name: value for name, value in said.items() if value is not None}
+    limits = Limits(steps=options.steps, seconds=options.seconds, epochs=options.epochs, items=options.items)
+    given = {name: value for name in LIMITS if (value := getattr(options, name)) is not None}
     for name, value in given.items():
         if value <= 0:
             raise UsageError(f"--{name} must be more than 0, not {value:g}")
-    return (
-        Limits(steps=options.steps, seconds=options.seconds, epochs=options.epochs, items=options.items)
-        if given
-        else usual
-    )
+    return limits if given else usual

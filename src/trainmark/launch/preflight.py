@@ -1,4 +1,4 @@
-"""Looks at the machine before an hour is spent on it: devices, precision, data, disk, memory."""
+"""Checks the machine before a run: devices, precision, collectives, compiler, memory, data, disk."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ from trainmark.record.workload_facts import derive
 from trainmark.train import meta_model
 
 BYTES_PER_WEIGHT = 12
-"""A weight, its gradient and what the plainest optimizer keeps of it, in float32; all else a step holds is more."""
+"""A weight, its gradient and one optimizer state in float32: a lower bound of what a step holds."""
 MARGIN = 3
-"""Times a step must exceed its share: samples may be smaller than those of the real set, and the machine was watched
-for a moment only."""
+"""Factor by which a step must exceed its share, as the estimate is rough."""
 MEASURE_S = 0.1
 
 
 def check_budget(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str | None:
-    """Why a plan cannot be run here within its share of the time, in a sentence; None where it may well be.
+    """Why a plan cannot run here within its share of the time, in a sentence; None where it may.
 
-    `flops_per_s` is what the device reaches; where nothing is said, a CPU is measured.
+    `flops_per_s` is what the device reaches; by default a CPU is measured.
     """
     if plan.workload_source is not None:
-        return None  # of what comes from outside too little is known
+        return None  # too little is known of a workload of a user
     device = Platform(files.load(plan.platform)).open(0)
     title = workloads.title(plan.workload)
     need = BYTES_PER_WEIGHT * meta_model.count_weights(meta_model.build_model(plan)) / count_shards(plan)
@@ -64,16 +63,16 @@ def check_budget(plan: Plan, share_s: float, flops_per_s: float | None = None) -
 
 
 def count_shards(plan: Plan) -> int:
-    """Over how many devices a network is spread."""
+    """Over how many devices a network is sharded."""
     topology = Topology.parse(plan.topology)
     ways = {"fsdp": topology.devices, "hsdp": topology.devices_per_node}
     return ways.get(str(plan.recipe.get("parallel", "")), 1)
 
 
 def explain_too_large(plan: Plan, capacity_bytes: float | None = None) -> str | None:
-    """Why a network cannot be trained on the devices of a plan, and what would fit; None where it may.
+    """Why a network does not fit the devices of a plan, and what would; None where it may.
 
-    `capacity_bytes` is what a device has; where nothing is said, it is asked, and the ranks of a CPU share one memory.
+    `capacity_bytes` is per device; by default it is queried, and the ranks of a CPU share its memory.
     """
     weights = meta_model.count_weights(meta_model.build_model(plan))
     topology = Topology.parse(plan.topology)
@@ -101,20 +100,20 @@ def explain_too_large(plan: Plan, capacity_bytes: float | None = None) -> str | 
             break
     return (
         f"{workloads.title(plan.workload)} on {topology} does not fit: weights, gradients and optimizer alone take "
-        f"{need / 2**30:.3g} GiB a device, and one has {capacity_bytes / 2**30:.3g}; {', or '.join(fits)}"
+        f"{need / 2**30:.3g} GiB per device, and one has {capacity_bytes / 2**30:.3g}; {', or '.join(fits)}"
     )
 
 
 @cache
 def _measure_rate(platform: str, precision: str) -> float:
-    """Once for all plans."""
+    """Measured once for all plans."""
     device = Platform(files.load(platform)).open(0)
     return measure_matmul_flops(device, choose_matmul_type(device, Precision.parse(precision)), budget_s=MEASURE_S)
 
 
 def estimate_step_flops(plan: Plan, *, most: float) -> float:
-    """What one step of a rank computes; a guess that is high, as it is of the published network, if it is below `most`,
-    as counting takes a second or two. Nothing where it is not known how many items a sample has."""
+    """The FLOPs of one step of a rank: those of the published network if below `most`, else counted, which takes a
+    second or two. 0 where the number of items per sample is unknown."""
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
     facts = derive(workload)
@@ -125,7 +124,7 @@ def estimate_step_flops(plan: Plan, *, most: float) -> float:
 
 
 def get_ready(plan: Plan, store: Path, say: Callable[[str], None]) -> None:
-    """Makes the synthetic data where it is missing; NotReadyError with the first thing that the machine lacks."""
+    """Generates missing synthetic data; NotReadyError with the first failed check."""
     if plan.data.name in datasets.names() and Path(plan.data.folder) == synthetic.folder(plan.data.name):
         synthetic.ensure(plan.data.name, Path(plan.data.folder), say)
     for result in run_checks(plan, store):
@@ -134,7 +133,7 @@ def get_ready(plan: Plan, store: Path, say: Callable[[str], None]) -> None:
 
 
 def run_checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
-    """What this plan needs of the machine, one thing after the other; a later one may take an earlier for granted."""
+    """The checks of a plan on this machine; later ones rely on earlier ones."""
     platform = Platform(files.load(plan.platform))
     yield check_devices(plan, platform)
     yield check_precision(plan, platform)
@@ -146,12 +145,12 @@ def run_checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
 
 
 def describe_foreign_load(share: float | None) -> str | None:
-    """What to know before a number is waited for on a machine that others use."""
+    """A warning where other processes use the machine; else None."""
     if share is None or share <= cores.FOREIGN_LOAD:
         return None
     return (
-        f"others use {100 * share:.0f} % of this machine: what is measured will be slower and noisier than it can; "
-        "'trainmark doctor' says who they are"
+        f"other processes use {100 * share:.0f} % of this machine: results will be slower and noisier; "
+        "'trainmark doctor' lists them"
     )
 
 
@@ -159,8 +158,8 @@ def check_devices(plan: Plan, platform: Platform) -> CheckResult:
     wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
     if platform.is_cpu and wanted > cores.MAX_RANKS_A_CORE * there:
         return failed(
-            f"topology {plan.topology} asks for {wanted} ranks on {there} usable cores, and more than "
-            f"{cores.MAX_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
+            f"topology {plan.topology} needs {wanted} ranks on {there} usable cores, more than "
+            f"{cores.MAX_RANKS_A_CORE} per core; try --topology 1x{there}"
         )
     if there >= (1 if platform.is_cpu else wanted):
         return ok(f"{there} devices are visible")
@@ -171,12 +170,10 @@ def check_devices(plan: Plan, platform: Platform) -> CheckResult:
 
 
 def check_precision(plan: Plan, platform: Platform) -> CheckResult:
-    """UsageError where the network has nothing that the precision is for."""
-    device, asked = platform.open(0), Precision.parse(plan.precision)
-    if not (reason := device.explain_refusal(asked)):
-        if asked.scaled:
-            from trainmark.train import meta_model
-
+    """UsageError where the network has no layer for the precision."""
+    device, requested = platform.open(0), Precision.parse(plan.precision)
+    if not (reason := device.explain_refusal(requested)):
+        if requested.scaled:
             scaled_matmul.replace_linears(meta_model.build_model(plan))
         return ok(f"{plan.precision} runs here")
     can = [name for name, precision in PRECISIONS.items() if not device.explain_refusal(precision)]
@@ -185,12 +182,12 @@ def check_precision(plan: Plan, platform: Platform) -> CheckResult:
 
 
 def check_collectives(plan: Plan, platform: Platform) -> CheckResult:
-    """A word that torch.distributed does not know would fail in every rank, after the data was opened."""
+    """An unknown backend would fail in every rank, after the data was opened."""
     from torch import distributed
 
     word = platform.file.collectives
     if Topology.parse(plan.topology).devices == 1 or distributed.is_backend_available(word):
-        return ok("ranks can work together")
+        return ok("collectives are available")
     known = ", ".join(name for name in distributed.Backend.backend_list if distributed.is_backend_available(name))
     return failed(
         f"platform {platform.file.name} names the collectives {word!r}, which this torch does not have; it has {known}"
@@ -198,7 +195,7 @@ def check_collectives(plan: Plan, platform: Platform) -> CheckResult:
 
 
 def check_compiler(plan: Plan, platform: Platform) -> CheckResult:
-    """torch.compile writes C++ for a CPU, and would fail in the first step without somebody to translate it."""
+    """torch.compile needs a C++ compiler on a CPU, and would fail in the first step without one."""
     if plan.recipe.get("compiled", "no") == "no":
         return ok("nothing is compiled")
     if platform.is_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++")):
@@ -211,7 +208,7 @@ def check_compiler(plan: Plan, platform: Platform) -> CheckResult:
 
 
 def check_memory(plan: Plan) -> CheckResult:
-    """What is certain beforehand: activations come on top, and only a step tells how many."""
+    """Activations come on top, and are not estimated."""
     reason = explain_too_large(plan)
     return failed(reason) if reason else ok("weights, gradients and optimizer fit the devices")
 
@@ -219,9 +216,9 @@ def check_memory(plan: Plan) -> CheckResult:
 def check_data_folder(plan: Plan) -> CheckResult:
     folder = Path(plan.data.folder)
     if plan.data.folder == NO_FOLDER:
-        return ok("the workload makes its data itself")
+        return ok("the workload generates its data")
     if not folder.is_dir():
-        return failed(f"data folder {folder} is not there; give one with --data DIR, or none for synthetic data")
+        return failed(f"data folder {folder} does not exist; give one with --data DIR, or none for synthetic data")
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
     workload.check_data(recipe, folder, Topology.parse(plan.topology).devices)
@@ -229,10 +226,10 @@ def check_data_folder(plan: Plan) -> CheckResult:
 
 
 def check_disk(plan: Plan, store: Path) -> CheckResult:
-    """Two checkpoints and the logs must fit; what else fills the disk meanwhile cannot be seen from here."""
+    """Checkpoints and logs must fit; other users of the disk cannot be predicted."""
     need = LOG_BYTES
     if plan.recipe.get("checkpoint_every") != "never":
-        need += 3 * estimate_checkpoint_bytes(plan)  # the two kept and the one being written
+        need += 3 * estimate_checkpoint_bytes(plan)  # two kept and one being written
     free = shutil.disk_usage(existing_folder(store)).free
     if free < need:
         return failed(
@@ -243,9 +240,6 @@ def check_disk(plan: Plan, store: Path) -> CheckResult:
 
 
 def estimate_checkpoint_bytes(plan: Plan) -> int:
-    """Weights, two optimizer states, and the average of weights if there is one, in float32: no recipe of ours keeps
-    more."""
-    from trainmark.train import meta_model
-
+    """Weights, two optimizer states, and the EMA of weights if there is one, in float32."""
     copies = 4 if plan.recipe.get("average_decay") else 3
-    return copies * 4 * sum(parameter.numel() for parameter in meta_model.build_model(plan).parameters())
+    return copies * 4 * meta_model.count_weights(meta_model.build_model(plan))

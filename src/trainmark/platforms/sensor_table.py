@@ -1,4 +1,4 @@
-"""The [sensors] table of a platform file: which of a vendor's programs say what, and how their output is read."""
+"""The [sensors] table of a platform file: which programs of a vendor to run, and how to parse their output."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ MAX_TIMEOUT_S = 30.0
 POWERCAP = "/sys/class/powercap"
 
 Source = str | int
-"""Where a value stands, in the parser's own terms: a name, a path, or the number of a column."""
+"""Where a value is, depending on the parser: a name, a path, or the number of a column."""
 Sources = str | int | tuple[str | int, ...]
-"""The first that is there counts; one may stand alone."""
+"""The first one present is used; a single one needs no list."""
 
 
 class NoValueError(Exception):
-    """A cell without a value; the text says why, for people."""
+    """A cell without a value; the message says why."""
 
 
 class UnreadableError(Exception):
-    """Output that is not what its parser was made for; the text says why, for people."""
+    """Output that its parser cannot read; the message says why."""
 
 
-# What a program's output is taken apart into
+# What output is parsed into
 
 
 class OutputCell(NamedTuple):
     text: str
     unit: str = ""
-    """The unit named beside the cell instead of in it: in the head of its column, or in a JSON object."""
+    """A unit outside of the cell: in the header of its column, or in a JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRow:
-    """What the output says of one device."""
+    """The part of the output about one device."""
 
     cell: Callable[[Source], OutputCell | None]
-    """None where there is no such place in this output."""
+    """None where this output has no such source."""
     device: int | None = None
-    """The device's number, where the row itself carries it."""
+    """The number of the device, where the row contains it."""
 
     def first(self, sources: Sources) -> OutputCell | None:
         return next((cell for source in _as_tuple(sources) if (cell := self.cell(source)) is not None), None)
 
 
-# What the table says
+# The table
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program says one number."""
+    """Where a program prints one number."""
 
     sources: Annotated[Sources, Meta(description="a name or a list of them")] = msgspec.field(name="from")
     unit: str = ""
     find: re.Pattern[str] | None = None
     """Its one group is the value."""
     add: bool = False
-    """All sources are added up, instead of the first one taken."""
+    """Sum of all sources, instead of the first one."""
 
     def __post_init__(self) -> None:
         if self.find and self.find.groups != 1:
@@ -73,7 +73,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throttling(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program says why a device is slowed: a mask of bits, or a flag for each reason."""
+    """Where a program prints why a device throttles: a bit mask, or one flag per reason."""
 
     sources: Annotated[Sources, Meta(description="a name or a list of them")] = msgspec.field(name="from", default=())
     bits: Annotated[Mapping[str, str], Meta(description='a table such as { "0x4" = "power cap" }')] = {}
@@ -104,7 +104,7 @@ class Throttling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program says of a device."""
+    """What a program prints about a device."""
 
     device: Field | None = None
     memory_used_bytes: Field | None = None
@@ -127,7 +127,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name in self.__struct_fields__ if name != "device" and getattr(self, name) is not None)
 
     def sources(self) -> Iterator[tuple[str, Sources]]:
-        """Every place asked for, with the field that asks for it."""
+        """All sources, with the field of each."""
         for name in self.__struct_fields__:
             entry = getattr(self, name)
             if isinstance(entry, Field):
@@ -137,18 +137,18 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
-    """A vendor's program and how its output is read."""
+    """A program of a vendor and how to parse its output."""
 
     argv: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        Meta(min_length=1, description='a list of words, such as ["tool", "--query"]'),
+        Meta(min_length=1, description='a list of arguments, such as ["tool", "--query"]'),
     ]
     fields: Fields
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S, description=f"a number up to {MAX_TIMEOUT_S:g}")] = (
         TIMEOUT_S
     )
     units: Mapping[str, str] = {}
-    """What the program's own words for units mean."""
+    """Known units by the program's names for them."""
 
     def __post_init__(self) -> None:
         for name, sources in self.fields.sources():
@@ -175,7 +175,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
         return self.fields.names
 
     def find_device(self, row: DeviceRow, place: int) -> int | None:
-        """The number of the device a row is about; where nothing says it, its place among the rows."""
+        """The number of the device of a row; by default its position among the rows."""
         device = self.fields.device
         if device is None:
             return place if row.device is None else row.device
@@ -186,7 +186,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
         return None
 
     def value(self, name: str, row: DeviceRow) -> tuple[float | tuple[str, ...] | None, str]:
-        """A field's value in a row, or None and why."""
+        """The value of a field in a row, or None and why."""
         entry = getattr(self.fields, name)
         try:
             return (entry.reasons(row) if isinstance(entry, Throttling) else self._number(name, entry, row)), ""
@@ -214,7 +214,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
 
 class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
     header: Annotated[tuple[str, ...], Meta(description="a list of the columns' names")] = ()
-    """Where the output has none; else the first line with a wanted name is the head."""
+    """Where the output has none; else the first line with a wanted name is the header."""
     delimiter: Annotated[str, Meta(min_length=1, max_length=1, description="one sign")] = ","
 
     def rows(self, output: str) -> list[DeviceRow]:
@@ -250,7 +250,7 @@ class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
 
 class ColumnsProgram(Program, frozen=True, kw_only=True, tag="columns"):
     lines: re.Pattern[str] | tuple[re.Pattern[str], ...] = msgspec.field(name="rows", default=())
-    """What all lines of a device have in them."""
+    """Patterns that every line of a device contains."""
 
     def _check_sources(self, name: str, sources: Sources) -> None:
         if not all(isinstance(source, int) and source > 0 for source in _as_tuple(sources)):
@@ -274,7 +274,7 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
     """Lines of `key : value`, indented under headings."""
 
     block: re.Pattern[str] | None = None
-    """A line that fits it begins the next device."""
+    """A line that matches begins the next device."""
     separator: str = ":"
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
 
 class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
     patterns: re.Pattern[str] | tuple[re.Pattern[str], ...] = msgspec.field(name="rows", default=())
-    """The first that is found anywhere finds all devices; its groups are the places of the values."""
+    """The first one with a match finds all devices; its groups are the values."""
 
     def __post_init__(self) -> None:
         if not self.patterns:
@@ -330,7 +330,7 @@ class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
 
 class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
     devices: Annotated[str | tuple[str, ...], Meta(description="a path or a list of paths")] = ""
-    """Where the list, or the table, of the devices is: the first path that leads somewhere."""
+    """Path of the list or table of devices: the first one that exists."""
     device_key: re.Pattern[str] | None = None
     """Which keys of a table are devices; its group is the number."""
 
@@ -364,7 +364,7 @@ Programs = CsvProgram | ColumnsProgram | KeysProgram | PatternProgram | JsonProg
 
 
 class NvmlSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="nvml"):
-    """Read through NVML, or by the programs where that is not there."""
+    """Read through NVML, or by programs where it is not available."""
 
     programs: tuple[Programs, ...] = ()
 
@@ -378,13 +378,13 @@ class ProgramSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
 
 class HostSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="host"):
-    """The machine itself, as the kernel's files tell of it."""
+    """The host, from files of the kernel."""
 
     powercap: str = POWERCAP
 
 
 class StandInSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="standin"):
-    """Those of the stand-in, by its script."""
+    """The sensors of the stand-in, as its script says."""
 
 
 class NoSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="none"):
@@ -398,7 +398,7 @@ Sensors = NvmlSensors | ProgramSensors | HostSensors | StandInSensors | NoSensor
 
 
 NO_VALUE = re.compile(r"(?i)\[?\s*(n/?a|not (supported|available)|unknown( error)?|error|none|nan|-+)?\s*\]?")
-"""What programs write where they have nothing to say."""
+"""What programs print for a missing value."""
 
 _NUMBER = re.compile(r"\(?\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([%°℃A-Za-z]*)\s*\)?")
 
@@ -415,13 +415,13 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "clock_mhz": {"MHz": 1, "GHz": 1e3, "kHz": 1e-3, "Hz": 1e-6},
     "ecc_errors": {},
 }
-"""By field, its units and how many of the field's own one of them is; the first is the field's own."""
+"""By field, its units and their factors; the first is the unit of the field."""
 
 _ZERO_CELSIUS_K = 273.15
 
 
 def parse_number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float:
-    """The value of field `name`. A unit written beside the number goes before `unit`; `renamed` says what it means."""
+    """The value of field `name`. A unit beside the number overrides `unit`; `renamed` maps names of units."""
     text = text.strip()
     if NO_VALUE.fullmatch(text):
         raise NoValueError(f"the program says {text or 'nothing'}")
@@ -443,7 +443,7 @@ def parse_number(name: str, text: str, unit: str, renamed: Mapping[str, str]) ->
 
 
 def _parse_head(text: str) -> tuple[str, str, str]:
-    """A column's name as it stands, without its unit in brackets, and that unit."""
+    """The header of a column, the same without its unit in brackets, and that unit."""
     if text.endswith(("]", ")")):
         before = max(text.rfind(sign, 0, -1) for sign in "])") + 1
         if opening := re.compile(r"[\[(]").search(text, before, len(text) - 1):
@@ -475,7 +475,7 @@ def _make_entry_reader(entry: Any) -> Callable[[Source], OutputCell | None]:
 
 
 def _follow_path(document: Any, path: str) -> Any:
-    """What a path leads to: keys and list places with "/" between them, or a key that has a "/" of its own."""
+    """The value at a path: keys and list indices separated by "/", or a key that contains "/"."""
     if path and isinstance(document, Mapping) and path in document:
         return document[path]
     for step in path.split("/") if path else ():
@@ -493,7 +493,7 @@ def _parse_int(text: str | None) -> int | None:
 
 
 def _as_tuple(given: Any) -> tuple[Any, ...]:
-    """What may stand alone or in a list."""
+    """A single value or a list."""
     return given if isinstance(given, tuple) else (given,)
 
 

@@ -1,4 +1,4 @@
-"""Reads a platform's sensors as its file declares them: never raises, never waits long, never makes up a value."""
+"""Reads the sensors of a platform as declared in its file: never raises, never blocks long, never guesses."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from trainmark.platforms.sensor_table import (
 )
 
 MAX_FAILURES = 3
-"""A program that failed so many times in a row is not run again."""
+"""A program that failed so often in a row is not run again."""
 
 MAX_BYTES = 4 << 20
-"""No tool says so much of its devices: beyond this it has lost its way."""
+"""Longer output is rejected."""
 
 NOT_DECLARED = "no program of the platform file gives it"
 
@@ -40,7 +40,7 @@ InChild = Callable[[], None]
 
 
 def open_reader(file: PlatformFile, *, in_child: InChild | None = None) -> Reader:
-    """The reader a platform file asks for. `in_child` is called in every program started, before it begins."""
+    """The reader of a platform file. `in_child` is called in every child process before its program."""
     match file.sensors:
         case None:
             return Reader("the platform file names no sensors")
@@ -60,11 +60,11 @@ def open_reader(file: PlatformFile, *, in_child: InChild | None = None) -> Reade
 
 
 def find_used_devices(file: PlatformFile, reader: Reader, count: int, environ: Mapping[str, str]) -> list[int] | None:
-    """The numbers of the devices that ranks 0 to count - 1 of this machine use; None where that cannot be told."""
+    """The devices of local ranks 0 to count - 1; None where unknown."""
     if file.device_type == "cpu":
         return [0]
-    said = environ.get(file.visible_devices, "") if file.visible_devices else ""
-    words = [word.strip() for word in said.split(",") if word.strip()]
+    visible = environ.get(file.visible_devices, "") if file.visible_devices else ""
+    words = [word.strip() for word in visible.split(",") if word.strip()]
     if not words:
         return list(range(count))
     numbers = reader.parse_devices(words)
@@ -72,12 +72,12 @@ def find_used_devices(file: PlatformFile, reader: Reader, count: int, environ: M
 
 
 class StandInReader(Reader):
-    """Asks the stand-in for an accelerator, whose sensors follow a script."""
+    """Reads the stand-in, whose sensors follow a script."""
 
     def read(self) -> list[Reading]:
         try:
             found = list(standin.read_sensors())
-        except Exception as error:  # a script's mistake must not end whoever samples
+        except Exception as error:  # an invalid script must not end the sampler
             self.unavailable = dict.fromkeys(FIELDS, f"the stand-in's sensors failed: {error}")
             return []
         self.unavailable = find_missing(found, {}, "the stand-in's script does not give it")
@@ -85,7 +85,7 @@ class StandInReader(Reader):
 
 
 class ProgramReader(Reader):
-    """Runs the programs of a table. A field is taken from the first that gave it; the rest are not run again."""
+    """Runs the programs of a table. A field is read from the first program that has it; others are not run again."""
 
     slow = True
 
@@ -95,7 +95,7 @@ class ProgramReader(Reader):
         self._in_child = in_child
         self._source: dict[str, int] = {}
         self._answered: set[int] = set()
-        """Programs that answered once, so that it is known what they give."""
+        """Programs that succeeded once, so that their fields are known."""
         self._failures = [0] * len(programs)
         self._reasons: dict[str, str] = {}
 
@@ -139,18 +139,18 @@ class ProgramReader(Reader):
         if reason.endswith("not found") or self._failures[index] >= MAX_FAILURES:
             self._failures[index] = MAX_FAILURES
             for name in wanted:
-                self._source.pop(name, None)  # whoever comes later in the list may give it from now on
+                self._source.pop(name, None)  # a later program may provide it from now on
         for name in wanted:
             reasons.setdefault(name, reason)
 
 
 def parse_readings(program: Program, output: str) -> tuple[list[Reading], dict[str, str] | str]:
-    """What one output says, and for each field why some device lacks it; only a reason where nothing can be read."""
+    """The readings of an output with reasons for missing fields; only a reason where nothing can be parsed."""
     try:
         return _parse_rows(program, output)
     except UnreadableError as error:
         return [], str(error)
-    except Exception as error:  # whatever strange output does to a parser, whoever samples goes on
+    except Exception as error:  # unexpected output must not end the sampler
         return [], f"its output could not be read ({type(error).__name__})"
 
 
@@ -166,12 +166,12 @@ def _parse_rows(program: Program, output: str) -> tuple[list[Reading], dict[str,
         device = program.find_device(row, place)
         if device is None:
             raise UnreadableError("a row does not say which device it is about")
-        said: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in program.gives:
-            said[name], reason = program.value(name, row)
-            if said[name] is None:
+            values[name], reason = program.value(name, row)
+            if values[name] is None:
                 reasons.setdefault(name, reason)
-        found.setdefault(device, Reading(device=device, **said))
+        found.setdefault(device, Reading(device=device, **values))
     return list(found.values()), reasons
 
 
@@ -179,7 +179,7 @@ def _parse_rows(program: Program, output: str) -> tuple[list[Reading], dict[str,
 
 
 def run_program(argv: Sequence[str], timeout_s: float, in_child: Callable[[], None] | None = None) -> tuple[str, str]:
-    """The output and an empty text, or an empty text and why there is no output."""
+    """The output and an empty string, or an empty string and why there is none."""
     try:
         process = subprocess.Popen(
             argv,
@@ -187,7 +187,7 @@ def run_program(argv: Sequence[str], timeout_s: float, in_child: Callable[[], No
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C", "LANGUAGE": "C"},
-            start_new_session=True,  # so that whatever it starts can be killed with it
+            start_new_session=True,  # so that its children can be killed with it
             preexec_fn=in_child,  # noqa: PLW1509 - called in a process that has one thread that matters
         )
     except FileNotFoundError:
@@ -200,21 +200,20 @@ def run_program(argv: Sequence[str], timeout_s: float, in_child: Callable[[], No
             with suppress(subprocess.TimeoutExpired):
                 process.wait(1)
     finally:
-        # also where it has ended: what it started may live on and hold its pipes
+        # also where it has ended: its children may live on and hold its pipes
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-    said = written[0].decode("utf-8", errors="replace")
     if failed:
         return "", failed.format(timeout_s=timeout_s)
     if process.returncode:
         last = [line.strip() for line in (written[1] or written[0]).decode("utf-8", "replace").splitlines()]
         words = next((line for line in last if line), "")
         return "", f"ended with exit code {process.returncode}" + (f": {words[:120]}" if words else "")
-    return said, ""
+    return written[0].decode("utf-8", errors="replace"), ""
 
 
 def _read_pipes(process: subprocess.Popen[bytes], deadline_s: float) -> tuple[list[bytes], str]:
