@@ -70,8 +70,8 @@ def large(topology: str, *settings: str) -> planning.Plan:
 
 def test_a_network_too_large_for_its_devices_is_refused_with_what_would_fit() -> None:
     assert preflight.explain_too_large(large("1x1"), 80e9) == (
-        "Llama 3.1 8B on 1x1 does not fit: weights, gradients and optimizer alone take 89.7 GiB per device, and one has "
-        "74.5; shard it over 2 devices or more (--set parallel=fsdp), or give it fewer layers (--set layers=16)"
+        "Llama 3.1 8B on 1x1 does not fit: weights, gradients and optimizer alone take 89.7 GiB per device, and one "
+        "has 74.5; shard it over 2 devices or more (--set parallel=fsdp), or give it fewer layers (--set layers=16)"
     )
     assert preflight.explain_too_large(large("1x8"), 80e9) is None
     assert preflight.explain_too_large(large("2x8", "parallel=hsdp"), 10e9) is not None

@@ -78,9 +78,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         ("a,,b", "host '' of --hosts is no host name"),
         ("fe80::1%eth0", "is no host name"),
         ("a:22", "write the port as [remote] port in trainmark.toml"),
-        ("@a", "'' is no name of a user"),
-        ("-l@a", "'-l' is no name of a user"),
-        ("a@b@c", "'a@b' is no name of a user"),
+        ("@a", "'' is no user name"),
+        ("-l@a", "'-l' is no user name"),
+        ("a@b@c", "'a@b' is no user name"),
         ("a,u@A", "host 'A' is named twice"),
         ("a", "--hosts names 1 host and topology 2x1 has 2 nodes; name one host for each node"),
         ("a,b,c", "--hosts names 3 hosts and topology 2x1 has 2 nodes"),
@@ -384,7 +384,7 @@ def test_a_run_folder_that_cannot_be_fetched_costs_neither_the_record_nor_leaves
     ("folder", "run_id"), [("/x/other", "run-1"), ("x/run-1", "run-1"), ("/x/..", ".."), ("/x/a b", "a b")]
 )
 def test_a_run_that_is_not_where_it_says_is_not_fetched(tmp_path: Path, folder: str, run_id: str) -> None:
-    with pytest.raises(NotReadyError, match="do not fit together"):
+    with pytest.raises(NotReadyError, match="do not match"):
         ssh.fetch(Host(host="a"), Remote(), folder, run_id, tmp_path)
 
 

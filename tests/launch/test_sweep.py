@@ -135,7 +135,7 @@ def test_plan_shows_every_topology(capsys: pytest.CaptureFixture[str]) -> None:
         ({"resume": "last"}, "leave --resume out"),
         ({"workloads": ("resnet50", "vit")}, "is for one workload"),
         ({"workloads": ()}, "is for one workload"),
-        ({"recipe": "fill"}, "needs one batch at every topology"),
+        ({"recipe": "fill"}, "needs one batch for every topology"),
         ({"sweep": ""}, "--sweep: empty value"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Starts the ranks of a plan for something else than training: to measure links, or to compute the same steps again."""
+"""Starts the ranks of a plan for other tasks than training: to measure links, or to verify steps."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from trainmark.record.run_folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What ranks that were started only for it measured of the links between them; only the leader has results."""
+    """Measured links between ranks; only the leader has results."""
 
     results: tuple[AllReduce, ...] = ()
     pairs: tuple[PairLink, ...] = ()
     hosts: tuple[str, ...] = ()
-    """Of the pairs: what the nodes call themselves, in their order."""
+    """The host names of the nodes, with pairs."""
     exit_code: int = 0
     sentence: str = ""
-    """What went wrong, in words."""
+    """What went wrong."""
 
 
 @contextmanager
 def join_launchers(
     topology: Topology, own_command: Sequence[str], *, port: int | None = None, wait_s: float | None = None
 ) -> Iterator[Coordinator | None]:
-    """Joins the other launchers of this machine's job; None where there are none.
+    """Joins the other launchers of the job; None where there are none.
 
     In the batch script of a Slurm job it starts `own_command` on every node instead, and does not return.
     """
@@ -61,7 +61,7 @@ def join_launchers(
 def probe_links(
     plan: Plan, store: Path, *, pair_rounds: int | None = None, together: Coordinator | None = None
 ) -> ProbeResult:
-    """Starts the ranks of a plan only to measure the links: among all of them, or so many rounds of pairs of nodes."""
+    """Starts the ranks of a plan to measure links: among all of them, or in rounds of pairs of nodes."""
     task: WorkerTask = "probe" if pair_rounds is None else "pairs"
     outcome = _start_ranks(plan, store / "probes", task, together, lambda folder: None, pair_rounds)
     probed = ProbeResult(exit_code=outcome.exit_code, sentence=outcome.sentence)
@@ -76,9 +76,9 @@ def probe_links(
 def verify_steps(
     plan: Plan, store: Path, *, watch: Callable[[Path], None], together: Coordinator | None = None
 ) -> Outcome:
-    """Starts the ranks of a plan to compute its first steps again and again; what they found lies in the folder.
+    """Starts the ranks of a plan to repeat its first steps; the results are in the folder.
 
-    `watch` is called with the folder whenever something new is in it.
+    `watch` is called with the folder on new events.
     """
     return _start_ranks(plan, store / "verify", "verify", together, watch)
 

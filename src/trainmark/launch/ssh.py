@@ -1,4 +1,4 @@
-"""How ssh is called: hosts as users write them, the line for the shell over there, and a run folder fetched back."""
+"""Calls ssh: parses hosts, makes remote commands, and fetches run folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainmark.record.site import Remote, Site
 from trainmark.record.whole_files import whole_folder
 
 ARRIVED = "trainmark arrived"
-"""The first line of every remote side: ssh has let us in and the folder is there."""
+"""The first line from every remote host: ssh has connected and the folder exists."""
 FETCH_LIMITS = ArchiveLimits(files=100_000, total_bytes=64 << 30)
 
 _OPTIONS = (
@@ -32,13 +32,13 @@ _OPTIONS = (
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
     "ClearAllForwardings=yes",
-    "ControlMaster=no",  # a master would outlive the run and keep our pipes open
+    "ControlMaster=no",  # a master would outlive the run and hold our pipes
 )
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _LOCAL_OPTIONS = ("--hosts", "--store")
-"""Words of the command line that mean this machine and take a value."""
+"""Options with a value that are only for this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Host:
 
 
 def split_hosts(text: str) -> list[Host]:
-    """Checked names: what ssh gets is a host and never an option or a command."""
+    """Validated hosts, so that none is taken by ssh for an option or a command."""
     words = [word.strip() for word in text.split(",")]
     targets = [_parse_host(word) for word in words]
     seen: set[str] = set()
@@ -62,7 +62,7 @@ def split_hosts(text: str) -> list[Host]:
 
 
 def parse_node_hosts(text: str, topology: Topology) -> list[Host]:
-    """The same for the nodes of a run, as many as it has."""
+    """The same for a run, one host per node."""
     targets = split_hosts(text)
     if len(targets) != topology.nodes:
         raise UsageError(
@@ -75,7 +75,7 @@ def parse_node_hosts(text: str, topology: Topology) -> list[Host]:
 def _parse_host(word: str) -> Host:
     user, at, host = word.rpartition("@")
     if at and not _USER.fullmatch(user):
-        raise UsageError(f"host {word!r} of --hosts: {user!r} is no name of a user")
+        raise UsageError(f"host {word!r} of --hosts: {user!r} is no user name")
     if not _NAME.fullmatch(host) and not _is_ipv6(host):
         hint = "; write the port as [remote] port in trainmark.toml" if host.count(":") == 1 else ""
         raise UsageError(f"host {word!r} of --hosts is no host name: letters, digits, '.' and '-', or an address{hint}")
@@ -90,7 +90,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def make_ssh_command(target: Host, remote: Remote, command: str | None = None) -> list[str]:
-    """What to start here; without a command, ssh only says how it would go there."""
+    """The ssh command; without a remote command, ssh prints its settings for the host."""
     argv = ["ssh"]
     if remote.ssh_config is not None:
         argv += ["-F", str(remote.ssh_config)]
@@ -105,7 +105,7 @@ def make_ssh_command(target: Host, remote: Remote, command: str | None = None) -
 
 
 def make_remote_command(argv: Sequence[str], node: int, topology: Topology, leader_address: str, site: Site) -> str:
-    """One line for the shell over there, every word of it quoted; plain enough for any shell a user may have."""
+    """One line for the remote shell, fully quoted; plain enough for any shell."""
     variables = {
         "PET_NNODES": topology.nodes,
         "PET_NODE_RANK": node,
@@ -115,13 +115,13 @@ def make_remote_command(argv: Sequence[str], node: int, topology: Topology, lead
         signals.VARIABLE: 1,
     }
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
-    spoken = shlex.join(["-m", "trainmark", *_make_remote_argv(argv), "--json"])
+    arguments = shlex.join(["-m", "trainmark", *_make_remote_argv(argv), "--json"])
     python, folder = _quote(site.remote.python), _quote(site.remote.folder)
-    return f"cd {folder} && echo {ARRIVED} && exec env {settings} {python} {spoken}"
+    return f"cd {folder} && echo {ARRIVED} && exec env {settings} {python} {arguments}"
 
 
 def _make_remote_argv(argv: Sequence[str]) -> Iterator[str]:
-    """What the user typed without what is about this machine."""
+    """The arguments without options of this machine."""
     left = iter(argv)
     for word in left:
         if word in _LOCAL_OPTIONS:
@@ -131,17 +131,17 @@ def _make_remote_argv(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _quote(path: str) -> str:
-    """Quoted for a shell, but for the sign of the home folder at its beginning."""
+    """Quoted for a shell, except a leading `~`."""
     if path == "~":
         return path
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
 def resolve_leader(targets: Sequence[Host], remote: Remote) -> str:
-    """Asks ssh's own settings who would go where; refuses root, and gives the first host's real name or address."""
+    """Checks the ssh settings of all hosts, refuses root, and returns the name or address of the first host."""
     for number, target in enumerate(targets):
-        said = _run_ssh(make_ssh_command(target, remote))
-        found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+        settings = _run_ssh(make_ssh_command(target, remote))
+        found = dict(line.split(" ", 1) for line in settings.splitlines() if " " in line)
         if found.get("user") == "root" and not remote.allow_root:
             raise UsageError(
                 f"host {target.host} would be entered as root; name another user as USER@{target.host} or as [remote] "
@@ -154,25 +154,25 @@ def resolve_leader(targets: Sequence[Host], remote: Remote) -> str:
 
 def _run_ssh(argv: list[str]) -> str:
     try:
-        said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     except FileNotFoundError:
         raise NotReadyError("--hosts needs the program ssh, which is not installed here") from None
-    if said.returncode:
-        raise UsageError(f"ssh refuses its settings: {find_last_line(said.stderr.splitlines()) or said.returncode}")
-    return said.stdout
+    if done.returncode:
+        raise UsageError(f"ssh refuses its settings: {find_last_line(done.stderr.splitlines()) or done.returncode}")
+    return done.stdout
 
 
 def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
-    """Copies a run folder, without its checkpoints, to this store: whole or not at all; not if it is there already."""
+    """Copies a run folder without its checkpoints to this store, atomically, unless it exists."""
     path = PurePosixPath(folder)
     if not _RUN_ID.fullmatch(run_id) or path.name != run_id or not path.is_absolute():
-        raise NotReadyError(f"it names its run {run_id!r} and its folder {folder!r}, which do not fit together")
+        raise NotReadyError(f"its run {run_id!r} and its folder {folder!r} do not match")
     home = store / "runs" / run_id
     if home.exists():
         return
     command = shlex.join(["tar", "-cf", "-", "--exclude=checkpoints", "-C", str(path.parent), run_id])
     try:
-        # unfinished it lies in the store, not among the runs, where it would be listed
+        # the temporary folder is outside of the runs, where it would be listed
         with (
             whole_folder(home, beside=store) as unfinished,
             _stream_output(make_ssh_command(target, remote, command)) as source,
@@ -189,7 +189,7 @@ def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -
 
 @contextlib.contextmanager
 def _stream_output(argv: list[str]) -> Iterator[IO[bytes]]:
-    """What a program writes, while it writes it; a program that fails is an error when all was read."""
+    """Streams the output of a program; raises at its end where the program failed."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as talk:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=talk, start_new_session=True
@@ -197,12 +197,12 @@ def _stream_output(argv: list[str]) -> Iterator[IO[bytes]]:
         try:
             with require_pipe(process.stdout) as source:
                 yield source
-                while source.read(1 << 16):  # tar pads its end, and fails if nobody takes that
+                while source.read(1 << 16):  # tar pads its end, and fails if that is not read
                     pass
             if process.wait():
                 talk.seek(0)
-                said = next((line.strip() for line in talk if line.strip()), "it said nothing")
-                raise NotReadyError(f"ssh ended with exit code {process.returncode}: {said}")
+                message = next((line.strip() for line in talk if line.strip()), "no message")
+                raise NotReadyError(f"ssh ended with exit code {process.returncode}: {message}")
         finally:
             process.kill()
             process.wait()
@@ -215,5 +215,5 @@ def require_pipe(stream: IO[AnyStr] | None) -> IO[AnyStr]:
 
 
 def find_last_line(lines: Sequence[str]) -> str:
-    """The last line that says something."""
+    """The last line that is not empty."""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -1,7 +1,7 @@
-"""Runs a plan on several hosts through ssh: the same command on each, the record and run folder back from the first.
+"""Runs a plan on several hosts through ssh: the same command on each; record and run folder come from the first.
 
-What holds a remote side up is its standard input: its first line is the run's secret, then we keep it open, and when it
-closes, because we say so or because we or the connection are gone, the run over there ends itself.
+The standard input of a remote process is its lifeline: the first line is the secret of the run, then it stays open, and
+when it closes, also because this process or the connection is gone, the remote run ends itself.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ from trainmark.record.site import Remote, Site
 from trainmark.record.store import Store
 
 FOLDER = "trainmark: run folder "
-"""Begins the line on stderr by which the first host says where its run folder is."""
+"""Prefix of the line on stderr with the run folder of the first host."""
 
 POLL_S = 0.05
 GRACE_S = 20.0
-"""What the first host gets to notice that another one failed, and to write its record."""
+"""Time for the first host to notice that another one failed, and to write its record."""
 REFUSAL_GRACE_S = 5.0
-"""The same where the other one refused to begin: the first host has little to say."""
+"""The same where the other one refused to start."""
 END_LIMIT_S = 30.0
-"""What a remote side gets to end after we let go of it."""
+"""Time for a remote process to end after its input was closed."""
 TERMINATED = 128 + signal.SIGTERM
-"""What a remote side exits with when it ended because its input did."""
+"""The exit code of a remote process that ended with its input."""
 MAX_LINES = 20
 _NOT_STARTED = (126, 127)
-"""What a shell exits with when it cannot run a program."""
+"""Exit codes of a shell that cannot run a program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the hosts made of a command."""
+    """The result of a command on all hosts."""
 
     document: dict[str, Any] | None
-    """What the first host said on its stdout; None if we were interrupted before it did."""
+    """The JSON document of the first host; None if interrupted before."""
     exit_code: int
     folder: str | None
-    """The first host's run folder, if it told one."""
+    """The run folder of the first host, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteCommand:
-    """`trainmark WORDS`, to be started on each node of a run."""
+    """A `trainmark` command to start on each node of a run."""
 
     argv: Sequence[str]
     topology: Topology
@@ -77,7 +77,7 @@ class RemoteCommand:
 def run_on_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, store: Path, *, quiet: bool
 ) -> tuple[Record | None, int]:
-    """Runs `trainmark run WORDS` on the hosts as one run; its record, unless we were interrupted, and the exit code."""
+    """Runs `trainmark run` on the hosts as one run; returns its record, unless interrupted, and the exit code."""
     targets = ssh.parse_node_hosts(hosts, topology)
     answer = _run_command(targets, ["run", *argv], topology, site, quiet=quiet)
     if answer.document is None:
@@ -89,7 +89,7 @@ def run_on_hosts(
 
 
 def parse_record(document: Mapping[str, Any], host: str) -> Record:
-    """What a host sent, as a record."""
+    """The record that a host sent."""
     try:
         return Record.from_json(document)
     except UsageError as error:
@@ -97,7 +97,7 @@ def parse_record(document: Mapping[str, Any], host: str) -> Record:
 
 
 def keep_record(record: Record, store: Store) -> Record:
-    """Adds it to the store, unless the host shares that."""
+    """Adds a record to the store, unless the host shares the store."""
     if not store.path(record.run_id).exists():
         record = gather.with_series(record, store.runs / record.run_id)
         store.add(record)
@@ -107,7 +107,7 @@ def keep_record(record: Record, store: Store) -> Record:
 def query_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> tuple[dict[str, Any] | None, int]:
-    """Runs `trainmark WORDS` on the hosts; the document the first one wrote, unless we were interrupted before."""
+    """Runs a `trainmark` command on the hosts; returns the JSON document of the first one, unless interrupted."""
     answer = _run_command(ssh.parse_node_hosts(hosts, topology), argv, topology, site, quiet=quiet)
     return answer.document, answer.exit_code
 
@@ -130,7 +130,7 @@ def _run_command(
         raise make_error(failed or leader, site.remote)
     if signals and (document is None or code == TERMINATED):
         code = 128 + signals[0]
-    elif code == TERMINATED and failed and failed is not leader:  # we let go of it, and it could not know why
+    elif code == TERMINATED and failed and failed is not leader:  # its input was closed, and it could not know why
         error = make_error(failed, site.remote)
         _print(f"trainmark: {error}")
         code = error.exit_code
@@ -138,7 +138,7 @@ def _run_command(
 
 
 class RemoteNode:
-    """What we started for one host, and what was heard from it."""
+    """The ssh process of one host, and its output."""
 
     def __init__(self, host: str, command: list[str], *, leads: bool, show: bool) -> None:
         self.host = host
@@ -155,7 +155,7 @@ class RemoteNode:
             text=True,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # a Ctrl-C in this terminal is passed on by letting go, not by killing ssh
+            start_new_session=True,  # Ctrl-C is passed on by closing the input, not by killing ssh
         )
         self._threads = [
             _start_reader(self.process.stdout, self._handle_answer if leads else self._handle_line),
@@ -163,18 +163,18 @@ class RemoteNode:
         ]
 
     def send_line(self, line: str) -> None:
-        """Where all on this and that machine may read command lines, its input is for it alone."""
-        with contextlib.suppress(OSError):  # it is gone, and will be heard to be
+        """Sends a secret by standard input, as others can read command lines."""
+        with contextlib.suppress(OSError):  # it is gone, which is noticed later
             ssh.require_pipe(self.process.stdin).write(f"{line}\n")
             ssh.require_pipe(self.process.stdin).flush()
 
     def close_input(self) -> None:
-        """Closes its input, which asks the run over there to finish its step and end."""
+        """Closes the input, so that the remote run finishes its step and ends."""
         with contextlib.suppress(OSError):
             ssh.require_pipe(self.process.stdin).close()
 
     def kill(self) -> None:
-        """Leaves nothing of it here, whether or not it has ended."""
+        """Ends the local ssh process, if it has not ended yet."""
         self.close_input()
         if self.process.poll() is None:
             self.process.kill()
@@ -183,7 +183,7 @@ class RemoteNode:
             thread.join()
 
     def document(self) -> dict[str, Any] | None:
-        """What the first host answered, once it has ended; None where it did not, or not to the end."""
+        """The JSON document of the first host, once it has ended; None where there is no complete one."""
         try:
             return dict(json.loads(self._answer))
         except ValueError:
@@ -191,7 +191,7 @@ class RemoteNode:
 
     @property
     def has_ended(self) -> bool:
-        """Its process is gone and all it said was heard."""
+        """Its process has ended and its output was read."""
         return self.process.poll() is not None and not any(thread.is_alive() for thread in self._threads)
 
     @property
@@ -200,7 +200,7 @@ class RemoteNode:
 
     @property
     def has_started(self) -> bool:
-        """Whether trainmark itself ran over there."""
+        """Whether trainmark was started on the host."""
         return self.arrived and self.process.returncode not in _NOT_STARTED and "No module named" not in self.last_line
 
     @property
@@ -237,7 +237,7 @@ def _start_reader(stream: IO[str] | None, hear: Callable[[str], None]) -> thread
 
 
 def _supervise(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNode | None:
-    """Waits until every side has ended, and sees to it that they do; returns the one that failed first."""
+    """Waits until all have ended, and ends them after a failure; returns the one that failed first."""
     failed: RemoteNode | None = None
     close_at_s: float | None = None
     closed_at_s: float | None = None
@@ -258,16 +258,16 @@ def _supervise(sides: Sequence[RemoteNode], signals: Sequence[int]) -> RemoteNod
 
 
 def _choose_grace_s(failed: RemoteNode) -> float:
-    """How long the first host is given to end by itself after another one failed."""
+    """How long the first host has to end by itself after another one failed."""
     if not failed.has_started:
         return 0.0
     return REFUSAL_GRACE_S if failed.process.returncode in (2, 3) else GRACE_S
 
 
 def make_error(side: RemoteNode, remote: Remote) -> TrainmarkError:
-    """Why there is no record, in one sentence about one host."""
-    code, said = side.process.returncode, side.last_line.removeprefix("trainmark: ")
-    because = f": {said}" if said else ""
+    """Why there is no record, in one sentence."""
+    code, message = side.process.returncode, side.last_line.removeprefix("trainmark: ")
+    because = f": {message}" if message else ""
     if not side.arrived:
         if code == 255:
             return NotReadyError(f"host {side.host} cannot be entered through ssh{because}")
@@ -285,7 +285,7 @@ def make_error(side: RemoteNode, remote: Remote) -> TrainmarkError:
 
 
 def fetch_or_warn(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:
-    """A record without its folder is still a record."""
+    """A record is valid without its run folder."""
     try:
         ssh.fetch(target, remote, folder, run_id, store)
     except (TrainmarkError, KeyboardInterrupt) as error:
@@ -294,7 +294,7 @@ def fetch_or_warn(target: Host, remote: Remote, folder: str, run_id: str, store:
 
 
 def _print(line: str) -> None:
-    """One line of talk on stderr; never fails the run if nobody listens."""
+    """Prints a line on stderr; a closed stderr does not fail the run."""
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{line}\n")  # in one piece: two threads may speak at once
+        sys.stderr.write(f"{line}\n")  # in one call, as two threads may write
         sys.stderr.flush()

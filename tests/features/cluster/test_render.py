@@ -216,7 +216,7 @@ def test_a_pod_asks_for_its_devices_by_the_name_the_cluster_has_for_them() -> No
 
 
 def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
-    with pytest.raises(UsageError, match="platform nvidia does not say what a cluster calls its devices"):
+    with pytest.raises(UsageError, match="platform nvidia has no resource name of its devices"):
         kubernetes.render_manifest(a_job("2x8", "nvidia"), kubernetes.KubernetesRequest(image="i"))
 
 

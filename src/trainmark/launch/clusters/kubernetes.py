@@ -1,4 +1,4 @@
-"""Kubernetes: the run as a TrainJob of Kubeflow Trainer v2, one pod per node, told by PET_ variables which it is."""
+"""Kubernetes: the run as a TrainJob of Kubeflow Trainer v2, one pod per node, identified by PET_ variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmark.record.plan import Topology
 PRIORITY = 1
 RENDERS = "a TrainJob for Kubeflow Trainer v2"
 PULL_S = 900.0
-"""How long pods wait for each other: one may still be fetching its image."""
+"""How long pods wait for each other: one may still pull its image."""
 API = "trainer.kubeflow.org/v1alpha1"
 VERSION = "v2.4"
 """The version of Kubeflow Trainer whose fields these are; runtimePatches came with v2.2."""
@@ -28,7 +28,7 @@ _NAME = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
 
 
 def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
-    """Each process is a node, told so by torchrun's PET_ variables, as Kubernetes jobs and our ssh launcher do."""
+    """Each process is a node, by the PET_ variables of torchrun, which Kubernetes jobs and our ssh launcher set."""
     if "PET_NNODES" not in environ:
         return None
     nodes, node = (read_number(environ, name, "PET_") for name in ("PET_NNODES", "PET_NODE_RANK"))
@@ -86,7 +86,7 @@ def choose_mount(data: str | None) -> str:
         return "/data"
     parent = str(PurePosixPath(data).parent)
     if parent == "/":
-        raise UsageError(f"--data {data} has no folder above it to mount the claim at; say --mount")
+        raise UsageError(f"--data {data} has no folder above it to mount the claim at; add --mount")
     return parent
 
 
@@ -233,15 +233,13 @@ def _check(job: ClusterJob, request: KubernetesRequest) -> None:
         a_resource = "a resource such as example.com/gpu"
         check_option("--device-resource", request.resource, rf"{_NAME}/[A-Za-z0-9._-]+", a_resource)
     elif not job.on_cpu:
-        raise UsageError(
-            f"platform {job.plans[0].platform} does not say what a cluster calls its devices; say --device-resource"
-        )
+        raise UsageError(f"platform {job.plans[0].platform} has no resource name of its devices; add --device-resource")
     if request.mount is not None:
         check_option("--mount", request.mount, r"/[^:]+", "a folder from the root on, without ':'")
 
 
 def _quote(text: str) -> str:
-    """A YAML string on one line, whatever the text holds: JSON's quotes, and YAML's signs for what does not print."""
+    """A YAML string on one line: quoted as JSON, with escapes for unprintable characters."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -29,9 +29,9 @@ from trainmark.record.plan import Topology
 PRIORITY = 2
 RENDERS = "a script for sbatch"
 WARNING_S = 60
-"""How long before the end of its time a run is told, so that it can save and write its record."""
+"""How long before its time limit a run gets SIGTERM, to save and write its record."""
 LAST_TASK_S = 300
-"""What the other nodes get to end after the first has: the first node writes the record in that time."""
+"""Time for the other nodes to end after the first, which writes the record meanwhile."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _NAMES = rf"{_NAME}(,{_NAME})*"
@@ -39,11 +39,11 @@ _TIME = r"[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
 
 
 def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
-    """A task of srun is a rank where there is a task for each device, and a node where there is one a node."""
+    """A task of srun is a rank where there is one per device, and a node where there is one per node."""
     if "SLURM_JOB_ID" not in environ:
         return None
     tasks = read_number(environ, "SLURM_STEP_NUM_TASKS", "Slurm") if "SLURM_STEP_ID" in environ else 1
-    if tasks == 1:  # a batch script, or a shell of somebody's: nothing was started for us yet
+    if tasks == 1:  # a batch script or a shell: no launcher was started yet
         return ClusterEnv(kind="slurm", is_batch=True, launchers=topology.nodes) if topology.nodes > 1 else None
     task, job, step = (read_number(environ, f"SLURM_{name}", "Slurm") for name in ("PROCID", "JOB_ID", "STEP_ID"))
     leader = slurm_address(first_host(environ.get("SLURM_STEP_NODELIST", "")))
@@ -83,7 +83,7 @@ def first_host(node_list: str) -> str:
 
 
 def slurm_address(node: str) -> str:
-    """Where a Slurm node is reached: by its name, or where that does not resolve by the address Slurm itself uses."""
+    """The address of a Slurm node: its name, or where that does not resolve, the address that Slurm uses."""
     try:
         socket.getaddrinfo(node, None)
     except OSError:
@@ -105,14 +105,14 @@ def slurm_address(node: str) -> str:
 
 
 def start_tasks(topology: Topology, command: Sequence[str]) -> NoReturn:
-    """Becomes the srun that starts the launchers of a batch job, which get a secret of their own from it."""
+    """Replaces this process by the srun that starts the launchers of a batch job, with a new secret."""
     os.environ.setdefault(secret.VARIABLE, secret.make())
     os.execvp("srun", own_srun(topology, os.environ, command))  # noqa: S606
 
 
 def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """The srun that starts one launcher a node inside an allocation. A task that ends badly must not end the leader,
-    which then still has a record to write."""
+    """The srun that starts one launcher per node inside an allocation. A failed task must not end the leader,
+    which still has to write the record."""
     each = environ.get("SLURM_CPUS_PER_TASK")  # a step does not inherit it
     return [
         *("srun", f"--nodes={topology.nodes}", f"--ntasks={topology.nodes}", "--ntasks-per-node=1", "--overlap"),
@@ -123,23 +123,21 @@ def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[s
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmRequest:
-    """What the script asks of the cluster beyond nodes; None leaves it to the cluster."""
+    """What the script requests beside nodes; None leaves it to the cluster."""
 
     name: str | None = option("--name", "the job's name (default: from the plan)")
     time: str | None = option(
         "--time", "the longest it may take, such as 2:00:00 (default: the cluster's)", metavar="T"
     )
     partition: str | None = option("--partition", "the queue (default: the cluster's)")
-    account: str | None = option("--account", "who pays (default: the user's)")
+    account: str | None = option("--account", "account to charge (default: the user's)")
     gpus_per_node: int | None = option(
         "--gpus-per-node", "devices to ask for (default: the topology's; none on cpu)", metavar="N", kind=int
     )
-    cpus_per_task: int | None = option(
-        "--cpus-per-task", "processors a node (default: all of them)", metavar="N", kind=int
-    )
+    cpus_per_task: int | None = option("--cpus-per-task", "CPUs per node (default: all)", metavar="N", kind=int)
     venv: str | None = option("--venv", "virtual environment to enter first", metavar="DIR")
     array: int | None = None
-    """So many tasks of an array, each of which is the whole job on a node of its own; None is one job."""
+    """Tasks of a job array, each a whole job on its own node; None for one job."""
 
 
 REQUEST = SlurmRequest
@@ -225,12 +223,12 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
             [("where output goes: %x is the name, %j the number of the job", _on("output", "%x-%j.out"))]
             if request.array is None
             else [
-                ("one task a node of the fleet, all of them alike", _on("array", f"1-{request.array}")),
+                ("one task per node of the fleet, all equal", _on("array", f"1-{request.array}")),
                 ("where output goes: %A is the number of the array, %a of the task", _on("output", "%x-%A_%a.out")),
             ]
         ),
         (f"as many nodes as the topology {job.topology} has", _on("nodes", str(job.topology.nodes))),
-        (f"one task a node; it starts the node's {for_each} workers itself", _on("ntasks-per-node", "1")),
+        (f"one task per node, which starts its {for_each} workers", _on("ntasks-per-node", "1")),
         (
             "devices of each node; where Slurm calls them something else: --gres=KIND:COUNT",
             _on("gpus-per-node", str(gpus)) if gpus else _off("gpus-per-node", str(for_each)),
@@ -243,9 +241,9 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
         ),
         ("the longest it may take, as hours:minutes:seconds", _on("time", time) if time else _off("time", "1:00:00")),
         ("the queue", _on("partition", partition) if partition else _off("partition", "NAME")),
-        ("who pays", _on("account", account) if account else _off("account", "NAME")),
+        ("account to charge", _on("account", account) if account else _off("account", "NAME")),
         (
-            f"{WARNING_S} s before that time is over trainmark is told: it saves, and writes its record",
+            f"SIGTERM {WARNING_S} s before the time limit: trainmark saves, and writes its record",
             _on("signal", f"TERM@{WARNING_S}"),
         ),
     ]

@@ -1,4 +1,4 @@
-"""The run as one ssh command for each node, with the variables that tell the node its place."""
+"""ssh: the run as one command per node, with PET_ variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainmark.record.errors import UsageError
 
 RENDERS = "a command for each host"
 PASTE_S = 300.0
-"""How long hosts wait for each other: a person pastes the commands one by one."""
+"""How long hosts wait for each other: commands are pasted by hand."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshRequest:
-    """Which hosts are to run it."""
+    """The hosts of the run."""
 
     hosts: str = option("--hosts", "a host for each node; the first leads", metavar="A,B", default=...)
     port: int = option(

@@ -1,4 +1,4 @@
-"""torchrun: each process is a rank, and torchrun's store is there to meet at."""
+"""torchrun: each process is a rank, with the store of torchrun for the rendezvous."""
 
 from __future__ import annotations
 
