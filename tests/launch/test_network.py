@@ -80,7 +80,9 @@ def test_a_machine_without_a_default_route_asks_for_the_interface(monkeypatch: p
 
     monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])
     monkeypatch.setattr(network, "_find_source_address", no_route)
-    with pytest.raises(NotReadyError, match=r"the leader's name node1 does not say .* interface under \[network\]"):
+    with pytest.raises(
+        NotReadyError, match=r"the leader's name node1 is no address of this machine.* interface under \[network\]"
+    ):
         network.listen(NODES, None, 29400)
 
 

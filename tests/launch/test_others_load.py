@@ -60,5 +60,5 @@ def test_the_line_of_a_run_says_it_too(capsys: pytest.CaptureFixture[str]) -> No
         log.phase = phase
         line.show([log])
     busy, quiet = capsys.readouterr().err.splitlines()
-    assert "other processes use 80 % of this machine" in busy
+    assert "others use 80 % of this machine" in busy
     assert "others" not in quiet

@@ -220,7 +220,7 @@ def test_something_else_at_the_port_is_not_taken_for_a_leader(listener: socket.s
 
     other = threading.Thread(target=answer)
     other.start()
-    with pytest.raises(ConnectionError, match="something else"), dialled(listener):
+    with pytest.raises(ConnectionError, match="no launcher of trainmark"), dialled(listener):
         pass
     other.join(timeout=10)
 

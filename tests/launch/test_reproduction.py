@@ -39,7 +39,7 @@ def test_a_platform_file_that_a_record_names_is_taken_only_with_trust(tmp_path: 
 def test_a_workload_file_that_a_record_names_is_run_only_with_trust(tmp_path: Path) -> None:
     source = WorkloadSource(file=str(tmp_path / "theirs.py"), sha256="0" * 64)
     record = make_record(plan={"workload_source": source, **NOWHERE})
-    with pytest.raises(UsageError, match=r"theirs\.py .*say --trust"):
+    with pytest.raises(UsageError, match=r"theirs\.py .*add --trust"):
         rebuild_plan([record])
     assert rebuild_plan([record], trust=True).workload_source == source
 
@@ -51,7 +51,7 @@ def test_reproduce_refuses_before_anything_starts(
     file.write_text(of_platform_file(tmp_path).dumps(), encoding="utf-8")
     monkeypatch.setattr(session, "run_plan", lambda *words, **more: pytest.fail("it ran"))
     assert main(["reproduce", str(file), "--store", str(tmp_path)]) == 2
-    assert "say --trust" in capsys.readouterr().err
+    assert "add --trust" in capsys.readouterr().err
 
 
 def test_hosts_are_not_entered_by_a_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

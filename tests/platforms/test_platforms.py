@@ -57,7 +57,7 @@ def test_a_platform_can_be_a_file_of_the_users_own(tmp_path: Path) -> None:
         (GOOD + "[[peaks]]\n" + PEAK.replace("A100", "A(100"), "device 'A(100' is not a regular expression"),
         (GOOD + "[[peaks]]\n" + PEAK.replace("source", "# source"), "peaks, entry 1: key 'source' is missing"),
         (GOOD + "peaks = [3]\n", "peaks, entry 1 must be a table, not 3"),
-        (GOOD + 'python = "standin"\n', "a file of yours cannot bring any"),
+        (GOOD + 'python = "standin"\n', "only for built-in platform files"),
         ("title = ", "is not valid TOML"),
     ],
 )

@@ -72,7 +72,7 @@ def test_the_time_between_marks_is_the_devices_and_not_the_hosts(opened: Opened)
 def test_the_time_between_marks_that_are_not_reached_cannot_be_asked_for(opened: Opened) -> None:
     device = opened(LATE)
     first, last = device.marks.mark(), device.marks.mark()
-    with pytest.raises(RuntimeError, match="before both were reached"):
+    with pytest.raises(RuntimeError, match="before both marks were reached"):
         device.marks.between_ns(first, last)
 
 

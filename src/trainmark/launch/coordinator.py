@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import torch
 from torch.distributed import DistStoreError
 
 import trainmark
@@ -324,8 +325,6 @@ class Heartbeat:
 
 def collect_versions(plan: Plan) -> dict[str, str]:
     """Versions that must be equal on all nodes of a run."""
-    import torch
-
     plugin = files.load(plan.platform).plugin
     return {
         "python": ".".join(host_platform.python_version_tuple()[:2]),

@@ -25,6 +25,8 @@ from trainmark.record.recipe import (
     with_settings,
 )
 from trainmark.record.store import Store, default_folder
+from trainmark.train import meta_model
+from trainmark.workloads import weights
 
 
 def make_plans(options: RunOptions) -> list[Plan]:
@@ -112,8 +114,7 @@ def make_plan(name: str, options: RunOptions) -> Plan:
 
 def check_initial_weights(plan: Plan) -> None:
     """Raises where the file cannot be loaded or does not fit the network, before any data is opened."""
-    from trainmark.train import meta_model, setup
-    from trainmark.workloads import weights
+    from trainmark.train import setup
 
     if plan.init_from and (given := setup.load_initial_weights(plan)) is not None:
         weights.check_fit(meta_model.build_model(plan), given, str(plan.init_from), to_begin=True)
@@ -179,8 +180,6 @@ def _resolve_weights(word: str | None, option: str = "--init-from") -> tuple[str
     """The file of weights at a path, and the hash of its weights."""
     if word is None:
         return None, None
-    from trainmark.workloads import weights
-
     file = weights.weights_file(Path(word).expanduser().absolute(), option)
     try:
         return str(file), weights.weights_sha256(file)

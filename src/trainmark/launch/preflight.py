@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import psutil
+from torch import distributed
 
 from trainmark import data as datasets, workloads
 from trainmark.data import synthetic
@@ -183,8 +184,6 @@ def check_precision(plan: Plan, platform: Platform) -> CheckResult:
 
 def check_collectives(plan: Plan, platform: Platform) -> CheckResult:
     """An unknown backend would fail in every rank, after the data was opened."""
-    from torch import distributed
-
     word = platform.file.collectives
     if Topology.parse(plan.topology).devices == 1 or distributed.is_backend_available(word):
         return ok("collectives are available")

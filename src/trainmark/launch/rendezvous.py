@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from trainmark.launch import network
 from trainmark.launch.cluster_env import ClusterEnv
@@ -168,8 +169,6 @@ def serve(env: ClusterEnv, secret: str | None, interface: str | None, timeout_s:
 def find_leader(env: ClusterEnv, secret: str | None, timeout_s: float) -> Address:
     if not env.has_torchrun_store:
         return Address(network.choose_leader_host(env), env.port, secret or read_secret(os.environ))
-    from torch.distributed import DistError
-
     try:
         found = _open_torchrun_store(env, timeout_s).get(_make_torchrun_key(os.environ))
         return msgspec.json.decode(found, type=Address)
@@ -228,8 +227,6 @@ def prove(secret: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) 
 
 
 def _open_torchrun_store(env: ClusterEnv, timeout_s: float) -> Any:
-    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
-
     timeout = timedelta(seconds=timeout_s)
     try:
         return TCPStore(env.leader, env.port, is_master=False, wait_for_workers=False, timeout=timeout)

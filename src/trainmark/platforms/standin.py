@@ -11,16 +11,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from trainmark.platforms.reading import Reading
 from trainmark.record import tables
 from trainmark.record.errors import UsageError
-
-if TYPE_CHECKING:  # the sampler, which only needs readings, must not import torch
-    from trainmark.platforms.reading import Reading
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -151,8 +149,6 @@ def _select_script_keys(table: dict[str, Any]) -> dict[str, Any]:
 
 def read_sensors() -> list[Reading]:
     """The current readings of all devices; unknown where the script has no value."""
-    from trainmark.platforms.reading import Reading
-
     now_s = time.monotonic()
     return [
         Reading(
