@@ -8,7 +8,7 @@ from trainmark.launch import cluster_env
 from trainmark.launch.clusters import slurm
 from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import Topology
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 
 NODES = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "a"}
 TORCHRUN = {
@@ -102,7 +102,7 @@ def test_two_steps_of_slurm_do_not_meet_at_one_port() -> None:
 def test_a_batch_script_or_a_shell_in_an_allocation_calls_srun_itself(environ: dict[str, str]) -> None:
     assert find("2x8", environ).is_batch
     assert find("1x8", environ).kind == "alone"
-    command = slurm.own_srun(Topology.parse("2x8"), {"SLURM_CPUS_PER_TASK": "4"}, ["trainmark", "run"])
+    command = slurm.make_srun_command(Topology.parse("2x8"), {"SLURM_CPUS_PER_TASK": "4"}, ["trainmark", "run"])
     assert command[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
     assert "--cpus-per-task=4" in command
     assert command[-2:] == ["trainmark", "run"]
@@ -150,8 +150,8 @@ def test_a_launcher_that_contradicts_itself_or_the_plan_is_refused(
     ],
 )
 def test_the_first_host_of_a_slurm_list_is_found(nodes: str, first: str) -> None:
-    assert slurm.first_host(nodes) == first
+    assert slurm.parse_first_host(nodes) == first
 
 
 def test_a_slurm_node_is_called_by_its_slurm_name() -> None:
-    assert host_name({"SLURMD_NODENAME": "tm2"}) == "tm2"
+    assert read_host_name({"SLURMD_NODENAME": "tm2"}) == "tm2"

@@ -31,7 +31,7 @@ from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, of
 from trainmark.record.plan import Plan
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
 from trainmark.record.whole_files import write_whole
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 from trainmark.train.rendezvous_store import LostStoreError, RendezvousStore
 
 JOIN_TIMEOUT_S = 60.0
@@ -72,7 +72,7 @@ class Coordinator:
     ) -> None:
         """Without a secret, that of the variable is used."""
         self.env = env
-        self.host = host_name(os.environ)
+        self.host = read_host_name(os.environ)
         self.shares_folder = True
         """The leader sees the run folder of this launcher, so that no file is sent."""
         self._join_timeout_s = JOIN_TIMEOUT_S if join_timeout_s is None else join_timeout_s

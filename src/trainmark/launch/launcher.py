@@ -44,7 +44,7 @@ from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, Run
 from trainmark.record.store import Store
 from trainmark.record.whole_files import write_whole
 from trainmark.record.workload_facts import derive
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 from trainmark.train.rendezvous_store import LostStoreError
 
 
@@ -377,7 +377,7 @@ def make_run_folder(plan: Plan, parent: Path, token: str, **fields: Any) -> Path
         target=workload.target,
         reference_global_batch=workload.reference_global_batch,
         workload_facts=derive(workload).to_json(),
-        launcher_host=host_name(os.environ),
+        launcher_host=read_host_name(os.environ),
         launcher_pid=os.getpid(),
         token=token,
         **fields,

@@ -21,7 +21,7 @@ from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
-from trainmark.train.ranks import PARENT, host_name
+from trainmark.train.ranks import PARENT, read_host_name
 
 EVERY_S = 0.5
 """Twice as often as MLPerf requires, so that a late sample leaves no gap."""
@@ -60,7 +60,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     events = EventWriter(args.file)
     events.write(
         SamplerBegin(
-            host=host_name(os.environ),
+            host=read_host_name(os.environ),
             pid=os.getpid(),
             first_rank=args.first_rank,
             launched_ns=args.launched_ns,

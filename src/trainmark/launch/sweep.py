@@ -19,7 +19,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.index import StoreRow
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.store import Store
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 
 _HASH_LETTERS = 6
 """Letters of the hash in the name of a sweep; random letters follow."""
@@ -46,7 +46,7 @@ def plan_legs(options: RunOptions, store: Store) -> list[Leg]:
                 "--sweep needs one batch for every topology, and recipe fill searches for one; find it with a run at "
                 "1x1, then add --set batch_per_device=N"
             )
-    asked = _compute_hash(decided, options.hosts or host_name(os.environ))
+    asked = _compute_hash(decided, options.hosts or read_host_name(os.environ))
     rows = [row for row in store.rows() if row.group and row.group.startswith(asked) and row.status == "valid"]
     newest = str(rows[0].group).partition("-")[0] if rows else ""
     done = {plan.topology: _find_finished(rows, f"{newest}-{plan.topology}") for plan in decided}

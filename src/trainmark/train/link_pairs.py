@@ -19,7 +19,7 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.tournament import Pairs, disjoint, rounds
 from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup
-from trainmark.train.ranks import Ranks, host_name
+from trainmark.train.ranks import Ranks, read_host_name
 
 SIZES_BYTES = (4096, 1 << 20, 16 << 20, 64 << 20)
 """The smallest for latency, the largest for bandwidth, two between for links too slow for that."""
@@ -38,7 +38,7 @@ def run_rank(plan: Plan, ranks: Ranks, log: EventWriter, *, count: int | None) -
     device = setup.open_device(plan, ranks)
     everybody = setup.join_ranks(device, ranks)
     nodes = Topology.parse(plan.topology).nodes
-    hosts = gather_host_names(everybody, nodes=nodes, own=host_name(os.environ))
+    hosts = gather_host_names(everybody, nodes=nodes, own=read_host_name(os.environ))
     for pairs in measure(device, everybody, nodes=nodes, count=count):
         log.write(events.PairsMeasured(pairs=pairs, hosts=hosts) if ranks.rank == 0 else events.Alive(phase="init"))
     log.write(events.End(ended=endings.LINKS_MEASURED))

@@ -36,6 +36,6 @@ class Ranks:
         )
 
 
-def host_name(environ: Mapping[str, str]) -> str:
+def read_host_name(environ: Mapping[str, str]) -> str:
     """The name of this machine: in Slurm that of the node, of which one machine may have several."""
     return environ.get("SLURMD_NODENAME") or socket.gethostname()

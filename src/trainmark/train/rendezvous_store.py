@@ -89,11 +89,11 @@ class RendezvousStore(Store):
         self.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask(Request("set", key, _to_bytes(value)))
+        self._request(Request("set", key, _to_bytes(value)))
 
     def get(self, key: str) -> bytes:
         self.wait([key])
-        return self._ask(Request("get", key)).value
+        return self._request(Request("get", key)).value
 
     def check(self, keys: Sequence[str]) -> bool:
         return all(self._has_key(key, 0.0) for key in keys)
@@ -107,14 +107,14 @@ class RendezvousStore(Store):
                     raise DistStoreError(f"wait timeout: nobody set {key} within {limit_s:g} s")
 
     def add(self, key: str, amount: int) -> int:
-        return self._ask(Request("add", key, number=amount)).number
+        return self._request(Request("add", key, number=amount)).number
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
         """Sets a key that has the expected value, or is absent where none is expected; returns its new value."""
-        return self._ask(Request("compare_set", key, _to_bytes(desired), _to_bytes(expected))).value
+        return self._request(Request("compare_set", key, _to_bytes(desired), _to_bytes(expected))).value
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask(Request("delete", key)).number)
+        return bool(self._request(Request("delete", key)).number)
 
     def has_extended_api(self) -> bool:
         return False
@@ -130,9 +130,9 @@ class RendezvousStore(Store):
         self._connection.close()
 
     def _has_key(self, key: str, wait_s: float) -> bool:
-        return bool(self._ask(Request("wait", key, wait_s=wait_s)).number)
+        return bool(self._request(Request("wait", key, wait_s=wait_s)).number)
 
-    def _ask(self, request: Request) -> Reply:
+    def _request(self, request: Request) -> Reply:
         message = encode(request)
         try:
             with self._lock:

@@ -92,7 +92,7 @@ class SamplePaths:
             first = max(taken, default=0) + 1 if self._out is None else 1
             found = [folder / f"{first + place:03d}" for place in range(count)]
         else:
-            found = [self._named(self._out or Path("sample"))]
+            found = [self._check_name(self._out or Path("sample"))]
         for place in found:
             for ending in (SUFFIXES[self._shows.gives] if self._shows else "", ".json"):
                 if ending:
@@ -119,7 +119,7 @@ class SamplePaths:
             raise NotReadyError(f"the folder {folder} cannot be made: {error.strerror}") from error
         return folder
 
-    def _named(self, out: Path) -> Path:
+    def _check_name(self, out: Path) -> Path:
         wanted = SUFFIXES[self._shows.gives] if self._shows else out.suffix
         if out.suffix and out.suffix.lower() != wanted:
             raise UsageError(f"--out {out} must end in {wanted}, as this network {self._does}; or in nothing")
@@ -198,16 +198,16 @@ def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
 
 @torch.no_grad()
 def write_sample(
-    trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
+    trained: Trained, request: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
 ) -> SampleDocument:
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
-    wanted = trained.recipe.score_clips if asked.score is None else asked.score
+    wanted = trained.recipe.score_clips if request.score is None else request.score
     speech = features.load("scoring.sample_scorer") if wanted else None
     scorer = speech.installed() if speech else None
     if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made only to be scored
-        asked = replace(asked, score=False)
+        request = replace(request, score=False)
     began = time.perf_counter()
-    sample: Sample = trained.workload.sample(trained, asked)
+    sample: Sample = trained.workload.sample(trained, request)
     seconds = time.perf_counter() - began
     for _, path in _name_files(sample, place):
         check(path)
@@ -219,7 +219,7 @@ def write_sample(
         input=sample.shown,
         networks=(trained.source, *sample.networks),
         generator=sample.generator,
-        settings=dict(setting.split("=", 1) for setting in asked.said),
+        settings=dict(setting.split("=", 1) for setting in request.said),
         device=trained.device.name(),
         seconds=seconds,
         level_dbfs=audio.LEVEL_DBFS if has_sound else None,

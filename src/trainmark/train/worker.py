@@ -24,7 +24,7 @@ from trainmark.record.errors import InvalidResultError, TrainmarkError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.train import failures
-from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
+from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, read_host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
     from trainmark.train.monitor import Monitor
@@ -61,7 +61,7 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
     log.write(
         events.Begin(
             rank=ranks.rank,
-            host=host_name(os.environ),
+            host=read_host_name(os.environ),
             pid=os.getpid(),
             startup_ns=_measure_startup_ns(),
             restart=int(os.environ.get(RESTART, "0")),

@@ -76,7 +76,7 @@ def directives(script: str) -> dict[str, str]:
 
 
 def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
-    found = directives(slurm.script(a_job("2x8", "nvidia"), slurm.SlurmRequest()))
+    found = directives(slurm.render_script(a_job("2x8", "nvidia"), slurm.SlurmRequest()))
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "8")
     assert found["job-name"] == "trainmark-resnet50-smoke-2x8"
     assert "exclusive" in found
@@ -84,12 +84,12 @@ def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
 
 
 def test_no_device_is_asked_for_on_a_cpu_platform() -> None:
-    assert "gpus-per-node" not in directives(slurm.script(a_job("2x8"), slurm.SlurmRequest()))
+    assert "gpus-per-node" not in directives(slurm.render_script(a_job("2x8"), slurm.SlurmRequest()))
 
 
 def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
     request = slurm.SlurmRequest(time="1-12:00:00", partition="gpu", account="mine", gpus_per_node=4, cpus_per_task=16)
-    script = slurm.script(a_job("2x8", "nvidia"), request)
+    script = slurm.render_script(a_job("2x8", "nvidia"), request)
     found = directives(script)
     assert (found["time"], found["partition"], found["account"]) == ("1-12:00:00", "gpu", "mine")
     assert (found["gpus-per-node"], found["cpus-per-task"]) == ("4", "16")
@@ -97,7 +97,7 @@ def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
 
 
 def test_every_line_for_sbatch_stands_below_its_comment_and_above_the_first_command() -> None:
-    lines = slurm.script(a_job(), slurm.SlurmRequest(venv="/opt/trainmark")).splitlines()
+    lines = slurm.render_script(a_job(), slurm.SlurmRequest(venv="/opt/trainmark")).splitlines()
     first_command = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     asked = [number for number, line in enumerate(lines) if re.match("##?SBATCH", line)]
     assert asked
@@ -106,7 +106,7 @@ def test_every_line_for_sbatch_stands_below_its_comment_and_above_the_first_comm
 
 
 def test_bash_hands_srun_the_words_as_they_are(tmp_path: Path) -> None:
-    words = said_to("srun", slurm.script(hostile_job(), slurm.SlurmRequest()), tmp_path)
+    words = said_to("srun", slurm.render_script(hostile_job(), slurm.SlurmRequest()), tmp_path)
     assert words[words.index("trainmark") :] == hostile_job().command
 
 
@@ -114,12 +114,12 @@ def test_the_virtual_environment_is_entered_first(tmp_path: Path) -> None:
     venv = tmp_path / "it's mine"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "activate").write_text("touch entered\n")
-    said_to("srun", slurm.script(a_job(), slurm.SlurmRequest(venv=str(venv))), tmp_path)
+    said_to("srun", slurm.render_script(a_job(), slurm.SlurmRequest(venv=str(venv))), tmp_path)
     assert (tmp_path / "entered").exists()
 
 
 def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
-    script = slurm.script(a_job(), slurm.SlurmRequest(venv="/not/there"))
+    script = slurm.render_script(a_job(), slurm.SlurmRequest(venv="/not/there"))
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert ended.returncode != 0
     assert "/not/there/bin/activate" in ended.stderr
@@ -138,18 +138,18 @@ def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
 )
 def test_what_could_leave_its_line_is_refused(request_: slurm.SlurmRequest, option: str) -> None:
     with pytest.raises(UsageError, match=option):
-        slurm.script(a_job(), request_)
+        slurm.render_script(a_job(), request_)
 
 
 def test_a_job_name_that_could_leave_its_line_is_refused() -> None:
     with pytest.raises(UsageError, match="--name"):
-        slurm.script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
+        slurm.render_script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
 
 
 def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> None:
     job = a_job()
     plan = replace(job.plans[0], data=replace(job.plans[0].data, folder="/data\ntouch owned\n"))
-    assert said_to("srun", slurm.script(replace(job, plans=(plan,)), slurm.SlurmRequest()), tmp_path)
+    assert said_to("srun", slurm.render_script(replace(job, plans=(plan,)), slurm.SlurmRequest()), tmp_path)
     assert "data /data?touch owned?" in kubernetes.render_manifest(
         replace(job, plans=(plan,)), kubernetes.KubernetesRequest(image="i")
     )
@@ -165,11 +165,13 @@ def variable_of(program: str, script: str, folder: Path, said: str = "") -> str:
 
 
 def test_the_nodes_of_a_job_get_a_secret_that_nobody_finds_in_its_script(tmp_path: Path) -> None:
-    script = slurm.script(a_job(), slurm.SlurmRequest())
+    script = slurm.render_script(a_job(), slurm.SlurmRequest())
     first, second = (variable_of("srun", script, tmp_path) for _ in range(2))
     assert re.fullmatch("[0-9a-f]{64}", first)
     assert first != second, "every job has its own"
-    assert variable_of("srun", slurm.script(a_job("1x2"), slurm.SlurmRequest()), tmp_path) == "", "nobody to meet"
+    assert variable_of("srun", slurm.render_script(a_job("1x2"), slurm.SlurmRequest()), tmp_path) == "", (
+        "nobody to meet"
+    )
 
 
 # Kubernetes
@@ -253,7 +255,7 @@ def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
 
 
 def test_each_host_gets_one_command_with_its_place(tmp_path: Path) -> None:
-    words = said_to("ssh", ssh.commands(a_job("2x8"), "a,me@b", port=1234), tmp_path)
+    words = said_to("ssh", ssh.render_commands(a_job("2x8"), "a,me@b", port=1234), tmp_path)
     (option_a, host_a, first), (option_b, host_b, second) = words[:3], words[3:]
     assert (option_a, host_a, option_b, host_b) == ("-tt", "a", "-tt", "me@b")
     for node, command in enumerate((first, second)):
@@ -269,31 +271,31 @@ def test_each_host_gets_one_command_with_its_place(tmp_path: Path) -> None:
 
 
 def test_the_secret_of_ssh_commands_is_asked_for_and_on_no_command_line(tmp_path: Path) -> None:
-    text = ssh.commands(a_job("2x8"), "a,b")
+    text = ssh.render_commands(a_job("2x8"), "a,b")
     [secret] = re.findall(r"^#   ([0-9a-f]{64})$", text, flags=re.MULTILINE)
     words = said_to("ssh", text, tmp_path)
     assert not any(secret in word for word in words)
     assert variable_of("trainmark", words[2], tmp_path, said=f"{secret}\n") == secret
-    assert "secret" not in ssh.commands(a_job("1x8"), "a")
+    assert "secret" not in ssh.render_commands(a_job("1x8"), "a")
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_two_shells_hand_the_words_over_as_they_are(tmp_path: Path, shell: str) -> None:
-    words = said_to("ssh", ssh.commands(hostile_job(), "a,b"), tmp_path, shell)
+    words = said_to("ssh", ssh.render_commands(hostile_job(), "a,b"), tmp_path, shell)
     assert said_to("none", words[2], tmp_path, shell) == hostile_job().command[1:]
     assert said_to("none", words[5], tmp_path, shell) == hostile_job().command[1:]
 
 
 def test_a_host_for_each_node_is_needed() -> None:
     with pytest.raises(UsageError, match="3 hosts"):
-        ssh.commands(a_job("2x8"), "a,b,c")
+        ssh.render_commands(a_job("2x8"), "a,b,c")
     with pytest.raises(UsageError, match="no host name"):
-        ssh.commands(a_job("2x8"), "a,-oProxyCommand=x")
+        ssh.render_commands(a_job("2x8"), "a,-oProxyCommand=x")
 
 
 def test_a_port_is_a_port() -> None:
     with pytest.raises(UsageError, match="70000"):
-        ssh.commands(a_job("2x8"), "a,b", port=70000)
+        ssh.render_commands(a_job("2x8"), "a,b", port=70000)
 
 
 # The name

@@ -46,7 +46,7 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
     if tasks == 1:  # a batch script or a shell: no launcher was started yet
         return ClusterEnv(kind="slurm", is_batch=True, launchers=topology.nodes) if topology.nodes > 1 else None
     task, job, step = (read_number(environ, f"SLURM_{name}", "Slurm") for name in ("PROCID", "JOB_ID", "STEP_ID"))
-    leader = slurm_address(first_host(environ.get("SLURM_STEP_NODELIST", "")))
+    leader = find_address(parse_first_host(environ.get("SLURM_STEP_NODELIST", "")))
     # jobs may share a node, and steps a job: each gets a port of its own, below those the kernel hands out
     meeting_port = port or 10000 + (7 * job + step) % 20000
     if tasks == topology.nodes:
@@ -54,14 +54,14 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
     if tasks == topology.devices:
         local = read_number(environ, "SLURM_LOCALID", "Slurm")
         return set_leader(
-            make_rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port
+            make_rank_env(topology, "slurm", task, tasks, local, _count_local_tasks(environ)), leader, meeting_port
         )
     raise NotReadyError(
         f"{topology} requested, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
     )
 
 
-def _tasks_here(environ: Mapping[str, str]) -> int:
+def _count_local_tasks(environ: Mapping[str, str]) -> int:
     """From a list such as `2(x3),1`: two tasks on the first three nodes, one on the fourth."""
     node = read_number(environ, "SLURM_NODEID", "Slurm")
     counts: list[int] = []
@@ -74,7 +74,7 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     return counts[node]
 
 
-def first_host(node_list: str) -> str:
+def parse_first_host(node_list: str) -> str:
     """The first name of a Slurm node list: gpu03 of `gpu[03-05,9],login`, rack1-ib of `rack[1-2]-ib`."""
     match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", node_list)
     if not match:
@@ -82,7 +82,7 @@ def first_host(node_list: str) -> str:
     return "".join(part or "" for part in match.groups())
 
 
-def slurm_address(node: str) -> str:
+def find_address(node: str) -> str:
     """The address of a Slurm node: its name, or where that does not resolve, the address that Slurm uses."""
     try:
         socket.getaddrinfo(node, None)
@@ -107,10 +107,10 @@ def slurm_address(node: str) -> str:
 def start_tasks(topology: Topology, command: Sequence[str]) -> NoReturn:
     """Replaces this process by the srun that starts the launchers of a batch job, with a new secret."""
     os.environ.setdefault(secret.VARIABLE, secret.make())
-    os.execvp("srun", own_srun(topology, os.environ, command))  # noqa: S606
+    os.execvp("srun", make_srun_command(topology, os.environ, command))  # noqa: S606
 
 
-def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
+def make_srun_command(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
     """The srun that starts one launcher per node inside an allocation. A failed task must not end the leader,
     which still has to write the record."""
     each = environ.get("SLURM_CPUS_PER_TASK")  # a step does not inherit it
@@ -145,14 +145,21 @@ REQUEST = SlurmRequest
 
 def render(request: SlurmRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
     options = replace(run.options, store=make_absolute(run.options.store))
-    return script(
+    return render_script(
         make_job(replace(run, options=options), request.name), replace(request, venv=make_absolute(request.venv))
     )
 
 
-def script(job: ClusterJob, request: SlurmRequest) -> str:
-    head = _HEAD if request.array is None else _array_head(job, request.array)
-    lines = ["#!/bin/bash", *(f"# {line}" for line in describe_job(job)), *head, "", *_directives(job, request), ""]
+def render_script(job: ClusterJob, request: SlurmRequest) -> str:
+    head = _HEAD if request.array is None else _render_array_head(job, request.array)
+    lines = [
+        "#!/bin/bash",
+        *(f"# {line}" for line in describe_job(job)),
+        *head,
+        "",
+        *_render_directives(job, request),
+        "",
+    ]
     if request.venv is not None:
         lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
         lines += [make_activation_line(request.venv), ""]
@@ -173,7 +180,7 @@ _HEAD = (
 )
 
 
-def _array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
+def _render_array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
     [*_, (_, store)] = [words for words in job.words if words[0] == "--store"]
     return (
         "#",
@@ -198,7 +205,7 @@ _STEP = (
 )
 
 
-def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
+def _render_directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     """The #SBATCH lines, each below what it is for; one with ## is switched off."""
     for_each = job.topology.devices_per_node
     gpus = request.gpus_per_node

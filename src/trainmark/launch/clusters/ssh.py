@@ -33,10 +33,10 @@ REQUEST = SshRequest
 
 def render(request: SshRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
     options = replace(run.options, join_timeout_s=run.options.join_timeout_s or PASTE_S)
-    return commands(make_job(replace(run, options=options)), request.hosts, port=request.port, venv=request.venv)
+    return render_commands(make_job(replace(run, options=options)), request.hosts, port=request.port, venv=request.venv)
 
 
-def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:
+def render_commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:
     if not 1 <= port <= 65535:
         raise UsageError(f"--port {port} is not a port: 1 to 65535")
     topology = job.topology
