@@ -208,7 +208,7 @@ def test_a_platform_file_of_a_record_is_written_down_and_used_only_by_the_users_
     if there:
         (elsewhere / "own.toml").write_text(there, encoding="utf-8")
     record = on_a_file_of_its_own(tmp_path, elsewhere)
-    with pytest.raises(NotReadyError, match=r"modules it names, then say --platform ./own-") as no:
+    with pytest.raises(NotReadyError, match=r"modules it names, then add --platform ./own-") as no:
         reproduction.rebuild_plan([record])
     [written] = tmp_path.glob("own-*.toml")
     assert written.name in str(no.value)
