@@ -14,9 +14,9 @@ from torch import distributed
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.event_files import EventWriter
-from trainmark.record.links import AllReduce, PairLink, best_pairs, cables
+from trainmark.record.links import AllReduce, PairLink, best_pairs, estimate_node_bandwidths
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.tournament import Pairs, disjoint, rounds
+from trainmark.record.tournament import Pairs, plan_rounds, split_into_rounds
 from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.ranks import Ranks, read_host_name
@@ -53,18 +53,18 @@ def measure(
     Suspicious pairs are measured again, in further rounds: a node may just have been busy for a second.
     """
     measured: list[PairLink] = []
-    for pairs in rounds(nodes, count):
+    for pairs in plan_rounds(nodes, count):
         measured += (found := _measure_round(device, everybody, pairs, nodes, budget_s, again=0))
         yield found
     for again in range(1, 1 + MAX_RETRIES):
-        for pairs in disjoint(_find_suspicious(measured)):
+        for pairs in split_into_rounds(_find_suspicious(measured)):
             measured += (found := _measure_round(device, everybody, pairs, nodes, budget_s, again=again))
             yield found
 
 
 def _find_suspicious(measured: list[PairLink]) -> list[tuple[int, int]]:
     known = best_pairs(measured)
-    carries = cables(known)
+    carries = estimate_node_bandwidths(known)
     return [
         (pair.first, pair.second)
         for pair in known
