@@ -95,7 +95,7 @@ def test_another_plan_or_another_machine_carries_nothing_on(
     machine.fails_at, machine.ran[:] = None, []
     session.run(replace(options, steps=80, sweep="1x1,1x2"))
     assert machine.ran == ["1x1", "1x2"]
-    monkeypatch.setattr("trainmark.launch.sweep.host_name", lambda environ: "elsewhere")
+    monkeypatch.setattr("trainmark.launch.sweep.read_host_name", lambda environ: "elsewhere")
     session.run(options)
     assert machine.ran[2:] == ["1x1", "1x2", "1x4"]
 
