@@ -85,7 +85,7 @@ def main() -> None:
 @contextmanager
 def opened(options: RunOptions) -> Iterator[Job]:
     """The job of one rank, as a worker opens it."""
-    plan = planning.decide(options.workloads[0], options)
+    plan = planning.make_plan(options.workloads[0], options)
     if plan.data.synthetic:
         synthetic.ensure(plan.data.name, Path(plan.data.folder), print)
     with tempfile.TemporaryDirectory() as folder:
@@ -317,7 +317,7 @@ def computed(hashed: HashedSteps, options: RunOptions) -> VerifyDocument:
     """What a verify would leave of the steps as they are computed now."""
     with deterministic_mode(True):
         numbers = hashed.numbers()
-    plan = planning.decide(options.workloads[0], options)
+    plan = planning.make_plan(options.workloads[0], options)
     return VerifyDocument(
         verify_id="", created="", trainmark="", plan=plan.to_json(), device="", torch="", verdict="equal", sentence="",
         draws=True, numbers=numbers,

@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
+from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, format_settings, from_keywords
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
 from trainmark.record.index import RunFilter
 from trainmark.record.lookup import Subject, make_subject
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from trainmark.analysis.comparison import Comparison
     from trainmark.launch.launcher import Watcher
-    from trainmark.launch.session import Watching
+    from trainmark.launch.session import OpenWatcher
     from trainmark.record.price import Price
     from trainmark.record.rank_log import RankLog
     from trainmark.record.sample import SampleDocument
@@ -183,7 +183,7 @@ def plan(workload: str, **options: Unpack[PlanKeywords]) -> Plan:
     """What `run` would do with the same options, decided to the last setting, with nothing started."""
     from trainmark.launch import planning
 
-    return planning.plans(from_keywords((workload,), options, PlanKeywords))[0]
+    return planning.make_plans(from_keywords((workload,), options, PlanKeywords))[0]
 
 
 def load(run: Place = "last", *, store: Place | None = None) -> Record:
@@ -227,23 +227,23 @@ def samples(
 
     kept = _store(store)
     source = _find_network(fspath(run), kept)
-    shows = sampling.can_show(source, fspath(run), score=score)
+    shows = sampling.check_can_show(source, fspath(run), score=score)
     for given in inputs:
         sampling.check_input(given, shows)
     own = kept.samples / source.run_id if source.run_id and (kept.runs / source.run_id).is_dir() else None
-    places = sampling.Places(Path(out) if out is not None else None, own=own, shows=shows, force=force)
+    places = sampling.SamplePaths(Path(out) if out is not None else None, own=own, shows=shows, force=force)
     targets = places.choose(len(inputs) or 1, numbered=numbered)
-    device = Platform(files.load(detection.chosen() if platform == "auto" else platform)).open(0)
-    trained = sampling.open_trained(source, device)
+    device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
+    trained = sampling.load_trained(source, device)
     asked = SampleRequest(
         said=tuple(settings),
         score=score,
-        data=sampling.data_folder(source.plan),
-        open_run=lambda word: sampling.open_trained(_find_network(word, kept), device),
+        data=sampling.find_data_folder(source.plan),
+        open_run=lambda word: sampling.load_trained(_find_network(word, kept), device),
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
-        document = sampling.write(trained, request, place, places.check)
+        document = sampling.write_sample(trained, request, place, places.check)
         yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
 
 
@@ -262,7 +262,7 @@ def sample(
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
     of an example of the run's data."""
-    said = [*settings_of(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
+    said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
     made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
     return next(made)
@@ -413,7 +413,7 @@ def _records(runs: Runs, store: Store) -> Sequence[Record]:
     return _subject(runs, store).records if isinstance(runs, Subject | str | PathLike) else runs
 
 
-def _watch_plan(tell: Callable[[Moment], None]) -> Watching:
+def _watch_plan(tell: Callable[[Moment], None]) -> OpenWatcher:
     def begin(plan: Plan) -> AbstractContextManager[Watcher]:
         return nullcontext(lambda ranks: tell(_moment(plan, ranks)))
 

@@ -50,11 +50,11 @@ def test_a_quota_of_the_control_group_is_kept_to(
 
 def test_far_more_ranks_than_cores_are_refused_and_some_more_are_not() -> None:
     platform = Platform(files.load("cpu"))
-    refused = preflight.devices(make_plan(platform="cpu", topology="1x64"), platform)
+    refused = preflight.check_devices(make_plan(platform="cpu", topology="1x64"), platform)
     assert refused.verdict == "failed"
-    assert "asks for 64 ranks on 8 usable cores" in refused.sentence
+    assert "needs 64 ranks on 8 usable cores" in refused.sentence
     assert "try --topology 1x8" in refused.sentence
-    assert preflight.devices(make_plan(platform="cpu", topology="1x32"), platform).verdict == "ok"
+    assert preflight.check_devices(make_plan(platform="cpu", topology="1x32"), platform).verdict == "ok"
 
 
 def crowd(topology: str, *, device: str = "cpu", usable: int | None = 2) -> list[str]:

@@ -166,7 +166,7 @@ class _Rank:
         peak = int(2.5 * GIB) + self.rank * 7_340_032
         self.events.write(events.Phases(phases_ns=self.phases_ns, memory_peak_bytes=peak, at_ns=self.now_ns))
         if self.rank == 0 and run.bad_loss_at is None:
-            source = "measured: large matrix products" if run.peak_tflops else "no peak is known of it"
+            source = "measured: large matmuls" if run.peak_tflops else "no peak is known of it"
             self.events.write(events.FlopsCounted(per_item=2.43e10, peak_tflops=run.peak_tflops, peak_source=source))
             self.events.write(events.ArtifactsLeft(artifacts=list(run.artifacts)))
         skipped = ["/data/set/a.jpg: not a JPEG"] if run.plan.get("skip_bad") else []

@@ -23,7 +23,7 @@ from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.precision import PRECISIONS
 from trainmark.train import checkpoint
 from trainmark.train.collectives import RankGroup
-from trainmark.train.sharded import ShardedParallel, region
+from trainmark.train.sharded import ShardedParallel, find_local_region
 from trainmark.workloads import pieces, weights
 
 WHOLE = {"rows": torch.arange(15.0).view(5, 3), "columns": torch.arange(12.0).view(2, 6).bfloat16()}
@@ -37,7 +37,12 @@ def state_of(step: int) -> dict[str, Any]:
     def spread(whole: Tensor, *placements: Any) -> DTensor:
         empty = DTensor.from_local(torch.zeros(0), mesh, placements, run_check=False, shape=whole.shape, stride=(3, 1))
         return DTensor.from_local(
-            whole[region(empty)].clone(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+            whole[find_local_region(empty)].clone(),
+            mesh,
+            placements,
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
         )
 
     model = {name: spread(whole + step, Shard(CUTS[name])) for name, whole in WHOLE.items()}
@@ -73,7 +78,7 @@ def each_at_home(homes: list[str]) -> dict[str, Any]:
     folder = Path("/proc/self/cwd/checkpoints")
     for step in (1, 2, 3):
         save(folder, step, together)
-    state: dict[str, Any] = pieces.whole(checkpoint.newest_of_ranks(folder, together, mapped=True)[0])
+    state: dict[str, Any] = pieces.whole(checkpoint.load_newest_on_all_ranks(folder, together, mapped=True)[0])
     return state
 
 

@@ -30,7 +30,7 @@ def test_operators_are_summed_up_longest_first() -> None:
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watch:
         for _ in range(4):
             (left @ right).t().tanh()
-    found = step_profile.summed_up(watch, steps=2, seconds=1.0, trace="")
+    found = step_profile.summarize(watch, steps=2, seconds=1.0, trace="")
     uses = {use.name: use for use in found.operators}
     assert uses["mm"].calls == uses["tanh"].calls == 4
     assert uses["tanh"].size_bytes >= 4 * left.nbytes
@@ -40,8 +40,8 @@ def test_operators_are_summed_up_longest_first() -> None:
 
 
 def test_time_that_several_spans_cover_counts_once() -> None:
-    assert step_profile.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
-    assert step_profile.covered([]) == 0
+    assert step_profile.measure_union([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    assert step_profile.measure_union([]) == 0
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -53,7 +53,7 @@ def test_a_step_that_fails_under_the_profiler_costs_no_result_of_one_rank(
 
     job: Any = SimpleNamespace(
         clock=SimpleNamespace(steps=3),
-        monitor=SimpleNamespace(alive=lambda phase, done: None),
+        monitor=SimpleNamespace(report_alive=lambda phase, done: None),
         stepper=SimpleNamespace(model=torch.nn.Linear(1, 1), step=step),
         data=SimpleNamespace(train=lambda epoch, first: iter([1, 2])),
         device=SimpleNamespace(is_cpu=True),

@@ -8,7 +8,7 @@ import pytest
 from support.records import make_record
 
 from trainmark.cli.main import main
-from trainmark.launch.session import not_strictly_valid
+from trainmark.launch.session import find_strict_violations
 from trainmark.record.doubts import Facts, collect_doubts
 from trainmark.record.record import Doubt, Record
 from trainmark.view import table
@@ -86,9 +86,9 @@ def test_more_than_a_hundredth_of_the_steps_skipped_is_a_doubt(skipped: int, dou
 
 def test_another_precision_than_asked_is_not_valid_under_strict() -> None:
     differs = Doubt(code="precision-differs", text="bf16 was asked for and fp32 ran")
-    refused = not_strictly_valid(make_record(doubts=(differs,)))
+    refused = find_strict_violations(make_record(doubts=(differs,)))
     assert refused == ("not valid under --strict: bf16 was asked for and fp32 ran",)
-    assert not_strictly_valid(make_record(doubts=())) == ()
+    assert find_strict_violations(make_record(doubts=())) == ()
 
 
 def test_the_page_of_a_run_shows_what_its_first_step_was_computed_in() -> None:

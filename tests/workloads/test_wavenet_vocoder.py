@@ -265,7 +265,7 @@ def planned(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
     settings = (f"mels_from={run}", "window=512", "eval_window=512", "whole_set=false")
     options = RunOptions(workloads=("wavenet",), recipe="smoke", platform="cpu", data=str(spoken), settings=settings)
     options = replace(options, store=store and str(store))
-    [plan] = planning.plans(options)
+    [plan] = planning.make_plans(options)
     return from_values(WaveNetRecipe, plan.recipe)
 
 

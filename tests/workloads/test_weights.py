@@ -195,11 +195,11 @@ def test_a_stepper_begins_with_the_given_weights(word: str) -> None:
 def test_a_file_changed_after_planning_is_refused_and_a_resumed_run_does_not_need_it(tmp_path: Path) -> None:
     torch.save(weights(), tmp_path / "w.pt")
     plan = make_plan(init_from=str(tmp_path / "w.pt"), init_sha256=sha256(tmp_path / "w.pt"))
-    assert setup.initial_weights(plan) is not None
+    assert setup.load_initial_weights(plan) is not None
     torch.save({"a": torch.ones(1)}, tmp_path / "w.pt")
     with pytest.raises(NotReadyError, match="was changed after the run was planned"):
-        setup.initial_weights(plan)
-    assert setup.initial_weights(replace(plan, resume_from="/checkpoints")) is None
+        setup.load_initial_weights(plan)
+    assert setup.load_initial_weights(replace(plan, resume_from="/checkpoints")) is None
 
 
 def test_resuming_and_beginning_with_weights_exclude_each_other(tmp_path: Path) -> None:

@@ -29,14 +29,14 @@ def read_run_folder(path: Path) -> RunFolder:
 def has_processes(folder: RunFolder) -> bool | None:
     """True if a process of the run is alive, False if all ran here and are gone, None if unknown."""
     from trainmark.record.run_folder import HEAD_FILE
-    from trainmark.train.ranks import host_name
+    from trainmark.train.ranks import read_host_name
 
     processes: list[tuple[str, int, float | None]]
     processes = [(log.host, log.pid, None) for log in folder.logs if log.pid is not None]
     head = folder.head
     if head and head.launcher_pid is not None:
         processes.append((head.launcher_host, head.launcher_pid, _modified_s(folder.path / HEAD_FILE)))
-    own = host_name(os.environ)
+    own = read_host_name(os.environ)
     alive = [_is_alive(pid, by_s) for host, pid, by_s in processes if host == own]
     if any(alive):
         return True

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from trainmark import __version__, features
 from trainmark.cli.terminal import print_status, standard_streams
-from trainmark.launch.signals import Terminated, raising_on_sigterm
+from trainmark.launch.signals import Terminated, raise_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
 from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, is_process_limit, nearest
@@ -177,7 +177,7 @@ def disable_plugins(words: Sequence[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     asked, words = extract_language(sys.argv[1:] if argv is None else argv)
-    with standard_streams() as output, raising_on_sigterm(), use_language(asked or locale_language()):
+    with standard_streams() as output, raise_on_sigterm(), use_language(asked or locale_language()):
         code = _execute([word for word in words if word != "--debug"], debug="--debug" in words)
         if output.problem:
             print_status(f"trainmark: the output could not be written: {output.problem}")
@@ -231,7 +231,7 @@ def _execute(words: Sequence[str], *, debug: bool) -> int:
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
-        sentence = NO_PROCESSES if is_process_limit(error) else device_errors.broken_plugin(error)
+        sentence = NO_PROCESSES if is_process_limit(error) else device_errors.describe_broken_plugin(error)
         if sentence:
             if debug:
                 traceback.print_exc()

@@ -6,14 +6,14 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from trainmark.launch.options import LIMITS, PLAN, RECORD, RunOptions, option_of
+from trainmark.launch.options import LIMITS, PLAN, RECORD, RunOptions, read_option
 
 
 def add_options(parser: argparse.ArgumentParser, *groups: str, metavar: str = "WORKLOAD", **helps: str) -> None:
     """Adds the options of these groups; `metavar` and `helps` override what another command means by them."""
     lengths = parser.add_mutually_exclusive_group()
     for each in fields(RunOptions):
-        option = option_of(each)
+        option = read_option(each)
         if option.group not in groups:
             continue
         more: dict[str, Any] = {"help": helps.get(each.name, option.help)}

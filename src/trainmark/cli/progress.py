@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
 from trainmark.cli.terminal import open_console, print_status
-from trainmark.launch.process_tree import others_load
+from trainmark.launch.cpu_usage import track_foreign_load
 from trainmark.record import workload_facts
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.format import number
@@ -143,6 +143,6 @@ class ProgressLine:
 def show_progress(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; yields the callback for new events."""
     workload = workloads.of_plan(plan)
-    others = others_load().share
+    others = track_foreign_load().share
     with ProgressLine(plan, workload.item, workload.target.name, quiet=False, others=others) as progress:
         yield progress.show

@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     mark_result_saved()
     for complaint in result.complaints:
         print_status(f"trainmark: {complaint}")
-    if result.leads:
-        _print_result(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
+    if result.is_leader:
+        _print_result(result, session.open_store(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
             show_sweep(result.records)
     return result.exit_code

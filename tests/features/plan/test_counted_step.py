@@ -28,7 +28,7 @@ def counted(name: str, recipe: str = "smoke", precision: str = "fp32", settings:
     options = RunOptions(
         workloads=(name,), recipe=recipe, precision=precision, settings=settings, platform="cpu", topology="1x1"
     )
-    return counted_step.count_step(planning.plans(options)[0])
+    return counted_step.count_step(planning.make_plans(options)[0])
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def of_file(folder: Path, loss: str) -> CountedStep:
     file = folder / "tiny.py"
     file.write_text(OUTSIDE.replace("LOSS", loss), encoding="utf-8")
     options = RunOptions(workloads=(str(file),), recipe="reference", platform="cpu")
-    return counted_step.count_step(planning.plans(options)[0])
+    return counted_step.count_step(planning.make_plans(options)[0])
 
 
 def test_a_workload_from_outside_is_counted_by_the_first_batch_of_its_data(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Machine:
             for number in range(options.repeat)
         ]
         for record in records:
-            session.store_of(options).add(record)
+            session.open_store(options).add(record)
         return session.Result(records=tuple(records))
 
 
@@ -194,7 +194,7 @@ def on_a_file_of_its_own(tmp_path: Path, folder: Path, **platform: Any) -> Recor
 
 def test_a_platform_file_that_lies_where_it_lay_is_used_by_who_trusts_it(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
-    again = reproduction.plan_again([on_a_file_of_its_own(tmp_path, tmp_path)], trust=True)
+    again = reproduction.rebuild_plan([on_a_file_of_its_own(tmp_path, tmp_path)], trust=True)
     assert again.platform == str(tmp_path / "own.toml")
 
 
@@ -208,16 +208,16 @@ def test_a_platform_file_of_a_record_is_written_down_and_used_only_by_the_users_
     if there:
         (elsewhere / "own.toml").write_text(there, encoding="utf-8")
     record = on_a_file_of_its_own(tmp_path, elsewhere)
-    with pytest.raises(NotReadyError, match=r"modules it names, then say --platform ./own-") as no:
-        reproduction.plan_again([record])
+    with pytest.raises(NotReadyError, match=r"modules it names, then add --platform ./own-") as no:
+        reproduction.rebuild_plan([record])
     [written] = tmp_path.glob("own-*.toml")
     assert written.name in str(no.value)
     assert written.read_text(encoding="utf-8") == OWN
-    again = reproduction.plan_again([record], platform=f"./{written.name}")
+    again = reproduction.rebuild_plan([record], platform=f"./{written.name}")
     assert again.platform == str(written)
 
 
 def test_without_the_file_or_its_content_the_user_must_name_one(tmp_path: Path) -> None:
     record = on_a_file_of_its_own(tmp_path, tmp_path / "gone", content=None)
     with pytest.raises(NotReadyError, match=r"name one with --platform FILE\.toml"):
-        reproduction.plan_again([record])
+        reproduction.rebuild_plan([record])

@@ -237,7 +237,7 @@ def test_the_same_words_give_the_same_sample_and_another_seed_another(taco: Path
 def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(taken).write_text("mine")
     assert call("last", "Hello.", *SHORT, "--out", "x.wav") == 2
-    assert f"{taken} is there already and nothing is overwritten" in refused(capsys)
+    assert f"{taken} exists and is not overwritten" in refused(capsys)
     assert files() == [taken] and Path(taken).read_text() == "mine"
     assert call("last", "Hello.", *SHORT, "--out", "x.wav", "--force") == 0
     assert Path(taken).read_bytes() != b"mine"
@@ -260,7 +260,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
         (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 makes no sound of mels"),
         (["tako-1", "Hello."], 2, "no run 'tako-1' in the store"),
         (["last-vit"], 2, "holds no runs of vit yet"),
-        (["nowhere/run"], 3, "nowhere/run is not there; give a run"),
+        (["nowhere/run"], 3, "nowhere/run does not exist; give a run"),
         (["text.pt"], 3, "text.pt is not a file that torch.save wrote"),
         (["other.pt"], 2, "other.pt fits no reference network ("),
         ([], 2, "required: RUN"),
@@ -281,9 +281,7 @@ def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
 def test_a_run_without_weights_says_how_to_keep_them(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run("tacotron2-2", "tacotron2", (*READER, "checkpoint_every=never"), steps=0)
     assert call("last", "Hello.") == 3
-    assert "tacotron2-2 holds no weights; --set checkpoint_every=end keeps them (this run said never)" in refused(
-        capsys
-    )
+    assert "tacotron2-2 holds no weights; --set checkpoint_every=end keeps them (this run has never)" in refused(capsys)
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="render", required=True)
     text = "print the run for others to start"
     render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
-    renderers = cluster_env.environments("render")
+    renderers = cluster_env.load_environments("render")
     targets = render.add_subparsers(dest="target", metavar="|".join(renderers), required=True)
     for name, environment in renderers.items():
         text = environment.RENDERS
@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.launch import planning
 
     options = replace(options_from_args(args), hosts=None, port=None)  # those name the machines that start it
-    decided = planning.plans(options)
-    environment = cluster_env.environments("render")[args.target]
+    decided = planning.make_plans(options)
+    environment = cluster_env.load_environments("render")[args.target]
     run = cluster_env.RenderedRun(options=pin_options(options, decided), plans=decided, as_json=args.json)
     print(environment.render(build_request(args, environment.REQUEST), run, print_status), end="")
     return 0

@@ -81,7 +81,7 @@ def _check_devices(options: DoctorOptions) -> tuple[list[CheckResult], Sequence[
     from trainmark.features.doctor import device_checks
     from trainmark.platforms import detection
 
-    word = detection.chosen() if options.platform in (None, "auto") else str(options.platform)
+    word = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(word)
     opened, refusal = _open_devices(file)
     names = [device.name() for device in opened]
@@ -90,7 +90,7 @@ def _check_devices(options: DoctorOptions) -> tuple[list[CheckResult], Sequence[
             file,
             chosen_by=device_checks.explain_choice(file, options.platform, os.environ),
             device_names=names,
-            unused=detection.undescribed_where_chosen(options.platform),
+            unused=detection.find_undescribed_if_auto(options.platform),
         ),
         refusal or device_checks.check_devices(file, opened, environ=os.environ),
         host_checks.check_driver(options.root, is_cpu=file.device_type == "cpu"),

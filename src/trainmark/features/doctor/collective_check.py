@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.network import collective_variables
+from trainmark.launch.network import make_collective_variables
 from trainmark.platforms import files
 from trainmark.record.cores import end_with_parent
 from trainmark.record.precision import PRECISIONS
@@ -25,7 +25,7 @@ LENGTH = 1 << 16
 
 def find_failure(word: str, ranks: int) -> str | None:
     """What went wrong between the ranks of a platform; None where the all-reduce is right."""
-    variables = {**collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
+    variables = {**make_collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(ranks)]
         children = []

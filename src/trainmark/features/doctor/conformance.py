@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from trainmark import workloads
 from trainmark.features.doctor import collective_check, device_checks, operators
 from trainmark.platforms import files, number_types, sensors
-from trainmark.platforms.matmul_rate import seconds
+from trainmark.platforms.matmul_rate import time_work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import FIELDS
 from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
@@ -92,7 +92,7 @@ def check_synchronize(device: Device) -> CheckResult:
         mark = device.marks.mark()
         device.synchronize()
         waited_s = time.perf_counter() - began
-        if not device.marks.reached(mark):
+        if not device.marks.is_reached(mark):
             return failed(
                 "synchronize() returned while a mark recorded before it was not reached",
                 "torch.accelerator.synchronize and Event.query must use the same queue",
@@ -161,7 +161,7 @@ def check_memory(device: Device) -> CheckResult:
 
 def check_precision(device: Device, precision: Precision) -> CheckResult:
     """Trains a layer, and checks that matmuls have exactly the bits of the precision."""
-    if reason := device.refuses(precision):
+    if reason := device.explain_refusal(precision):
         return failed(f"one layer could not be trained: {reason}", "remove it from the file's precisions, or fix it")
     device.set_precision(precision)
     try:
@@ -171,7 +171,7 @@ def check_precision(device: Device, precision: Precision) -> CheckResult:
             used = computed_type(device, precision, getattr(torch, precision.weights))
             if used != precision.unscaled:
                 return _report_type(kind, used, precision.unscaled)
-        for asked, used in number_types.scaled_types(device, precision).items() if precision.scaled else ():
+        for asked, used in number_types.find_scaled_types(device, precision).items() if precision.scaled else ():
             if used != asked:
                 return _report_type("matmul", used, asked)
     finally:
@@ -340,7 +340,7 @@ def _make_work(device: Device) -> Callable[[], Tensor]:
 
     work()  # warm up: threads, memory, libraries
     while matmuls < MAX_MATMULS:
-        if seconds(device, work) >= WORK_S:
+        if time_work(device, work) >= WORK_S:
             break
         matmuls *= 2
     return work

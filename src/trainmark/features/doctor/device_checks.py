@@ -101,11 +101,11 @@ def measure_matmul(device: Device, precision: Precision, *, budget_s: float, now
 def _largest_matmul(device: Device, precision: Precision, budget_s: float, now_s: Now) -> Rate:
     dtype = torch.float32 if precision.allows_tf32 else getattr(torch, precision.computes_in)
     for side in SIDES:
-        multiply = matmul_rate.product(device, dtype, side)
-        once_s = min(matmul_rate.seconds(device, multiply, now_s=now_s) for _ in range(2))
+        multiply = matmul_rate.make_matmul(device, dtype, side)
+        once_s = min(matmul_rate.time_work(device, multiply, now_s=now_s) for _ in range(2))
         if 8 * once_s * (MIN_REPEATS + 2) > budget_s:
             break
-    return _measure_rate(device, multiply, 1e-12 * matmul_rate.product_flops(side), budget_s, once_s, now_s)
+    return _measure_rate(device, multiply, 1e-12 * matmul_rate.count_matmul_flops(side), budget_s, once_s, now_s)
 
 
 def measure_copy(device: Device, *, budget_s: float, now_s: Now = time.perf_counter) -> Rate:
@@ -118,7 +118,7 @@ def measure_copy(device: Device, *, budget_s: float, now_s: Now = time.perf_coun
         def move() -> None:
             target.copy_(source)
 
-        once_s = matmul_rate.seconds(device, move, now_s=now_s)
+        once_s = matmul_rate.time_work(device, move, now_s=now_s)
         return _measure_rate(device, move, 2e-9 * 4 * source.numel(), budget_s, once_s, now_s)
 
 
@@ -167,7 +167,7 @@ def _format_rate(rate: float, unit: str) -> str:
 def _measure_rate(device: Device, work: Work, amount: float, budget_s: float, once_s: float, now_s: Now) -> Rate:
     """`amount` is the work per call, in the unit of the rate times seconds."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
-    taken = matmul_rate.repeat(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
+    taken = matmul_rate.time_repeats(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
     return Rate(values=tuple(times * amount / seconds for seconds in taken))
 
 
@@ -291,7 +291,7 @@ def check_devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapp
 def check_precision(device: Device) -> CheckResult:
     """Checks which precisions of its file the device trains in, by a tiny layer of each."""
     listed = [PRECISIONS[name] for name in device.platform.file.precisions]
-    refused = {one.name: reason for one in listed if (reason := device.refuses(one))}
+    refused = {one.name: reason for one in listed if (reason := device.explain_refusal(one))}
     runs = [one for one in listed if one.name not in refused]
     emulated = [one.name for one in runs if device.emulates(one)]
     facts: dict[str, Any] = {"runs": [one.name for one in runs], "emulated": emulated, "refused": refused}

@@ -99,7 +99,7 @@ def check_governor(root: Path) -> CheckResult:
 @check("memory", "Host")
 def check_memory(root: Path) -> CheckResult:
     """Checks free memory, the control group's limit, and swap."""
-    sizes = proc.memory_bytes(root / "proc")
+    sizes = proc.read_memory_bytes(root / "proc")
     total, free = sizes["MemTotal"], sizes.get("MemAvailable", sizes["MemFree"])
     limit = read_cgroup(root).memory_bytes
     swapped = sizes.get("SwapTotal", 0) - sizes.get("SwapFree", 0)
@@ -272,13 +272,13 @@ class _Use:
 
 
 def _read_use(root: Path) -> _Use:
-    own = proc.process_stat("self", root / "proc")
+    own = proc.read_process_stat("self", root / "proc")
     own_pid = int(_read(root / "proc/self/stat").partition(" ")[0])
-    stats = {pid: proc.process_stat(pid, root / "proc") for pid in proc.pids(root / "proc") if pid != own_pid}
+    stats = {pid: proc.read_process_stat(pid, root / "proc") for pid in proc.list_pids(root / "proc") if pid != own_pid}
     return _Use(
-        cpu=proc.cpu_ticks(root / "proc"),
+        cpu=proc.read_cpu_ticks(root / "proc"),
         own_ticks=own.ticks if own else 0,
-        cores=proc.cores(root / "proc"),
+        cores=proc.count_cores(root / "proc"),
         processes={pid: (stat.name, stat.ticks) for pid, stat in stats.items() if stat is not None},
     )
 

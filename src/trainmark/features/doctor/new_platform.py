@@ -63,7 +63,7 @@ def inspect_accelerator() -> Accelerator:
         device = Platform(everything).open(0)
         memory_bytes = device.memory_capacity_bytes()
         name = "" if device.name() == device_type else device.name()
-        tried = {word: device.refuses(precision) for word, precision in PRECISIONS.items()}
+        tried = {word: device.explain_refusal(precision) for word, precision in PRECISIONS.items()}
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
         tried = {"fp32": device_errors.first_line(error)}
     return Accelerator(

@@ -63,7 +63,7 @@ def check_operators(device: Device, name: str, alive: Callable[[], None] = lambd
             try:
                 walk(device, workloads.load(name), precision, *batches, walked, alive)
             except (RuntimeError, NotImplementedError) as error:
-                missing = device_errors.missing_operator(error)
+                missing = device_errors.find_missing_operator(error)
                 if missing is None and not walked.missing:
                     raise
                 if missing:
@@ -101,7 +101,7 @@ def walk(
     recipe = replace(workload.recipes["smoke"], compiled="no")
     device.set_precision(precision)
     stepper = setup.build_stepper(workload, recipe, precision, device, 1)
-    step_check.move_weights(stepper)
+    step_check.perturb_weights(stepper)
     watch = Walker(_Comparison(device, walked, alive).visit)
     with watch:
         here, scored = (transfers.move_to_device(batch, device) for batch in (train, evaluation))
@@ -109,8 +109,8 @@ def walk(
     stepper.set_learning_rate(recipe.learning_rate)
     stepper.model.train()
     loss = stepper.step(here)
-    transfers.losses_on(device).note(loss)
-    scoring = loop.evaluation_precision(recipe, precision)
+    transfers.make_losses(device).note(loss)
+    scoring = loop.choose_evaluation_precision(recipe, precision)
     stepper.bare_model.eval()
     with torch.no_grad(), device.arithmetic(scoring), device.autocast(scoring), watch:
         workload.score(stepper.bare_model, scored)
@@ -147,7 +147,7 @@ def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
         source = workload.open_data(recipe, where, Share(rank=0, world=1, local_ranks=1), 0)
         with closing(source):
             first = (next(iter(source.train(0, 0))), next(iter(source.evaluation())))
-            train, evaluation = (transfers.move_to_device(batch, step_check.OwnMemory()) for batch in first)
+            train, evaluation = (transfers.move_to_device(batch, step_check.HostCopies()) for batch in first)
         yield train, evaluation
 
 
@@ -174,7 +174,7 @@ class _Comparison:
         try:
             result = operator(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            if device_errors.missing_operator(error) is None:
+            if device_errors.find_missing_operator(error) is None:
                 raise
             self._found.missing.setdefault(name, device_errors.first_line(error))
             return self._run_on_cpu(operator, args, kwargs)

@@ -140,7 +140,7 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     from trainmark.features.fleet import run as fleet
 
     plan = fleet.make_plan(options)
-    shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
+    shared = cluster_job.make_absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
     run = RenderedRun(options=pin_options(options, [plan]), plans=[plan], as_json=args.json)
     print(slurm.render(build_request(args, slurm.REQUEST, array=args.slurm), run, print_status), end="")

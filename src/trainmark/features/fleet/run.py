@@ -14,8 +14,8 @@ from trainmark.features.fleet import hosts as fleets
 from trainmark.features.fleet.hosts import HostDone, SavedFleet
 from trainmark.launch import fill, planning, secret, ssh, ssh_run
 from trainmark.launch.options import RunOptions
-from trainmark.launch.session import store_of
-from trainmark.launch.signals import catching_signals
+from trainmark.launch.session import open_store
+from trainmark.launch.signals import catch_signals
 from trainmark.launch.ssh import Host
 from trainmark.launch.ssh_run import RemoteCommand, RemoteNode
 from trainmark.record import site
@@ -55,7 +55,7 @@ def make_plan(options: RunOptions) -> Plan:
         )
     if options.shared_s is not None:
         raise UsageError("--budget gives runs different lengths; give all hosts the same: --steps or --seconds")
-    [plan] = planning.plans(options)
+    [plan] = planning.make_plans(options)
     if fill.needs_search(plan, options):
         raise UsageError(
             "recipe fill searches a batch on every host, and different batches cannot be compared; search it on one, "
@@ -73,10 +73,10 @@ def run_fleet(
     """
     if jobs < 1:
         raise UsageError(f"--jobs must be at least 1, not {jobs}")
-    targets = {target.host: target for target in ssh.host_list(hosts)}
+    targets = {target.host: target for target in ssh.split_hosts(hosts)}
     known = site.load().entering_hosts(trust=options.trust)
     plan = make_plan(options)
-    store = store_of(options)
+    store = open_store(options)
     store.check_writable()
     over_there = replace(
         options, workloads=(workloads.word_of(plan),), hosts=None, store=None, repeat=1, quiet=False, trust=False
@@ -129,7 +129,7 @@ def _run_on_each(
 ) -> int:
     """Runs `trainmark run WORDS` on every host; calls `on_answer` as each ends, one at a time. Returns the
     exit code of a signal that came meanwhile, else 0."""
-    ssh.look_up(targets[:1], known.remote)  # a wrong ssh setting fails here and not on every host
+    ssh.resolve_leader(targets[:1], known.remote)  # a wrong ssh setting fails here and not on every host
     job = _Job(argv=["run", *argv], topology=topology, site=known, store=store, repeat=repeat)
 
     def attend(target: Host) -> None:
@@ -138,7 +138,7 @@ def _run_on_each(
             with job.one_at_a_time:
                 on_answer(answer)
 
-    with catching_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
+    with catch_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
         left = {pool.submit(attend, target) for target in targets}
         while left:
             ended, left = wait(left, timeout=ssh_run.POLL_S)
@@ -181,7 +181,7 @@ class _Job:
 
     def _run(self, target: Host) -> tuple[Record | None, str]:
         remote = self.site.remote
-        address = ssh.look_up([target], remote)
+        address = ssh.resolve_leader([target], remote)
         command = RemoteCommand(
             argv=self.argv, topology=self.topology, leader_address=address, secret=secret.make(), site=self.site
         )
@@ -191,12 +191,12 @@ class _Job:
         finally:
             side.kill()
         if (document := side.document()) is None:
-            error = ssh_run.error_of(side, remote)
+            error = ssh_run.make_error(side, remote)
             return None, "it was interrupted" if self.stop.is_set() else str(error)
         with self.one_at_a_time:
-            record = ssh_run.record_of(document, target.host)
+            record = ssh_run.parse_record(document, target.host)
         if side.folder is not None:
-            ssh_run.fetch_or_say_why(target, remote, side.folder, record.run_id, self.store.folder)
+            ssh_run.fetch_or_warn(target, remote, side.folder, record.run_id, self.store.folder)
         with self.one_at_a_time:
             record = ssh_run.keep_record(record, self.store)
         code = side.process.returncode
@@ -207,9 +207,9 @@ class _Job:
     def _wait_for(self, side: RemoteNode) -> None:
         """Waits until it has ended; asks it to end when we stop."""
         gone_at_s: float | None = None
-        while not side.ended:
+        while not side.has_ended:
             if self.stop.is_set() and gone_at_s is None:
-                side.let_go()
+                side.close_input()
                 gone_at_s = time.monotonic()
             if gone_at_s is not None and time.monotonic() - gone_at_s > ssh_run.END_LIMIT_S:
                 return

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.card is not None and not args.flops:
         raise UsageError("--card needs --flops")
     options = options_from_args(args)
-    decided = planning.plans(options)
+    decided = planning.make_plans(options)
     if args.flops:
         return _print_count(decided, args.card, as_json=args.json)
     if args.json:

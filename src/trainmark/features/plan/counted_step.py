@@ -144,7 +144,7 @@ class _TensorCollector:
     def __init__(self, taken: list[Tensor]) -> None:
         self._taken = taken
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         self._taken.append(tensor)
         return tensor
 
@@ -168,7 +168,7 @@ def _make_batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
 
 def make_fake_network(workload: Workload, recipe: Recipe) -> nn.Module:
     """The network on fake tensors."""
-    built = meta_model.network(workload, replace(recipe, compiled="no"))
+    built = meta_model.build_network(workload, replace(recipe, compiled="no"))
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model: nn.Module = built.to(memory_format=form)  # type: ignore[call-overload]
     device, made = NoDevice(), dict[int, Tensor]()
@@ -179,7 +179,7 @@ def make_fake_network(workload: Workload, recipe: Recipe) -> nn.Module:
                 if not isinstance(tensor, Tensor):
                     continue
                 if id(tensor) not in made:
-                    made[id(tensor)] = blank = device.take(tensor)
+                    made[id(tensor)] = blank = device.to_device(tensor)
                     if isinstance(tensor, nn.Parameter):
                         with fake_tensors():
                             made[id(tensor)] = nn.Parameter(blank, tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""The work of one training step: launches by layer and operator, and transfers between host and device."""
+"""The operator launches of a training step by layer, and its transfers between host and device."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-"""The parts of a step; the update is everything after the last gradient."""
+"""Parts of a step; the update is all that follows the last gradient."""
 
 
 class OperatorLaunch(NamedTuple):
-    """An operator launch; identical launches are counted together."""
+    """One kind of operator launch."""
 
     layer: str
     """Its name in the network; empty outside all layers."""
     part: str
     operator: str
     type: str
-    """Operand type of a matmul, by torch's name; empty for other operators."""
+    """Torch's type of a matmul's inputs; empty for other operators."""
     flops: int
     bytes: int
     """Read and written, each tensor once."""
@@ -52,15 +52,15 @@ class CountedStep:
     """Items of throughput in one step of one device."""
     item: str
     stated_flops: float
-    """FLOPs by the workload's own formula, as MFU uses them."""
+    """FLOPs by the workload's formula, the base of MFU."""
     batch_bytes: int
     """The batch, copied from host to device before the step."""
 
 
-def extrapolate_step(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
-    """A step longer than `many` by `times` the difference of `many` and `few`.
+def extrapolate(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
+    """The step that exceeds `many` by `times` the difference of `many` and `few`.
 
-    The count of launches in both is extrapolated; of launches that differ, their size.
+    Counts of equal launches are extrapolated; of launches that grow, their size is.
     """
     return CountedStep(
         count=StepCount(
@@ -90,8 +90,8 @@ def _extrapolate_launches(few: StepCount, many: StepCount, times: float) -> Iter
             for (one, count), (other, _) in zip(old, new, strict=True):
                 flops, moved = _extend(one.flops, other.flops, times), _extend(one.bytes, other.bytes, times)
                 yield other._replace(flops=flops, bytes=moved), count
-        else:  # split differently: as many equal pieces as needed, and one rest
-            pieces, flops, moved = (_extrapolate(*pair, times) for pair in zip(_sums(old), _sums(new), strict=True))
+        else:  # split differently: equal pieces and one remainder
+            pieces, flops, moved = (_extend(*pair, times) for pair in zip(_add_up(old), _add_up(new), strict=True))
             others = max(0, pieces - 1)
             alike = OperatorLaunch(*kind, flops=flops // (others + 1), bytes=moved // (others + 1))
             yield alike, others

@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
     options = RunOptions(repeat=args.repeat, store=args.store, quiet=args.quiet)
     threshold = parse_threshold(args.threshold)
-    store = session.store_of(options)
+    store = session.open_store(options)
     original = find_runs(args.run, store)
-    plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
+    plan = reproduction.rebuild_plan(original.records, args.data, platform=args.platform, trust=args.trust)
     quantities.find_compared(args.metric, (original,))  # a wrong word ends here and not after the run
     result = session.run_plan(plan, options, say=print_status, watching=show_progress)
     for complaint in result.complaints:

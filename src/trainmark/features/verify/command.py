@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.launch import session
 
     options = options_from_args(args)
-    store = session.store_of(options)
+    store = session.open_store(options)
     other = judgement.find_document(args.against, store) if args.against else None
     if args.show:
         document, code = judgement.load_document(args.show, store), 0
@@ -143,7 +143,7 @@ def _run_on_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[Verify
     words += ["--soak", f"{args.soak_s:g}s"] if args.soak_s else []
     known = site.load().entering_hosts(trust=args.trust)
     topology = Topology.parse(args.topology or "1x1")
-    answer, code = ssh_run.ask_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
+    answer, code = ssh_run.query_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
     try:
         return msgspec.convert((answer or {}).get("verify"), VerifyDocument), code
     except msgspec.ValidationError as error:

@@ -234,7 +234,7 @@ class HashedSteps:
             with self._fixed_random():
                 loss = stepper.step(batch, between)
             stepper.watch = None
-            total = job.collectives.total({"loss": float(loss)})["loss"] / job.collectives.world
+            total = job.collectives.reduce_sum({"loss": float(loss)})["loss"] / job.collectives.world
             steps.append(
                 StepNumbers(
                     loss=total if abs(total) < 1e100 else None,
@@ -252,7 +252,7 @@ class HashedSteps:
         job.stepper.model.train()
         while done < self.steps:
             before = done
-            for batch in transfers.on_device(job.data.train(epoch, 0), job.device):
+            for batch in transfers.move_batches(job.data.train(epoch, 0), job.device):
                 if self._should_stop(done):
                     raise StoppedError
                 at = done / per_epoch if per_epoch else 0.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.launch import planning, preflight, reproduction, without_training
+from trainmark.launch import planning, preflight, rank_tasks, reproduction
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -29,7 +29,7 @@ def make_plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = N
         raise UsageError(f"--steps must be more than 0, not {options.steps}")
     if against is None:
         name = (options.workloads or (workloads.names()[0],))[0]
-        decided = planning.decide(name, options)
+        decided = planning.make_plan(name, options)
         steps = options.steps or STEPS
     else:
         decided = _replan(against, options)
@@ -56,10 +56,10 @@ def run_ranks(
     None on a launcher that does not lead, which has nothing to report.
     """
     topology = Topology.parse(plan.topology)
-    joined = without_training.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    joined = rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
-        leads = together is None or together.env.leads
+        leads = together is None or together.env.is_leader
         if together is None or not together.env.first_local_rank:
             try:
                 preflight.get_ready(plan, store.folder, say if leads else lambda sentence: None)
@@ -68,7 +68,7 @@ def run_ranks(
                     together.refuse_run(error)
                 raise
         shown = watch if leads else lambda folder: None
-        outcome = without_training.verify_steps(plan, store.folder, watch=shown, together=together)
+        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
         if together and leads:
             together.finish(outcome.exit_code)
     if leads:
@@ -93,7 +93,7 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
             f"the other verify took a workload from {other.workload_source}, and this would run that file; "
             "add --trust if you know its contents"
         )
-    chosen = detection.chosen() if options.platform in (None, "auto") else str(options.platform)
+    chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(chosen)
     decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
     precision = Precision.parse(options.precision or other.precision)
@@ -103,8 +103,8 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
         )
     decided = replace(decided, precision=precision.name)
     if options.topology is not None:
-        decided = planning.shared_anew(decided, Topology.parse(options.topology))
-    return reproduction.with_data_here(decided, options.data)
+        decided = planning.change_topology(decided, Topology.parse(options.topology))
+    return reproduction.locate_data(decided, options.data)
 
 
 def read_switches(plan: Plan) -> dict[str, str]:

@@ -53,7 +53,7 @@ class BitHash:
         try:
             return self._hash(_bits(tensor))
         except (RuntimeError, NotImplementedError, TypeError) as error:
-            if device_errors.missing_operator(error) is None and tensor.device.type == "cpu":
+            if device_errors.find_missing_operator(error) is None and tensor.device.type == "cpu":
                 raise
             self.on_host = device_errors.first_line(error)
             return self(tensor)

@@ -119,7 +119,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
             at_ns=began_ns,
         )
     )
-    with closing(job.data), failures.explaining_memory(job.recipe.batch_per_device, job.device):
+    with closing(job.data), failures.explain_out_of_memory(job.recipe.batch_per_device, job.device):
         verification = Verification(job, plan.limits.steps or 1, log, folder)
         verification.catch_signals()
         ended = verification.run(plan.limits.wall_s or 0.0)
@@ -282,7 +282,7 @@ class Verification:
         return self._is_any(bool(self._stop_reason))
 
     def _is_any(self, value: bool) -> bool:
-        [found] = self._job.collectives.largest(float(value))
+        [found] = self._job.collectives.reduce_max(float(value))
         return bool(found)
 
 
