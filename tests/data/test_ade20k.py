@@ -51,8 +51,8 @@ def test_the_same_seed_draws_the_same_scenes_and_another_others(root: Path, tmp_
     assert len(files) == 2 * 7 + 2
     assert all((root / path).read_bytes() == (again / path).read_bytes() for path in files)
     make.make(tmp_path / "other", train=1, val=1, classes=6, long_side=80, seed=1, processes=1)
-    picture = "images/training/ADE_train_00000001.jpg"
-    assert (tmp_path / "other" / picture).read_bytes() != (root / picture).read_bytes()
+    image = "images/training/ADE_train_00000001.jpg"
+    assert (tmp_path / "other" / image).read_bytes() != (root / image).read_bytes()
 
 
 def test_a_scene_holds_several_classes_and_a_thin_border_that_nobody_judges() -> None:
@@ -187,8 +187,8 @@ def test_a_whole_set_is_found_whole(root: Path) -> None:
 
 def test_every_damage_is_named(own: Path) -> None:
     train = reader.open_split(own, "train")
-    picture = Path(train.path(0))
-    picture.write_bytes(picture.read_bytes()[:-700])
+    image = Path(train.path(0))
+    image.write_bytes(image.read_bytes()[:-700])
     Path(train.mask_path(1)).write_bytes(png(np.full((4, 4), 99, np.uint8)))
     Path(train.mask_path(2)).write_bytes(png(np.ones((4, 4), np.uint8)))
     Path(train.mask_path(3)).unlink()
@@ -305,8 +305,8 @@ def test_a_view_is_a_function_of_seed_epoch_and_sample() -> None:
     assert not np.array_equal(first[0], other[0])
 
 
-def test_picture_and_mask_are_cut_alike() -> None:
-    """A picture whose red says its own class stays so, whatever the scale, the crop and the flip."""
+def test_image_and_mask_are_cut_alike() -> None:
+    """An image whose red says its own class stays so, whatever the scale, the crop and the flip."""
     _, labels = a_scene()
     pixels = np.repeat((labels % 5 * 50)[..., None], 3, 2).astype(np.uint8)
     settings = ViewSettings(size=48, distorts=False)

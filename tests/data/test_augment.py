@@ -61,7 +61,7 @@ def test_a_magnitude_that_does_not_exist_is_refused() -> None:
         Augmenter(size_px=32, operations=2, magnitude=31)
 
 
-def test_known_pictures_move_the_known_way() -> None:
+def test_known_images_move_the_known_way() -> None:
     dot = square(64, 0, 0, 0)
     dot[32, 40] = 255
     moved = {name: augmented(Choice(name=name), dot) for name in OPERATIONS[1:6]}
@@ -76,7 +76,7 @@ def test_known_pictures_move_the_known_way() -> None:
     assert not augmented(Choice(name="TranslateX", negative=True), white)[:, -8:].any()
 
 
-def test_a_picture_with_the_full_range_of_levels_needs_no_contrast() -> None:
+def test_an_image_with_the_full_range_of_levels_needs_no_contrast() -> None:
     pixels = noise(64)
     pixels[0, :2] = [[0, 0, 0], [255, 255, 255]]
     assert np.array_equal(augmented(Choice(name="AutoContrast"), pixels), pixels)
@@ -92,7 +92,7 @@ def test_operations_are_a_function_of_the_key_and_each_part_of_the_key_matters()
 
 
 def test_operations_of_a_seed_stay_what_they_were() -> None:
-    # a record names its seed: another version must train on the same pictures
+    # a record names its seed: another version must train on the same images
     names = [name_of(choice) for index in range(3) for choice in choices(2, seed=41, epoch=0, index=index)]
     assert names == ["AutoContrast", "Posterize", "-Color", "-ShearY", "-Color", "ShearY"]
 

@@ -135,11 +135,11 @@ def test_a_large_photograph_is_scored_on_the_pixels_of_a_full_decode(
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, (90, 120, 3), dtype=np.uint8))
-    picture = picture.resize((480, 360), Image.Resampling.BICUBIC)
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (90, 120, 3), dtype=np.uint8))
+    image = image.resize((480, 360), Image.Resampling.BICUBIC)
     for split in ("train", "val"):
         (tmp_path / split / "n00").mkdir(parents=True)
-        picture.save(tmp_path / split / "n00" / "0.JPEG", exif=exif)
+        image.save(tmp_path / split / "n00" / "0.JPEG", exif=exif)
     usual = Image.open(tmp_path / "val/n00/0.JPEG")
     usual = ImageOps.exif_transpose(usual) if turn_by_exif else usual
     width, height = (36, 48) if turn_by_exif else (48, 36)
@@ -194,7 +194,7 @@ def test_operations_come_after_the_crop_and_belong_to_sample_epoch_and_view(root
             assert np.array_equal(found[row], expected)
 
 
-def test_evaluation_sees_pictures_as_they_are(root: Path) -> None:
+def test_evaluation_sees_images_as_they_are(root: Path) -> None:
     with make_pool(root, 1) as plain, make_pool(root, 1, augment_ops=2) as pool:
         assert same(copied(evaluation(pool)), copied(evaluation(plain)))
 
@@ -305,7 +305,7 @@ def test_bad_files_are_left_out_and_listed_up_to_the_number_allowed(own_root: Pa
             assert torch.equal(b[0], second[0][keep]) and torch.equal(b[1], second[1][keep])
             assert torch.equal(c[0], third[0])
             assert a[2] == 8
-        assert pool.skipped == [(pool_path(own_root, i), "no JPEG and no PNG picture") for i in (0, 10)]
+        assert pool.skipped == [(pool_path(own_root, i), "no JPEG and no PNG image") for i in (0, 10)]
         third_bad = Path(pool_path(own_root, 20))
         third_bad.unlink()
         with pytest.raises(
@@ -317,7 +317,7 @@ def test_bad_files_are_left_out_and_listed_up_to_the_number_allowed(own_root: Pa
 
 def test_a_batch_with_no_readable_file_left_is_refused(own_root: Path) -> None:
     Path(pool_path(own_root, 0)).write_bytes(b"")
-    with make_pool(own_root, 1, skip_bad=5) as pool, pytest.raises(WorkloadError, match="no picture of a batch of 1"):
+    with make_pool(own_root, 1, skip_bad=5) as pool, pytest.raises(WorkloadError, match="no image of a batch of 1"):
         next(pool.batches("train", shares(batch=1, shuffle=False), transform="train"))
 
 
@@ -445,7 +445,7 @@ def test_the_default_leaves_the_trainer_a_core_and_is_never_none(monkeypatch: py
         assert default_workers(ranks) == workers
 
 
-def test_pictures_of_every_kind_pass_through_the_workers(own_root: Path) -> None:
+def test_images_of_every_kind_pass_through_the_workers(own_root: Path) -> None:
     stream = io.BytesIO()
     Image.new("RGB", (60, 50), (10, 200, 30)).save(stream, "PNG")
     Path(pool_path(own_root, 0)).write_bytes(stream.getvalue())

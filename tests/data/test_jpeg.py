@@ -32,9 +32,9 @@ def photograph(width: int = 320, height: int = 240) -> Image.Image:
     return Image.fromarray(np.clip(np.stack(planes, -1), 0, 255).astype(np.uint8))
 
 
-def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+def encoded(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     stream = io.BytesIO()
-    picture.save(stream, kind, **({"quality": 90} if kind == "JPEG" else {}) | options)
+    image.save(stream, kind, **({"quality": 90} if kind == "JPEG" else {}) | options)
     return stream.getvalue()
 
 
@@ -46,9 +46,9 @@ def decoded(data: bytes, crop: Crop, *, turn_by_exif: bool = False, may_reduce: 
 
 def by_pillow(data: bytes, crop: Crop, *, turn_by_exif: bool = False) -> np.ndarray:
     """The usual definition: crop, antialiased bilinear resize, centre, mirror; upright before, if so asked."""
-    picture = Image.open(io.BytesIO(data))
-    picture = (ImageOps.exif_transpose(picture) if turn_by_exif else picture).convert("RGB")
-    box = picture.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
+    image = Image.open(io.BytesIO(data))
+    image = (ImageOps.exif_transpose(image) if turn_by_exif else image).convert("RGB")
+    box = image.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
     box = box.resize((crop.resized_width, crop.resized_height), Image.Resampling.BILINEAR)
     square = box.crop((crop.keep_left, crop.keep_top, crop.keep_left + crop.size, crop.keep_top + crop.size))
     return np.asarray(ImageOps.mirror(square) if crop.flip else square).astype(int)
@@ -86,7 +86,7 @@ def test_a_mirrored_crop_is_the_mirror_of_the_crop_to_the_bit(
     assert (decoded(file, Crop(**box, flip=True)) == decoded(file, Crop(**box))[:, ::-1]).all()
 
 
-def test_pictures_planned_ahead_become_the_same_in_any_order() -> None:
+def test_images_planned_ahead_become_the_same_in_any_order() -> None:
     files = [encoded(photograph(width, height)) for width, height in ((320, 240), (97, 131), (240, 320), (500, 90))]
     files[1:1] = [encoded(photograph(), "PNG"), encoded(photograph().convert("CMYK"))]
     decoder = JpegDecoder()
@@ -126,7 +126,7 @@ def test_the_evaluation_view_of_a_large_photograph_is_the_usual_one_too(width: i
 
 
 @pytest.mark.parametrize("size", [100, 60, 30])
-def test_a_picture_decoded_at_reduced_scale_stays_near_the_full_decode(size: int) -> None:
+def test_an_image_decoded_at_reduced_scale_stays_near_the_full_decode(size: int) -> None:
     data = encoded(photograph(800, 608))
     box = Crop(top=64, left=128, height=512, width=512, resized_height=size, resized_width=size, size=size)
     view = eval_crop(800, 608, size=2 * size, resize_to=2 * size)
@@ -143,7 +143,7 @@ def test_a_crop_close_to_the_output_size_is_not_decoded_at_reduced_scale() -> No
     assert jpeg._reduction(Crop(height=560, width=2000, **box)) == 2
 
 
-def test_grey_pictures_become_three_equal_channels() -> None:
+def test_grey_images_become_three_equal_channels() -> None:
     data = encoded(photograph().convert("L"))
     found = decoded(data, some_crop(320, 240, 1))
     assert (found[..., 0] == found[..., 1]).all() and (found[..., 1] == found[..., 2]).all()
@@ -207,7 +207,7 @@ def test_both_byte_orders_of_exif_are_read_and_nonsense_is_upright() -> None:
 
 
 @pytest.mark.parametrize(("turn_by_exif", "size"), [(False, (320, 240)), (True, (240, 320))])
-def test_the_size_offered_to_the_crop_is_that_of_the_picture_it_is_taken_from(
+def test_the_size_offered_to_the_crop_is_that_of_the_image_it_is_taken_from(
     turn_by_exif: bool, size: tuple[int, int]
 ) -> None:
     exif = Image.Exif()
@@ -258,7 +258,7 @@ def test_bytes_pillow_forgives_are_forgiven() -> None:
     assert (decoded(odd, crop) == decoded(data, crop)).all()
 
 
-def test_one_decoder_serves_pictures_of_any_size_one_after_another() -> None:
+def test_one_decoder_serves_images_of_any_size_one_after_another() -> None:
     decoder = JpegDecoder()
     out = np.zeros((96, 96, 3), np.uint8)
     for width, height in ((300, 300), (20, 30), (500, 90), (320, 240)):
@@ -271,7 +271,7 @@ def test_one_decoder_serves_pictures_of_any_size_one_after_another() -> None:
     ("data", "reason"),
     [
         (b"", "empty"),
-        (b"not a picture", "no JPEG and no PNG"),
+        (b"not an image", "no JPEG and no PNG"),
         (encoded(photograph())[:5000], "truncated"),
         (encoded(photograph())[:200], "."),
         (encoded(photograph(), "PNG")[:5000], "."),
@@ -280,7 +280,7 @@ def test_one_decoder_serves_pictures_of_any_size_one_after_another() -> None:
     ],
     ids=["empty", "text", "truncated", "only a header", "truncated png", "gif", "giant"],
 )
-def test_what_is_no_whole_picture_is_a_bad_image_with_a_reason(data: bytes, reason: str) -> None:
+def test_what_is_no_whole_image_is_a_bad_image_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(BadImage, match=reason):
         decoded(data, some_crop(320, 240, 0))
 

@@ -247,9 +247,9 @@ def hummer(voice: Trained) -> Trained:
 def test_a_sample_is_the_sound_and_where_attention_looked_with_all_that_is_known(voice: Trained) -> None:
     asked = SampleRequest(given="Dr. No. Yes.", said=("most_frames=12", "gate_threshold=0.25", "seed=7", "batch=4"))
     found = sample(voice, asked)
-    sound, picture = found.parts
+    sound, image = found.parts
     assert sound.caption.startswith("the network reads aloud (griffin-lim): doctor no. yes.; it did not find its end")
-    assert picture.png.startswith(b"\x89PNG")
+    assert image.png.startswith(b"\x89PNG")
     assert (found.shown, found.generator, found.networks) == ("Dr. No. Yes.", "griffin-lim", ())
     facts = found.facts
     assert [(part["read"], part["symbols"], part["frames"]) for part in facts["sentences"]] == [

@@ -146,7 +146,7 @@ def test_scores_begin_with_unit_variance_so_the_first_loss_is_that_of_random_log
     assert pixel_loss(scores, labels, judged_mean=False).item() == pytest.approx(5.51, abs=0.2)
 
 
-def test_a_picture_of_any_size_gets_a_score_for_every_pixel() -> None:
+def test_an_image_of_any_size_gets_a_score_for_every_pixel() -> None:
     assert tiny()(torch.randn(1, 3, 27, 45)).shape == (1, 5, 27, 45)
 
 
@@ -296,7 +296,7 @@ def test_taking_all_for_one_class_gives_its_share_over_the_classes(scenes: Path)
     assert scoring.mean_iou(**all_of_it) == pytest.approx(one_class)
 
 
-def test_sliding_windows_cover_a_picture_and_average_where_they_overlap() -> None:
+def test_sliding_windows_cover_an_image_and_average_where_they_overlap() -> None:
     def network(crops: Tensor) -> Tensor:
         """The first channel, and how far each crop is from black, as the scores of two classes."""
         return torch.stack((crops[:, 0], crops[:, 0].mean((1, 2), keepdim=True).expand_as(crops[:, 0])), 1)
@@ -420,7 +420,7 @@ def test_a_set_that_is_not_whole_is_refused_unless_asked_for(tmp_path: Path) -> 
     WORKLOAD.check_data(replace(TINY_RECIPE, whole_set=False), tmp_path / "set", 1)
 
 
-def test_a_bad_validation_picture_is_named_or_left_out(tmp_path: Path) -> None:
+def test_a_bad_validation_image_is_named_or_left_out(tmp_path: Path) -> None:
     make.make(tmp_path / "set", train=3, val=3, classes=5, long_side=64, processes=1)
     bad = tmp_path / "set" / "annotations" / "validation" / "ADE_val_00000002.png"
     bad.write_bytes(b"")
@@ -450,10 +450,10 @@ def shown(folder: Path | None, **asked: Any) -> tuple[Any, Image.Image]:
         return sample, image.copy()
 
 
-def test_validation_pictures_are_shown_beside_truth_and_prediction(scenes: Path) -> None:
+def test_validation_images_are_shown_beside_truth_and_prediction(scenes: Path) -> None:
     sample, image = shown(scenes)
     assert image.width == 2 * 14 + 3 * show.WIDTH_PX + 2 * 10
-    assert sample.parts[0].caption.startswith("3 validation pictures, the true classes of the pixels,")
+    assert sample.parts[0].caption.startswith("3 validation images, the true classes of the pixels,")
     assert len(sample.facts["scenes"]) == 3
     assert all(0 <= scene["right"] <= 1 for scene in sample.facts["scenes"])
     assert sum(sample.facts["scenes"][0]["shares"].values()) == pytest.approx(1, abs=0.01)
@@ -464,7 +464,7 @@ def test_validation_pictures_are_shown_beside_truth_and_prediction(scenes: Path)
 FORMS = ("striped star", "spotted ring", "chequered triangle")
 
 
-def test_a_picture_of_the_set_has_its_truth_and_another_has_none(scenes: Path, tmp_path: Path) -> None:
+def test_an_image_of_the_set_has_its_truth_and_another_has_none(scenes: Path, tmp_path: Path) -> None:
     own = next((scenes / "images" / "training").iterdir())
     assert shown(scenes, given=str(own))[1].width == 2 * 14 + 3 * show.WIDTH_PX + 2 * 10
     shutil.copy(own, tmp_path / "other.jpg")
@@ -473,13 +473,13 @@ def test_a_picture_of_the_set_has_its_truth_and_another_has_none(scenes: Path, t
     assert sample.facts["scenes"][0]["right"] is None
     assert all(name.startswith("class ") for name in sample.facts["scenes"][0]["shares"])
     (tmp_path / "no.jpg").write_bytes(b"x")
-    with pytest.raises(NotReadyError, match=r"no.jpg is no picture that can be read"):
+    with pytest.raises(NotReadyError, match=r"no.jpg is no image that can be read"):
         shown(scenes, given=str(tmp_path / "no.jpg"))
     with pytest.raises(UsageError, match="scene"):
         shown(scenes, said=("scene=2",))
 
 
-def test_a_picture_without_truth_has_two_panels() -> None:
+def test_an_image_without_truth_has_two_panels() -> None:
     scene = show.ShownScene(pixels=np.zeros((30, 40, 3), np.uint8), predicted=np.ones((30, 40), np.int64))
     with Image.open(io.BytesIO(show.png([scene], ("background", "ground")))) as image:
         assert image.width == 2 * 14 + 2 * show.WIDTH_PX + 10
@@ -504,4 +504,4 @@ def test_a_run_of_two_ranks_is_judged_as_the_same_weights_are_alone(cli: Cli, sc
     assert first["samples"] == 5 and first["values"] == alone
     assert {"random-start", "generated-data"} <= {doubt["code"] for doubt in document["doubts"]}
     [artifact] = document["artifacts"]
-    assert artifact["caption"].startswith("3 validation pictures")
+    assert artifact["caption"].startswith("3 validation images")

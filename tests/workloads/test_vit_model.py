@@ -127,7 +127,7 @@ def test_a_checkpoint_with_torchvisions_older_names_loads() -> None:
     assert all(torch.equal(value, checkpoint[name]) for name, value in model.state_dict().items())
 
 
-def test_a_checkpoint_for_larger_pictures_is_refused_by_its_positions() -> None:
+def test_a_checkpoint_for_larger_images_is_refused_by_its_positions() -> None:
     checkpoint = VisionTransformer(**{**TINY, "image_px": 64}).state_dict()
     with pytest.raises(NotReadyError, match=r"encoder\.pos_embedding is \(1, 65, 16\) and not \(1, 17, 16\)"):
         weights.load_into(VisionTransformer(**TINY), checkpoint, "large.pth")

@@ -64,13 +64,11 @@ def open_split(root: Path, split: Split, *, expected_count: int | None = None) -
         listings = list(pool.map(_image_names, [root / split / folder for folder in folders]))
     for folder, listing in zip(folders, listings, strict=True):
         if not listing:
-            raise NotReadyError(f"class folder {root / split / folder} holds no pictures; expected files *.JPEG")
+            raise NotReadyError(f"class folder {root / split / folder} holds no images; expected files *.JPEG")
     label_of = {name: label for label, name in enumerate(classes)}
     lengths = [len(name) for listing in listings for name in listing]
     if expected_count is not None and len(lengths) != expected_count:
-        raise NotReadyError(
-            f"{root / split} is not whole: expected {expected_count:,} pictures, found {len(lengths):,}"
-        )
+        raise NotReadyError(f"{root / split} is not whole: expected {expected_count:,} images, found {len(lengths):,}")
     return ImageSet(
         root=root,
         split=split,

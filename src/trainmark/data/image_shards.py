@@ -94,7 +94,7 @@ class ShardImage:
 class ShardContents:
     """What one shard holds, and what is wrong with it."""
 
-    pictures: tuple[ShardImage, ...]
+    images: tuple[ShardImage, ...]
     problems: tuple[CheckResult, ...]
 
 
@@ -158,7 +158,7 @@ def numbered(count: int) -> tuple[str, ...]:
 
 def look_at_shard(path: Path) -> ShardContents:
     """Reads the headers of a shard and the class of every image."""
-    pictures: dict[str, tuple[str, int, int]] = {}
+    images: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, int] = {}
     problems: list[CheckResult] = []
     try:
@@ -168,9 +168,9 @@ def look_at_shard(path: Path) -> ShardContents:
                 stem, _, kind = name.partition(".")
                 key, kind = f"{folder}{slash}{stem}", kind.lower()
                 if f".{kind}" in SUFFIXES:
-                    if key in pictures:
-                        problems.append(problem(f"{path.name}/{key}", "there are two pictures of this name"))
-                    pictures[key] = (member.name, member.offset, member.size)
+                    if key in images:
+                        problems.append(problem(f"{path.name}/{key}", "there are two images of this name"))
+                    images[key] = (member.name, member.offset, member.size)
                 elif kind == "cls":
                     try:
                         labels[key] = _class_number(member)
@@ -180,19 +180,19 @@ def look_at_shard(path: Path) -> ShardContents:
     except OSError as error:
         problems.append(problem(path.name, f"cannot be read: {error.strerror}"))
     except NotReadyError as error:
-        return ShardContents(pictures=(), problems=(*problems, problem(path.name, str(error))))
-    for key in pictures.keys() - labels.keys():
-        problems.append(problem(f"{path.name}/{pictures[key][0]}", f"has no class; expected {key}.cls in the shard"))
-    for key in labels.keys() - pictures.keys():
-        problems.append(problem(f"{path.name}/{key}.cls", "has no picture in the shard"))
-    if not pictures and not problems:
-        problems.append(problem(path.name, "holds no pictures; expected files like name.jpg and name.cls"))
+        return ShardContents(images=(), problems=(*problems, problem(path.name, str(error))))
+    for key in images.keys() - labels.keys():
+        problems.append(problem(f"{path.name}/{images[key][0]}", f"has no class; expected {key}.cls in the shard"))
+    for key in labels.keys() - images.keys():
+        problems.append(problem(f"{path.name}/{key}.cls", "has no image in the shard"))
+    if not images and not problems:
+        problems.append(problem(path.name, "holds no images; expected files like name.jpg and name.cls"))
     kept = [
         ShardImage(label=labels[key], name=os.fsencode(name), offset=offset, size=size)
-        for key, (name, offset, size) in pictures.items()
+        for key, (name, offset, size) in images.items()
         if labels.get(key, -1) >= 0
     ]
-    return ShardContents(pictures=tuple(kept), problems=tuple(sorted(problems, key=lambda found: found.subject)))
+    return ShardContents(images=tuple(kept), problems=tuple(sorted(problems, key=lambda found: found.subject)))
 
 
 def look_at_shards(root: Path, names: Sequence[str]) -> list[ShardContents]:
@@ -204,19 +204,19 @@ def twice(names: Sequence[str], contents: Iterable[ShardContents]) -> Iterable[C
     """Images that are in two shards by the same name."""
     seen: dict[bytes, str] = {}
     for shard, held in zip(names, contents, strict=True):
-        for picture in held.pictures:
-            if picture.name in seen:
-                subject = f"{shard}/{os.fsdecode(picture.name)}"
-                yield problem(subject, f"a picture of this name is in {seen[picture.name]}, too")
-            seen[picture.name] = shard
+        for image in held.images:
+            if image.name in seen:
+                subject = f"{shard}/{os.fsdecode(image.name)}"
+                yield problem(subject, f"an image of this name is in {seen[image.name]}, too")
+            seen[image.name] = shard
 
 
 def strangers(names: Sequence[str], contents: Iterable[ShardContents], classes: int) -> Iterable[CheckResult]:
     """Images of classes that the set does not have."""
     for shard, held in zip(names, contents, strict=True):
-        for picture in held.pictures:
-            if picture.label >= classes:
-                yield problem(f"{shard}/{os.fsdecode(picture.name)}", _outside(picture.label, classes))
+        for image in held.images:
+            if image.label >= classes:
+                yield problem(f"{shard}/{os.fsdecode(image.name)}", _outside(image.label, classes))
 
 
 def _outside(label: int, classes: int) -> str:
@@ -279,9 +279,9 @@ def _made(root: Path, names: tuple[str, ...]) -> ShardSet:
     for found in (*(each for held in contents for each in held.problems), *twice(names, contents)):
         raise NotReadyError(f"{root}/{found}")
     rows = sorted(
-        (picture.label, picture.name, number, picture.offset, picture.size)
+        (image.label, image.name, number, image.offset, image.size)
         for number, held in enumerate(contents)
-        for picture in held.pictures
+        for image in held.images
     )
     return ShardSet(
         root=root,

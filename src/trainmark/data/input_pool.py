@@ -173,7 +173,7 @@ class InputPool(SamplePool[ImageBatch]):
         turn_by_exif: make every image upright first, by its camera's note."""
         if augment_ops < 0:
             raise ValueError("an input pool needs augment_ops >= 0")
-        maker = _Pictures(
+        maker = _ImageMaker(
             sets=tuple(sets.values()),
             size=image_px,
             resize_to=eval_resize_px,
@@ -189,7 +189,7 @@ class InputPool(SamplePool[ImageBatch]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Pictures:
+class _ImageMaker:
     sets: Sequence[Images]
     size: int
     resize_to: int

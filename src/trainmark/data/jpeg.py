@@ -341,7 +341,7 @@ def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage("no JPEG and no PNG picture" if data else "the file is empty") from error
+        raise BadImage("no JPEG and no PNG image" if data else "the file is empty") from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, Image.DecompressionBombError) as error:
         # Pillow's readers raise any of these on broken bytes
         raise BadImage(str(error) or type(error).__name__) from error

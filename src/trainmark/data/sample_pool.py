@@ -243,12 +243,12 @@ class SamplePool(Generic[Made]):
                 continue
             if len(known) >= self._skip_bad:
                 allowed = f" (skip-bad allows {self._skip_bad} and all are used up)" if self._skip_bad else ""
-                raise WorkloadError(f"picture {path} cannot be read: {reason}{allowed}")
+                raise WorkloadError(f"image {path} cannot be read: {reason}{allowed}")
             known.add(path)
             self.skipped.append((path, reason))
         good = np.setdiff1d(np.arange(len(indices)), [row for row, _ in slot.bad])
         if not len(good):
-            raise WorkloadError(f"no picture of a batch of {len(indices)} can be read, the last is {path}: {reason}")
+            raise WorkloadError(f"no image of a batch of {len(indices)} can be read, the last is {path}: {reason}")
         for plane in self._ring.planes.values():
             rows = plane[slot.number]
             rows[: len(good)] = rows[good]

@@ -35,7 +35,7 @@ def normalise(
     """
     n, channels, height, width = images.shape
     if channels != 3 or images.dtype != torch.uint8:
-        raise ValueError(f"expected uint8 pictures of 3 channels, got {images.dtype} of shape {tuple(images.shape)}")
+        raise ValueError(f"expected uint8 images of 3 channels, got {images.dtype} of shape {tuple(images.shape)}")
     if out is None:
         out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=torch.channels_last)
     if not images.is_contiguous(memory_format=torch.channels_last):

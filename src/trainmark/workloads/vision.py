@@ -94,7 +94,7 @@ def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, t
         choose = partial(eval_crop, size=size, resize_to=resize_to)
         JpegDecoder(turn_by_exif=turn_by_exif).decode(read(), choose, pixels)
     except BadImage as error:
-        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+        raise NotReadyError(f"{path} is no image that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     return pixels

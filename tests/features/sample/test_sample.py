@@ -305,9 +305,9 @@ def test_data_that_is_gone_is_no_matter_where_an_input_is_given(capsys: pytest.C
     assert "the data of this run is not there to take an example from; give an INPUT" in refused(capsys)
     Path("x.jpg").write_bytes(b"no picture")
     assert call("last", "x.jpg") == 3
-    assert "x.jpg is no picture that can be read" in refused(capsys)
+    assert "x.jpg is no image that can be read" in refused(capsys)
     assert call("last", "cat.jpg") == 3
-    assert "INPUT cat.jpg is no file; this network names the classes of a picture" in refused(capsys)
+    assert "INPUT cat.jpg is no file; this network names the classes of an image" in refused(capsys)
 
 
 def test_a_sound_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

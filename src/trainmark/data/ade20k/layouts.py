@@ -66,7 +66,7 @@ def find(folder: Path) -> tuple[SceneLayout, Path]:
             "another release: `trainmark data prepare ade20k --zip ADEChallengeData2016.zip` unpacks that"
         )
     known = "; ".join(f"{layout.title} has {', '.join(layout.folders)}" for layout in LAYOUTS)
-    raise NotReadyError(f"{folder} is no set of pictures with masks that is known: {known}")
+    raise NotReadyError(f"{folder} is no set of images with masks that is known: {known}")
 
 
 def files(folder: Path, suffix: str) -> list[str]:

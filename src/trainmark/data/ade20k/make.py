@@ -135,7 +135,7 @@ def _checked(train: int, val: int, classes: int, seed: int, long_side: int) -> _
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     if not 32 <= long_side <= renderer.POOL_SIDE:
-        raise UsageError(f"pictures of {long_side} px were asked for; give 32 to {renderer.POOL_SIDE}")
+        raise UsageError(f"images of {long_side} px were asked for; give 32 to {renderer.POOL_SIDE}")
     return _SceneContents(train=train, val=val, classes=classes, seed=seed, long_side=long_side)
 
 

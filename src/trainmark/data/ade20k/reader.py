@@ -28,17 +28,17 @@ class SceneSet:
     layout: SceneLayout
     names: tuple[str, ...]
     """Of the classes."""
-    pictures: tuple[str, ...]
+    images: tuple[str, ...]
     masks: tuple[str, ...]
     """Of the images, in their order; below the root, as those."""
     lookup: Labels
     """Of every number in a mask the class, or that it is not judged, or strange."""
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def path(self, index: int) -> str:
-        return f"{self.root}/{self.pictures[index]}"
+        return f"{self.root}/{self.images[index]}"
 
     def mask_path(self, index: int) -> str:
         return f"{self.root}/{self.masks[index]}"
@@ -58,12 +58,12 @@ def open_split(folder: Path, split: Split) -> SceneSet:
     names = layout.names(root)
     pairs = layout.list_pairs(root, split)
     if not pairs:
-        raise NotReadyError(f"{root} holds no {split} pictures of {layout.title}")
+        raise NotReadyError(f"{root} holds no {split} images of {layout.title}")
     return SceneSet(
         root=root,
         layout=layout,
         names=names,
-        pictures=tuple(pairs),
+        images=tuple(pairs),
         masks=tuple(pairs.values()),
         lookup=np.frombuffer(layout.lookup(len(names)), np.uint8),
     )

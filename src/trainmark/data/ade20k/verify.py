@@ -99,16 +99,16 @@ def _strangers(splits: list[SceneSet]) -> list[CheckResult]:
             ending = scenes.masks[0].rpartition("_")[2] if "_labelIds" in scenes.masks[0] else ".png"
             for name in layouts.files(scenes.root / below, ending):
                 if f"{below}/{name}" not in named:
-                    found.append(note_on(f"{below}/{name}", "is the mask of no picture and was left out"))
+                    found.append(note_on(f"{below}/{name}", "is the mask of no image and was left out"))
     return found
 
 
 def _look_at_scenes(job: _SceneJob) -> Findings:
     found, decoder = Findings(), JpegDecoder()
     for index in range(job.first, job.last):
-        name = job.scenes.pictures[index]
+        name = job.scenes.images[index]
         try:
-            size, complaint = _look_at_picture(Path(job.scenes.path(index)), job.decode, decoder)
+            size, complaint = _look_at_image(Path(job.scenes.path(index)), job.decode, decoder)
             pixels, unjudged = _look_at_mask(job.scenes, index, size, job.decode)
         except BadImage as error:
             found.add(name, str(error))
@@ -120,7 +120,7 @@ def _look_at_scenes(job: _SceneJob) -> Findings:
     return found
 
 
-def _look_at_picture(path: Path, decode: Decode, decoder: JpegDecoder) -> tuple[tuple[int, int], str]:
+def _look_at_image(path: Path, decode: Decode, decoder: JpegDecoder) -> tuple[tuple[int, int], str]:
     """Width and height, and what is unusual; both without meaning where nobody looked."""
     try:
         if not path.stat().st_size:
@@ -130,7 +130,7 @@ def _look_at_picture(path: Path, decode: Decode, decoder: JpegDecoder) -> tuple[
         data = path.read_bytes()
         ending = _ENDS.get(data[:2])
         if ending is None:
-            raise BadImage("no JPEG and no PNG picture")
+            raise BadImage("no JPEG and no PNG image")
         complaint = decoder.check(data) if decode == "full" else ""
         if ending not in data[-_TAIL:]:
             raise BadImage("is cut off before its end")

@@ -59,9 +59,9 @@ def resized(pixels: Pixels, width: int, height: int) -> Pixels:
 
 def files_of(scenes: SceneSet, index: int) -> tuple[bytes, bytes]:
     """What the files of a scene hold, image and mask."""
-    picture = read_bytes(scenes.path(index))
+    image = read_bytes(scenes.path(index))
     try:
-        return picture, read_bytes(scenes.mask_path(index))
+        return image, read_bytes(scenes.mask_path(index))
     except FileNotFoundError as error:
         raise BadImage(f"its mask {scenes.masks[index]} is not there") from error
 

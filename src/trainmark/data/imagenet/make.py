@@ -100,7 +100,7 @@ def make(
     fewest = contents.classes * min(train_per_class, val_per_class)
     if not 0 <= shards <= fewest:
         raise UsageError(
-            f"{shards} shards of each split were asked for; give 1 to {fewest}, no more than it has pictures"
+            f"{shards} shards of each split were asked for; give 1 to {fewest}, no more than it has images"
         )
     write = partial(_write_images, contents=contents, processes=processes, progress=progress)
     if shards:
@@ -123,11 +123,11 @@ def _checked(classes: int, train_per_class: int, val_per_class: int, seed: int, 
     if not 1 <= classes <= MAX_CLASSES:
         raise UsageError(f"a synthetic set of {classes} classes was asked for; give 1 to {MAX_CLASSES}")
     if min(train_per_class, val_per_class) < 1:
-        raise UsageError("a synthetic set needs at least one picture of each class to train on and one to evaluate on")
+        raise UsageError("a synthetic set needs at least one image of each class to train on and one to evaluate on")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     if not 32 <= long_side <= renderer.POOL_SIDE:
-        raise UsageError(f"pictures of {long_side} px were asked for; give 32 to {renderer.POOL_SIDE}")
+        raise UsageError(f"images of {long_side} px were asked for; give 32 to {renderer.POOL_SIDE}")
     return _Contents(
         classes=classes, train_per_class=train_per_class, val_per_class=val_per_class, seed=seed, long_side=long_side
     )
@@ -135,7 +135,7 @@ def _checked(classes: int, train_per_class: int, val_per_class: int, seed: int, 
 
 def _plan(contents: _Contents) -> DatasetSpec:
     return DatasetSpec(
-        things="synthetic pictures",
+        things="synthetic images",
         identity={"generator": "trainmark pictures", "version": VERSION, **asdict(contents)},
         notes={
             "about": "Pictures drawn by trainmark; no photographs",

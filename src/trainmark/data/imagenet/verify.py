@@ -116,7 +116,7 @@ def _verify_shards(
     found = Findings.total(looks)
     seen = {path.name: look.contents for (path, _), look in zip(jobs, looks, strict=True)}
     contents = {split: [seen[name] for name in names] for split, names in shards.items()}
-    labels = {split: {each.label for held in contents[split] for each in held.pictures} for split in shards}
+    labels = {split: {each.label for held in contents[split] for each in held.images} for split in shards}
     made = read_manifest(root)
     classes = made.classes if made else 1 + max(labels["train"], default=-1)
     for split, names in shards.items():
@@ -124,7 +124,7 @@ def _verify_shards(
         found.problems += image_shards.strangers(names, contents[split], classes)
         if absent := sorted(set(range(classes)) - labels[split]):
             found.add(split, note=f"{len(absent)} of {classes} classes have no image, such as {absent[0]}")
-    images = {split: sum(len(held.pictures) for held in contents[split]) for split in shards}
+    images = {split: sum(len(held.images) for held in contents[split]) for split in shards}
     return Report(
         expected=expected_counts(root, image_shards.numbered(classes)) if expected == "auto" else expected,
         found=Counts(classes=classes, train=images["train"], val=images["val"]),
@@ -137,16 +137,16 @@ def _look_at_shard(job: tuple[Path, Decode]) -> _ShardFindings:
     path, decode = job
     contents = image_shards.look_at_shard(path)
     found = _ShardFindings(contents=contents, problems=list(contents.problems))
-    if not contents.pictures:
+    if not contents.images:
         return found
     with path.open("rb") as shard:
-        for picture in contents.pictures:
-            subject = f"{path.name}/{os.fsdecode(picture.name)}"
-            if not picture.size:
+        for image in contents.images:
+            subject = f"{path.name}/{os.fsdecode(image.name)}"
+            if not image.size:
                 found.add(subject, "is empty")
             elif decode != "none":
-                shard.seek(picture.offset)
-                found.add(subject, *_look_at_bytes(io.BytesIO(shard.read(picture.size)), picture.size, decode))
+                shard.seek(image.offset)
+                found.add(subject, *_look_at_bytes(io.BytesIO(shard.read(image.size)), image.size, decode))
     return found
 
 

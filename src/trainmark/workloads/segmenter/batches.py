@@ -234,7 +234,7 @@ class SceneData:
             return
         if len(self.skipped) >= self._skip_bad:
             allowed = f" (skip-bad allows {self._skip_bad} and all are used up)" if self._skip_bad else ""
-            raise WorkloadError(f"picture {path} cannot be read: {reason}{allowed}")
+            raise WorkloadError(f"image {path} cannot be read: {reason}{allowed}")
         self._left_out[path] = reason
 
 

@@ -35,7 +35,7 @@ FACTS = WorkloadFacts(
             never_above="mAcc",
             on_pages=("miou", "mean iou", "mean_iou", "miou(ss)", "miou (ss)", "final_miou"),
             meaning="Of each class, the pixels that are it and were taken for it, of those that are it or were taken "
-            "for it, over all validation pictures at their own size; then the mean over the classes that occur.",
+            "for it, over all validation images at their own size; then the mean over the classes that occur.",
         ),
         QualityFacts(
             name="aAcc",
@@ -44,7 +44,7 @@ FACTS = WorkloadFacts(
             least=0,
             most=100,
             on_pages=("aacc", "pixel accuracy", "pixacc"),
-            meaning="The judged pixels of all validation pictures that got their class.",
+            meaning="The judged pixels of all validation images that got their class.",
         ),
         QualityFacts(
             name="mAcc",
@@ -74,6 +74,6 @@ FACTS = WorkloadFacts(
         ),
     ),
     reference=PUBLISHED,
-    shows=ShowFacts(takes="image", gives="image", does="colours a picture by its classes"),
+    shows=ShowFacts(takes="image", gives="image", does="colours an image by its classes"),
     on_pages=(r"segmenter", r"seg[\s_-]*b[\s_-]*mask"),
 )

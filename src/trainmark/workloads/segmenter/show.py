@@ -73,7 +73,7 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     else:
         paths = [Path(asked.given)]
     scenes = [_scene(trained, path, known) for path in paths]
-    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation pictures"
+    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation images"
     truth = ", the true classes of the pixels," if scenes[0].truth is not None else ""
     return Sample(
         parts=(ImagePart(png=png(scenes, names), caption=f"{what}{truth} and what the network took them for"),),
@@ -102,7 +102,7 @@ def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, in
         else:
             pixels = JpegDecoder().whole(path.read_bytes())
     except BadImage as error:
-        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+        raise NotReadyError(f"{path} is no image that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     pixels = pixels.copy()
@@ -153,8 +153,8 @@ def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Im
     height, width = scene.pixels.shape[:2]
     scale = min(WIDTH_PX / width, HIGHEST_PX / height)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    picture = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
-    panels = [("picture", picture)]
+    image = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
+    panels = [("image", image)]
     if scene.truth is not None:
         panels.append(("truth", _painted(scene.truth, size, names)))
     judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"

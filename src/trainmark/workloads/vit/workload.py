@@ -102,7 +102,7 @@ class ViT(ImageClassifier):
     def build(self, recipe: ViTRecipe) -> nn.Module:
         if recipe.image_px % recipe.patch_px:
             raise UsageError(
-                f"pictures of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
+                f"images of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
                 "change image_px or patch_px so that they do"
             )
         if recipe.hidden % recipe.heads:

@@ -42,7 +42,7 @@ def test_low_bands_are_at_the_bottom_of_the_spectrogram(tmp_path: Path) -> None:
     assert len(spots) == pytest.approx(872 * 20, rel=0.01)
 
 
-def test_the_picture_is_higher_with_a_spectrogram_and_as_wide(tmp_path: Path) -> None:
+def test_the_image_is_higher_with_a_spectrogram_and_as_wide(tmp_path: Path) -> None:
     alone = drawn(tmp_path / "a.png", np.eye(30))
     both = drawn(tmp_path / "b.png", np.eye(30), mel=np.zeros((80, 30)))
     assert alone.shape[1] == both.shape[1] == 1000
