@@ -19,7 +19,7 @@ from trainmark.data.ade20k import layouts, make, photometric, prepare, reader, v
 from trainmark.data.ade20k.layouts import IGNORED, SceneCounts
 from trainmark.data.ade20k.photometric import Distortion
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -126,7 +126,7 @@ def test_other_sets_are_read_by_the_same_table(
     assert (train.layout.title, len(train.names), len(train)) == (title, classes, 1)
     assert SceneReader().read(train, 0)[1].tolist() == labels
     report = verify.verify(tmp_path, decode="full")
-    assert report.ok and str(report.found) == "1 train and 1 val scenes, 25.0 % of their pixels not judged"
+    assert report.ok and str(report.found) == "1 train and 1 val scenes, 25.0 % of their pixels ignored"
 
 
 def png(array: np.ndarray, mode: str | None = None) -> bytes:
@@ -182,7 +182,7 @@ def test_a_whole_set_is_found_whole(root: Path) -> None:
     for decode in ("none", "header", "full"):
         report = verify.verify(root, decode=decode)  # type: ignore[arg-type]
         assert report.ok and not report.notes, decode
-    assert verify.look(root) == ("4 train and 3 val scenes", "")
+    assert verify.inspect(root) == ("4 train and 3 val scenes", "")
 
 
 def test_every_damage_is_named(own: Path) -> None:
@@ -208,15 +208,15 @@ def test_every_damage_is_named(own: Path) -> None:
 
 def test_a_nearly_whole_ade20k_is_not_whole(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "trainmark-set.json").unlink()
-    assert reader.expected(own) is None, "a small part may be meant"
+    assert reader.expected_counts(own) is None, "a small part may be meant"
     monkeypatch.setattr(layouts, "LAYOUTS", (_with_whole(layouts.LAYOUTS[0]),))
-    assert reader.expected(own) == SceneCounts(train=4, val=9)
+    assert reader.expected_counts(own) == SceneCounts(train=4, val=9)
 
 
 def _with_whole(layout: layouts.SceneLayout) -> layouts.SceneLayout:
     from dataclasses import replace
 
-    return replace(layout, whole=SceneCounts(train=4, val=9))
+    return replace(layout, published=SceneCounts(train=4, val=9))
 
 
 # Unpacking
@@ -294,7 +294,7 @@ def a_scene(width: int = 90, height: int = 60) -> tuple[np.ndarray, np.ndarray]:
 def cut(settings: ViewSettings, *key: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
     size = settings.size
     out = np.full((size, size, 3), 9, np.uint8), np.full((size, size), 9, np.uint8)
-    extent = views.random_view(*a_scene(), Draws(*key), settings, out)
+    extent = views.random_view(*a_scene(), CounterRng(*key), settings, out)
     return *out, extent
 
 
@@ -313,7 +313,7 @@ def test_image_and_mask_are_cut_alike() -> None:
     agreeing, flips = [], set()
     for number in range(30):
         out = np.zeros((48, 48, 3), np.uint8), np.zeros((48, 48), np.uint8)
-        rows, columns = views.random_view(pixels, labels, Draws(7, number), settings, out)
+        rows, columns = views.random_view(pixels, labels, CounterRng(7, number), settings, out)
         inside = out[0][:rows, :columns, 0], out[1][:rows, :columns]
         agreeing.append(float((np.abs(inside[0].astype(int) - inside[1] % 5 * 50) < 26).mean()))
         assert (out[1][rows:] == IGNORED).all() and (out[1][:, columns:] == IGNORED).all()
@@ -322,12 +322,12 @@ def test_image_and_mask_are_cut_alike() -> None:
 
 
 def test_sizes_keep_the_proportion_and_the_limit_of_four_to_one() -> None:
-    assert views.fitted(683, 512, 512) == (683, 512)
-    assert views.fitted(1000, 500, 512, 0.5) == (512, 256)
-    assert views.fitted(8000, 500, 512) == (2048, 128), "a panorama by its length"
-    assert views.windows(683, 512, 480) == [0, 171]
-    assert views.windows(512, 512, 480) == [0] == views.windows(300, 512, 480)
-    assert views.windows(1500, 512, 480) == [0, 480, 960, 988]
+    assert views.fit_size(683, 512, 512) == (683, 512)
+    assert views.fit_size(1000, 500, 512, 0.5) == (512, 256)
+    assert views.fit_size(8000, 500, 512) == (2048, 128), "a panorama by its length"
+    assert views.window_starts(683, 512, 480) == [0, 171]
+    assert views.window_starts(512, 512, 480) == [0] == views.window_starts(300, 512, 480)
+    assert views.window_starts(1500, 512, 480) == [0, 480, 960, 988]
 
 
 def test_crops_of_one_class_are_drawn_again() -> None:
@@ -342,7 +342,7 @@ def test_crops_of_one_class_are_drawn_again() -> None:
     mixed = 0
     for number in range(40):
         out = np.zeros((100, 100, 3), np.uint8), np.zeros((100, 100), np.uint8)
-        views.random_view(np.zeros((100, 400, 3), np.uint8), labels, Draws(number), settings, out)
+        views.random_view(np.zeros((100, 400, 3), np.uint8), labels, CounterRng(number), settings, out)
         mixed += views.is_varied(out[1])
     # a draw is varied in 35 of 301 places; of ten draws one is in 71 % of crops
     assert 20 <= mixed <= 37
@@ -356,7 +356,7 @@ def test_the_nearest_class_and_the_nearest_four_pixels_are_taken() -> None:
     smooth = F.interpolate(
         torch.from_numpy(pixels).permute(2, 0, 1)[None].double(), (41, 77), mode="bilinear", align_corners=False
     )
-    assert np.abs(views.resized(pixels, 77, 41) - smooth[0].permute(1, 2, 0).numpy()).max() <= 1
+    assert np.abs(views.resize(pixels, 77, 41) - smooth[0].permute(1, 2, 0).numpy()).max() <= 1
 
 
 # Light and colours
@@ -408,7 +408,7 @@ def test_brightness_and_contrast_cut_off_fractions_and_what_is_beyond() -> None:
 
 
 def test_every_step_is_taken_half_the_time_and_the_order_of_contrast_is_a_coin() -> None:
-    drawn = [Distortion.drawn(Draws(3, number)) for number in range(400)]
+    drawn = [Distortion.random(CounterRng(3, number)) for number in range(400)]
     for taken in (
         [one.brightness is not None for one in drawn],
         [one.contrast is not None for one in drawn],

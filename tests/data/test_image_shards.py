@@ -19,7 +19,7 @@ from trainmark.data import image_folder, image_sets, image_shards
 from trainmark.data.distributed_sampler import rank_batches, rank_share
 from trainmark.data.image_sets import Images
 from trainmark.data.imagenet import make
-from trainmark.data.imagenet.verify import Counts, look, verify
+from trainmark.data.imagenet.verify import Counts, inspect, verify
 from trainmark.data.input_pool import InputPool
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -135,7 +135,7 @@ def test_shards_are_known_by_their_names_and_may_be_a_part_of_all(tmp_path: Path
     assert train.path(1) == f"{root}/{names[1]}/a.JPEG"
     assert contents(val) == [(1, b"x" * 120)]
     assert train.classes == val.classes == image_sets.class_names(root) == ("class 0", "class 1")
-    assert look(root) == ("2 train and 1 val shards", "")
+    assert inspect(root) == ("2 train and 1 val shards", "")
 
 
 def test_folders_go_before_shards_that_lie_beside_them(tmp_path: Path, pictures: Path) -> None:
@@ -149,12 +149,15 @@ FAULTS: dict[str, tuple[dict[str, dict[str, bytes]], str]] = {
     "no image": ({"train-0.tar": {"a.cls": b"0"}}, r"/train-0.tar/a.cls: has no image in the shard"),
     "a word": (
         {"train-0.tar": {"a.jpg": b"a", "a.cls": b"cat"}},
-        r"/train-0.tar/a.cls: says 'cat', which is no number of a class",
+        r"/train-0.tar/a.cls: holds 'cat', which is not a class number",
     ),
-    "below 0": ({"train-0.tar": {"a.jpg": b"a", "a.cls": b"-1"}}, r"/train-0.tar/a.cls: says '-1', which is no number"),
+    "below 0": (
+        {"train-0.tar": {"a.jpg": b"a", "a.cls": b"-1"}},
+        r"/train-0.tar/a.cls: holds '-1', which is no number",
+    ),
     "too large": (
         {"train-0.tar": samples("a", label=10**9)},
-        r"/train-0.tar/a.cls: says '1000000000', which is no number of a class",
+        r"/train-0.tar/a.cls: holds '1000000000', which is not a class number",
     ),
     "outside": (
         {"train-0.tar": samples("a", label=1), "val-0.tar": samples("b", label=2)},
@@ -162,7 +165,7 @@ FAULTS: dict[str, tuple[dict[str, dict[str, bytes]], str]] = {
     ),
     "twice": (
         {"train-0.tar": samples("a"), "train-1.tar": samples("b", "a")},
-        r"/train-1.tar/a.jpg: an image of this name is in train-0.tar, too",
+        r"/train-1.tar/a.jpg: an image of this name is also in train-0.tar",
     ),
     "twice in one": (
         {"train-0.tar": {**samples("a"), "a.jpeg": b"a"}},
@@ -190,11 +193,14 @@ def test_a_set_with_a_fault_is_refused_with_the_name_of_the_shard(tmp_path: Path
     [
         (["train-0.tar"], "holds no shards of val; expected files like val-000000.tar"),
         (["val-0.tar"], "holds no shards of train; expected files like train-000000.tar"),
-        (["train-0.tar", "train-2.tar", "val-0.tar"], "has no shard 1 behind train-0.tar; fetch what is missing"),
-        (["train-01.tar", "train-1.tar", "val-0.tar"], "holds train-01.tar and train-1.tar, which have one number"),
+        (["train-0.tar", "train-2.tar", "val-0.tar"], "has no shard 1 after train-0.tar; fetch the missing ones"),
+        (
+            ["train-01.tar", "train-1.tar", "val-0.tar"],
+            "holds train-01.tar and train-1.tar, which have the same number",
+        ),
         (
             ["train-0.tar", "big-train-0.tar", "val-0.tar"],
-            r"holds two series of shards, big-train-\* and train-\*; leave one",
+            r"holds two series of shards, big-train-\* and train-\*; keep one",
         ),
     ],
 )
@@ -262,7 +268,7 @@ def test_a_shard_cut_off_during_the_run_is_an_image_that_cannot_be_read(shards: 
     images = image_sets.open_split(shards, "train")
     for shard in shards.glob("train-*.tar"):
         os.truncate(shard, 1024)
-    with pytest.raises(OSError, match="its shard has become shorter"):
+    with pytest.raises(OSError, match="its shard was truncated"):
         images.read(5)
 
 
@@ -308,5 +314,5 @@ def test_synthetic_shards_hold_the_images_of_synthetic_folders(tmp_path: Path) -
         assert contents(folders) == contents(shards) and folders.classes == shards.classes
     assert all((tmp_path / "shards" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
     assert verify(tmp_path / "shards", processes=1).expected == Counts(classes=2, train=6, val=4)
-    with pytest.raises(UsageError, match="5 shards of each split were asked for; give 1 to 4"):
+    with pytest.raises(UsageError, match="5 shards of each split were requested; give 1 to 4"):
         make.make(tmp_path / "more", **SMALL, shards=5)

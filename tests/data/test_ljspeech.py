@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, Splits, expected, open_splits, read_metadata, split_sizes
+from trainmark.data.ljspeech.reader import Clip, Splits, expected_clips, open_splits, read_metadata, split_sizes
 from trainmark.record.errors import NotReadyError
 
 
@@ -83,7 +83,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
         (".hidden|a|a", r"line 2: '\.hidden' is no id of a clip"),
         ("|a|a", "line 2: '' is no id of a clip"),
         ("\x1b[2J|a|a", r"line 2: '\\x1b\[2J' is no id of a clip"),
-        ("LJ001-0001|a|a", "line 2: the clip 'LJ001-0001' was named before"),
+        ("LJ001-0001|a|a", "line 2: duplicate clip 'LJ001-0001'"),
         ("LJ001-0002| |", "line 2: the clip 'LJ001-0002' has no text"),
     ],
 )
@@ -146,7 +146,7 @@ def test_the_published_number_of_clips_is_split_as_published(tmp_path: Path, mon
     assert set(ids(splits.test)) == set(by_hash[:500])
     assert set(ids(splits.val)) == set(by_hash[500:600])
     assert ids(splits.test)[:3] == ["LJ001-0012", "LJ001-0020", "LJ001-0022"]
-    assert expected(tmp_path) == 13_100
+    assert expected_clips(tmp_path) == 13_100
 
 
 def test_the_order_of_the_lines_does_not_change_who_is_in_which_split(tmp_path: Path) -> None:
@@ -240,9 +240,9 @@ def test_a_folder_of_lists_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 def test_a_made_set_is_held_to_its_manifest_and_others_to_nothing(tmp_path: Path) -> None:
     made(tmp_path, 9)
-    assert expected(tmp_path) is None
+    assert expected_clips(tmp_path) is None
     (tmp_path / "trainmark-set.json").write_text(json.dumps({"clips": 10}))
-    assert expected(tmp_path) == 10
+    assert expected_clips(tmp_path) == 10
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"clips": "9"}', '{"clips": true}', '{"clips": -1}', "\udcff"])
@@ -250,11 +250,11 @@ def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -
     made(tmp_path, 1)
     (tmp_path / "trainmark-set.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(NotReadyError, match=r"trainmark-set\.json"):
-        expected(tmp_path)
+        expected_clips(tmp_path)
 
 
 @pytest.mark.parametrize(("count", "whole"), [(12_001, 13_100), (13_101, 13_100), (12_000, None)])
 def test_ljspeech_is_known_by_its_ids_even_if_some_are_missing(tmp_path: Path, count: int, whole: int | None) -> None:
     lines = [f"{name}|a|a" for name in names(count)]
-    assert expected(speech_folder(tmp_path / "like", lines, [])) == whole
-    assert expected(speech_folder(tmp_path / "other", [*lines[:-1], "dog|a|a"], [])) is None
+    assert expected_clips(speech_folder(tmp_path / "like", lines, [])) == whole
+    assert expected_clips(speech_folder(tmp_path / "other", [*lines[:-1], "dog|a|a"], [])) is None

@@ -160,9 +160,9 @@ def test_a_damaged_set_is_made_again(tmp_path: Path, harm: str) -> None:
 
 def test_a_folder_with_other_things_in_it_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all I have")
-    with pytest.raises(NotReadyError, match="no set that trainmark made"):
+    with pytest.raises(NotReadyError, match="not a set made by trainmark"):
         make.make(tmp_path, **SMALL)
-    with pytest.raises(NotReadyError, match="no set that trainmark made"):
+    with pytest.raises(NotReadyError, match="not a set made by trainmark"):
         make.make(tmp_path / "thesis.txt", **SMALL)
     assert (tmp_path / "thesis.txt").read_text() == "all I have"
 

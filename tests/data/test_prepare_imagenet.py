@@ -373,5 +373,5 @@ def test_a_second_preparation_of_the_same_folder_is_refused(archives: Archives, 
 
 def test_a_missing_archive_is_said_at_once(archives: Archives, tmp_path: Path) -> None:
     archives.val.unlink()
-    with pytest.raises(NotReadyError, match=r"val\.tar is not there"):
+    with pytest.raises(NotReadyError, match=r"val\.tar does not exist"):
         prepare(archives.train, archives.val, tmp_path / "out", val_labels=archives.labels)

@@ -68,13 +68,13 @@ def test_several_processes_say_the_same_as_one(root: Path) -> None:
 
 DAMAGE: list[tuple[str, bytes, str, Decode]] = [
     ("empty", b"", "is empty", "none"),
-    ("cut in the image", jpeg()[:1500], "cut off before its end mark", "header"),
-    ("cut at the very end", jpeg()[:-2], "cut off before its end mark", "header"),
-    ("cut in the header", jpeg()[:200], "cut off within its header", "header"),
-    ("cut after two bytes", jpeg()[:2], "cut off within its header", "header"),
+    ("cut in the image", jpeg()[:1500], "truncated before its end marker", "header"),
+    ("cut at the very end", jpeg()[:-2], "truncated before its end marker", "header"),
+    ("cut in the header", jpeg()[:200], "truncated within its header", "header"),
+    ("cut after two bytes", jpeg()[:2], "truncated within its header", "header"),
     ("zeros", bytes(3000), "does not begin like a JPEG", "header"),
     ("a page", b"<html>not found</html>", "does not begin like a JPEG", "header"),
-    ("zeros behind the start", jpeg()[:2] + bytes(3000), "cut off within its header", "header"),
+    ("zeros behind the start", jpeg()[:2] + bytes(3000), "truncated within its header", "header"),
     ("no frame", b"\xff\xd8\xff\xda" + bytes(500) + b"\xff\xd9", "damaged header", "header"),
     ("a broken PNG", saved(form="PNG")[:500], "cannot be decoded", "full"),
 ]
@@ -101,7 +101,7 @@ def test_a_thumbnails_end_mark_is_not_taken_for_the_images(root: Path) -> None:
     path.write_bytes(whole)
     assert look(root, "full").ok
     path.write_bytes(whole[:-500])
-    assert "cut off" in look(root).problems[0].sentence
+    assert "truncated" in look(root).problems[0].sentence
 
 
 @pytest.mark.parametrize(
@@ -258,6 +258,6 @@ def die(_: object) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_said_in_a_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "_look_at_folder", die)
+    monkeypatch.setattr(verify_module, "_check_folder", die)
     with pytest.raises(NotReadyError, match="a process died"):
         look(root, processes=2)

@@ -53,8 +53,8 @@ def look(root: Path, decode: Decode = "header", **options: object) -> Report[Spe
     ("decode", "seconds", "sentence"),
     [
         ("none", None, "4 clips"),
-        ("header", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of sound"),
-        ("full", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of sound"),
+        ("header", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of audio"),
+        ("full", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of audio"),
     ],
 )
 def test_a_good_set_is_counted_and_nothing_is_found(
@@ -68,7 +68,7 @@ def test_a_good_set_is_counted_and_nothing_is_found(
 
 
 def test_a_day_of_speech_is_told_in_hours() -> None:
-    assert str(SpeechSize(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of sound"
+    assert str(SpeechSize(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of audio"
 
 
 def test_several_processes_say_the_same_as_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def damage(path: Path, kind: str) -> None:
         ("cut in the header", "it is cut short before its sound begins", "header"),
         ("a page", "it is no WAV file", "header"),
         ("stereo", "it has 2 channels, not 1", "header"),
-        ("another rate", "it has 16,000 samples a second, not 22,050", "header"),
+        ("another rate", "it has 16,000 Hz, not 22,050", "header"),
         ("8 bits", "not as PCM_16", "header"),
         ("no samples", "no samples", "header"),
     ],
@@ -123,7 +123,7 @@ def test_missing_clips_and_wrong_lines_are_all_named(root: Path) -> None:
     report = look(root)
     assert [str(problem) for problem in report.problems] == [
         "metadata.csv: line 6: '../../etc/passwd' is no id of a clip; expected a plain name like 'LJ001-0001'",
-        "metadata.csv: line 7: the clip 'LJ001-0001' was named before",
+        "metadata.csv: line 7: duplicate clip 'LJ001-0001'",
         "wavs/LJ001-0002.wav: is missing",
         "wavs/LJ001-0009.wav: is missing",
     ]
@@ -147,7 +147,7 @@ def test_a_silent_clip_is_noted_where_every_sample_is_read(root: Path) -> None:
     assert look(root).notes == ()
     report = look(root, "full")
     assert report.ok
-    assert [str(note) for note in report.notes] == ["wavs/LJ001-0001.wav: is silent from its start to its end"]
+    assert [str(note) for note in report.notes] == ["wavs/LJ001-0001.wav: is silent throughout"]
 
 
 def test_links_are_followed_and_broken_ones_named(root: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
     (root / "trainmark-set.json").write_text(json.dumps({"clips": 5}))
     report = look(root)
     assert not report.ok
-    assert report.sentence() == "4 clips, 0:00:02 of sound where 5 clips were expected"
+    assert report.sentence() == "4 clips, 0:00:02 of audio where 5 clips were expected"
     assert look(root, expected=None).ok
     assert look(root, expected=4).ok
 

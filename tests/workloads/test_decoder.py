@@ -131,7 +131,7 @@ def test_the_reference_recipes_take_the_published_batches() -> None:
 def test_smoke_aims_at_a_tenth_above_the_floor_of_the_text_it_reads(name: str, tmp_path: Path) -> None:
     """Of the usual set, whose validation lines need not all be written to know what they hold."""
     recipe = recipe_of(name, "smoke")
-    lines = [language.line(make.SEED, 1, number) for number in range(make.LINES // make.FOR_VALIDATION)]
+    lines = [language.random_line(make.SEED, 1, number) for number in range(make.LINES // make.FOR_VALIDATION)]
     floor = sum(line.nats for line in lines) / sum(len(line.tokens) for line in lines)
     assert recipe.target == pytest.approx(1.10 * floor, abs=0.005)
     assert recipe.vocabulary >= len(language.vocabulary())

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.workloads import vision
 
 SIDE = 20
@@ -74,7 +74,7 @@ def test_targets_hold_both_classes_in_the_measure_of_the_images() -> None:
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
 def test_the_kept_share_follows_the_beta_law(alpha: float) -> None:
-    draw = Draws(1, 2, 3)
+    draw = CounterRng(1, 2, 3)
     shares = [vision.kept_share(alpha, draw.uniform()) for _ in range(2000)]
     assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 0.01
 

@@ -189,7 +189,7 @@ def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
     left = []
     for part, path in _files_of(sample, place):
         if isinstance(part, SoundPart):
-            audio.write(path, audio.levelled(part.samples))
+            audio.write(path, audio.normalise_level(part.samples))
         else:
             write_named(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
         left.append(Artifact(file=path.name, caption=part.caption))

@@ -31,7 +31,7 @@ def kinds(clips: list[Clip], vocoder: Trained | None, seed: int) -> tuple[Spoken
     mels = [log_mel(from_numpy(sound)) for sound in recorded]
     found = [
         SpokenClips(of=RECORDINGS, sounds=tuple(recorded), texts=texts),
-        _copies(GRIFFIN_LIM, [griffin_lim.wave(mel) for mel in mels], texts),
+        _copies(GRIFFIN_LIM, [griffin_lim.invert_mel(mel) for mel in mels], texts),
     ]
     if vocoder is not None:
         sounds = vocoder.workload.sound_of(vocoder, mels, seed).sounds

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.data import distributed_sampler, image_sets
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.crops import eval_crop
 from trainmark.data.imagenet import make, verify
 from trainmark.data.imagenet.verify import Counts
@@ -310,7 +310,7 @@ class ImageData:
     def _softened(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
         wanted = DRAWS * self._recipe.accumulate if self._mixing.mixes else 0
         for step, batch in enumerate(batches, start_step):
-            draw = Draws(self._recipe.seed, epoch, step, self._share.rank, _MIXING_DRAWS)
+            draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_DRAWS)
             yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
 
 

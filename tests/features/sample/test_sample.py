@@ -314,7 +314,7 @@ def test_a_sound_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFi
     a_run("wavenet-1", "wavenet", WAVE)
     audio.write(Path("fast.wav"), torch.zeros(100), rate=44100)
     assert call("last", "fast.wav") == 3
-    assert "cannot use fast.wav: it has 44,100 samples a second, not 22,050" in refused(capsys)
+    assert "cannot use fast.wav: it has 44,100 Hz, not 22,050" in refused(capsys)
 
 
 def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

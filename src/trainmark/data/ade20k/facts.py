@@ -1,4 +1,4 @@
-"""What ADE20K is to everybody else."""
+"""ADE20K as the commands see it, without numpy."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What ImageNet-1k is to everybody else."""
+"""ImageNet-1k as the commands see it, without numpy."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ DATA_SET = DataSet(
         Option(word="--classes", default=10, help="(default: 10)"),
         Option(word="--train-per-class", help="images of each class to train on"),
         Option(word="--val-per-class", help="images of each class to evaluate on"),
-        Option(word="--shards", help="so many tar files of each split, rather than folders"),
+        Option(word="--shards", help="tar files per split, instead of folders"),
     ),
     prepare_options=(
         Option(word="--train-tar", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_img_train.tar"),

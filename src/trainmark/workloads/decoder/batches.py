@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainmark.data import distributed_sampler
 from trainmark.data.prefetch import prefetch
-from trainmark.data.text.token_files import Index, TokenStream, Windows, known_of, read_index
+from trainmark.data.text.token_files import Index, TokenStream, Windows, describe, read_index
 from trainmark.record.errors import NotReadyError
 from trainmark.workloads.decoder.recipes import DecoderRecipe
 from trainmark.workloads.workload import PlainBatch, Share
@@ -78,7 +78,7 @@ class TextData:
 
     @property
     def facts(self) -> Mapping[str, float]:
-        return {**known_of(self._index), "train_samples": float(self._train.count)}
+        return {**describe(self._index), "train_samples": float(self._train.count)}
 
     def train(self, epoch: int, start_step: int) -> Iterator[TextBatch]:
         shares = distributed_sampler.rank_batches(

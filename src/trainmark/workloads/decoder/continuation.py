@@ -33,7 +33,7 @@ class ContinuationSettings(SampleSettings):
 def sample(trained: Trained, asked: SampleRequest) -> Sample:
     """The text, or beginnings of the validation text, and how the network goes on."""
     settings = asked.settings(ContinuationSettings)
-    words = vocabulary.of_folder(asked.data_folder)
+    words = vocabulary.open_vocabulary(asked.data_folder)
     if words is None:
         raise NotReadyError(
             f"{asked.data_folder} holds tokens alone and no tokenizer.json, so that no text can be written; prepare "

@@ -17,10 +17,10 @@ from trainmark.data.ade20k import layouts, photometric, reader, views
 from trainmark.data.ade20k.layouts import SceneCounts
 from trainmark.data.ade20k.reader import SceneSet
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
-from trainmark.data.sample_pool import Row, SamplePool, WantedSample, default_workers
+from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
@@ -117,12 +117,12 @@ class _Crops:
         size = self.settings.size
         return {"pixels": ((size, size, 3), np.uint8), "labels": ((size, size), np.uint8), "extent": ((2,), np.int32)}
 
-    def read(self, sample: WantedSample) -> tuple[bytes, bytes]:
-        return views.files_of(self.scenes, sample.index)
+    def read(self, sample: SampleKey) -> tuple[bytes, bytes]:
+        return views.read_files(self.scenes, sample.index)
 
-    def make(self, sample: WantedSample, read: tuple[bytes, bytes], row: Row) -> None:
+    def make(self, sample: SampleKey, read: tuple[bytes, bytes], row: Row) -> None:
         pixels, labels = self.reader.decode(self.scenes, read)
-        draw = Draws(sample.seed, sample.epoch, sample.index, sample.view)
+        draw = CounterRng(sample.seed, sample.epoch, sample.index, sample.view)
         row["extent"][:] = views.random_view(pixels, labels, draw, self.settings, (row["pixels"], row["labels"]))
 
     def batch(self, _: int, rows: Mapping[str, Tensor], indices: npt.NDArray[np.int64], global_count: int) -> CropBatch:
@@ -220,7 +220,7 @@ class SceneData:
             except (BadImage, OSError) as error:
                 self._leave_out(self.val.path(index), str(error))
                 continue
-            self._counts += reader.shares(read[-1][1].numpy(), len(self._counts))
+            self._counts += reader.count_pixels(read[-1][1].numpy(), len(self._counts))
         return SceneBatch(
             images=tuple(image for image, _ in read),
             labels=tuple(labels for _, labels in read),
@@ -240,8 +240,8 @@ class SceneData:
 
 def fitted_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
     """A stored image (height, width, 3) as (3, height, width) of the size that the network sees."""
-    width, height = views.fitted(pixels.shape[1], pixels.shape[0], size)
-    seen = views.resized(pixels, width, height)
+    width, height = views.fit_size(pixels.shape[1], pixels.shape[0], size)
+    seen = views.resize(pixels, width, height)
     # what was not resized still lies in a buffer that is used again
     return torch.from_numpy(seen.copy() if seen is pixels else seen).permute(2, 0, 1)
 
@@ -260,7 +260,7 @@ def check_folder(recipe: SegmenterRecipe, folder: Path) -> None:
             f"{folder} has {len(train.names)} classes, the recipe's network {recipe.classes}; "
             f"try --set classes={len(train.names)}"
         )
-    found, wanted = SceneCounts(train=len(train), val=len(val)), reader.expected(folder)
+    found, wanted = SceneCounts(train=len(train), val=len(val)), reader.expected_counts(folder)
     if recipe.whole_set and wanted not in (None, found):
         raise NotReadyError(
             f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify {FACTS.data_set}` says "

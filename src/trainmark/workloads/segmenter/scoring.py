@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.data.ade20k.layouts import IGNORED
-from trainmark.data.ade20k.views import windows
+from trainmark.data.ade20k.views import window_starts
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
 from trainmark.workloads.segmenter.model import upsampled
@@ -31,7 +31,7 @@ def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen
 def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride: int, classes: int) -> Tensor:
     """Scores (classes, height, width) of an image (3, height, width) from windows, averaged where these overlap."""
     height, width = image.shape[1:]
-    places = [(top, left) for top in windows(height, size, stride) for left in windows(width, size, stride)]
+    places = [(top, left) for top in window_starts(height, size, stride) for left in window_starts(width, size, stride)]
     crops = torch.stack([image[:, top : top + size, left : left + size] for top, left in places])
     scores = network(crops)
     if len(places) == 1:

@@ -100,7 +100,7 @@ def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, in
             pixels, labels = scene_reader.read(*known[path.resolve()])
             truth = labels.astype(np.int64)
         else:
-            pixels = JpegDecoder().whole(path.read_bytes())
+            pixels = JpegDecoder().decode_whole(path.read_bytes())
     except BadImage as error:
         raise NotReadyError(f"{path} is no image that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 from trainmark.data import audio, distributed_sampler, mel, synthetic
 from trainmark.data.audio import BadAudioError
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel_cache import MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
@@ -150,7 +150,7 @@ class SpeechData:
         splits = _open_splits(recipe, folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
-        (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
+        (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
         every, self.val = Split(train, cache), Split(val, cache)
         _check_enough(recipe, every.frames, share.world)
         self._train = every.up_to(recipe.longest_frames)

@@ -232,7 +232,7 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
     with torch.autocast("cpu", enabled=False):  # whatever the network computes in, the sound is made in float32
         if vocoder is None:
             # on the host: it needs complex numbers, which not every device has
-            return Vocoded([griffin_lim.wave(mel) for mel in mels], GRIFFIN_LIM)
+            return Vocoded([griffin_lim.invert_mel(mel) for mel in mels], GRIFFIN_LIM)
         # an end that comes at once leaves nothing to be made
         wanted = [mel for mel in mels if mel.shape[1]]
         made = vocoder.workload.sound_of(vocoder, wanted, seed)

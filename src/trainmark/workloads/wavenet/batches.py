@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from trainmark import workloads
 from trainmark.data import audio, distributed_sampler, synthetic
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, frames
 from trainmark.data.mel_cache import Mel, MelCache
 from trainmark.data.prefetch import prefetch
@@ -130,7 +130,7 @@ class SoundData:
             reader.check_whole(folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
-        (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
+        (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
         heard = cache
         if recipe.mels_from:
             heard = TaughtMels(Path(recipe.mels_from), recipe.mels_from_sha256)
@@ -167,7 +167,7 @@ class SoundData:
         def window(number: int) -> Window:
             there = int(self.training.frames[number])
             count = min(self._window, there)
-            return Window(first=Draws(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
+            return Window(first=CounterRng(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
 
         return prefetch(
             self.training.batch(numbers, [window(number) for number in numbers], share.global_count)
