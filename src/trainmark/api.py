@@ -236,7 +236,7 @@ def samples(
     device = Platform(files.load(detection.chosen() if platform == "auto" else platform)).open(0)
     trained = sampling.open_trained(source, device)
     asked = SampleRequest(
-        said=tuple(settings),
+        options=tuple(settings),
         score=score,
         data=sampling.data_folder(source.plan),
         open_run=lambda word: sampling.open_trained(_trained(word, kept), device),

@@ -153,7 +153,7 @@ FAULTS: dict[str, tuple[dict[str, dict[str, bytes]], str]] = {
     ),
     "below 0": (
         {"train-0.tar": {"a.jpg": b"a", "a.cls": b"-1"}},
-        r"/train-0.tar/a.cls: holds '-1', which is no number",
+        r"/train-0.tar/a.cls: holds '-1', which is not a class number",
     ),
     "too large": (
         {"train-0.tar": samples("a", label=10**9)},

@@ -50,13 +50,13 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     factors: list[Tensor] = []
-    multiply = cpu_ops.product
+    multiply = cpu_ops.matmul
 
     def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         factors.extend((x, weight))
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(cpu_ops, "product", noted)
+    monkeypatch.setattr(cpu_ops, "matmul", noted)
     monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: True)
     rows = 3 * cpu_ops.MIN_ROWS
     ours, theirs = passed(cpu_ops.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
@@ -68,8 +68,8 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
 
 def test_many_rows_are_multiplied_by_onednn() -> None:
     x, weight = torch.zeros(cpu_ops.MIN_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
-    assert "FastProduct" in str(cpu_ops.linear(x, weight, None).grad_fn)
-    assert "FastProduct" not in str(cpu_ops.linear(x[1:], weight, None).grad_fn)
+    assert "FastMatmul" in str(cpu_ops.linear(x, weight, None).grad_fn)
+    assert "FastMatmul" not in str(cpu_ops.linear(x[1:], weight, None).grad_fn)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert cpu_ops.linear(x, weight, None).dtype == torch.bfloat16
 

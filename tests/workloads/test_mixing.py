@@ -75,7 +75,7 @@ def test_targets_hold_both_classes_in_the_measure_of_the_images() -> None:
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
 def test_the_kept_share_follows_the_beta_law(alpha: float) -> None:
     draw = CounterRng(1, 2, 3)
-    shares = [vision.kept_share(alpha, draw.uniform()) for _ in range(2000)]
+    shares = [vision.random_share(alpha, draw.uniform()) for _ in range(2000)]
     assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 0.01
 
 
@@ -89,7 +89,7 @@ def is_pasted(images: Tensor) -> bool:
     [(0.49, 0.2, 1.0, False), (0.5, 0.2, 1.0, True), (0.9, 0.2, 0.0, False), (0.1, 0.0, 1.0, True)],
 )
 def test_a_batch_takes_one_of_the_ways_the_recipe_has(which: float, mixup: float, cutmix: float, pasted: bool) -> None:
-    images, targets = vision.mixed(flat(), LABELS, 3, (which, 0.3, 0.5, 0.5), mixup, cutmix)
+    images, targets = vision.mix(flat(), LABELS, 3, (which, 0.3, 0.5, 0.5), mixup, cutmix)
     assert is_pasted(images) == pasted
     kept = float(targets[0, 0])
     assert 0 < kept < 1
@@ -98,13 +98,13 @@ def test_a_batch_takes_one_of_the_ways_the_recipe_has(which: float, mixup: float
 
 def test_equal_draws_mix_equally_and_others_differently() -> None:
     draws = [(0.2, 0.3, 0.4, 0.5), (0.2, 0.3, 0.4, 0.5), (0.2, 0.31, 0.4, 0.5)]
-    first, same, other = (vision.mixed(flat(), LABELS, 3, draw, 0.2, 1.0) for draw in draws)
+    first, same, other = (vision.mix(flat(), LABELS, 3, draw, 0.2, 1.0) for draw in draws)
     assert torch.equal(first[0], same[0]) and torch.equal(first[1], same[1])
     assert not torch.equal(first[0], other[0])
 
 
 def test_an_image_alone_in_its_batch_stays_itself() -> None:
-    images, targets = vision.mixed(flat((7.0,)), torch.tensor([2]), 3, (0.2, 0.3, 0.4, 0.5), 0.2, 1.0)
+    images, targets = vision.mix(flat((7.0,)), torch.tensor([2]), 3, (0.2, 0.3, 0.4, 0.5), 0.2, 1.0)
     torch.testing.assert_close(images, flat((7.0,)))
     torch.testing.assert_close(targets, torch.tensor([[0.0, 0.0, 1.0]]))
 
@@ -113,7 +113,7 @@ def test_an_image_alone_in_its_batch_stays_itself() -> None:
 @pytest.mark.parametrize("which", [0.1, 0.9])
 def test_type_and_memory_format_of_the_images_stay(dtype: torch.dtype, which: float) -> None:
     given = flat().to(dtype)
-    images, targets = vision.mixed(given, LABELS, 3, (which, 0.3, 0.4, 0.5), 0.2, 1.0)
+    images, targets = vision.mix(given, LABELS, 3, (which, 0.3, 0.4, 0.5), 0.2, 1.0)
     assert images.data_ptr() == given.data_ptr()
     assert images.dtype == dtype and images.is_contiguous(memory_format=torch.channels_last)
     assert targets.dtype == torch.float32

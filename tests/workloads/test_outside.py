@@ -156,4 +156,4 @@ def test_a_package_offers_a_workload_by_an_entry_point(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match="did you mean 'sums'"):
         decide("sumz", RunOptions())
     with pytest.raises(NotReadyError, match=r"adding-up 1.2 was changed after the run was planned"):
-        outside.again(replace(source, sha256="0" * 64))
+        outside.reload(replace(source, sha256="0" * 64))

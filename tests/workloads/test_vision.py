@@ -80,7 +80,7 @@ def test_smoothed_targets_share_a_part_among_all_classes() -> None:
 @pytest.mark.parametrize("which", [0.2, 0.7])
 def test_the_loss_is_the_cross_entropy_of_mixed_images_on_mixed_and_smoothed_targets(which: float) -> None:
     model, draws = network(), (which, 0.3, 0.4, 0.6)
-    images, targets = vision.mixed(normalise(batch()["images"], torch.float32), batch()["labels"], 3, draws, 0.2, 1.0)
+    images, targets = vision.mix(normalise(batch()["images"], torch.float32), batch()["labels"], 3, draws, 0.2, 1.0)
     expected = cross_entropy(model(images), 0.9 * targets + 0.1 / 3)
     soft = SoftBatch(**batch(mix_draws=draws), mixing=how(0.2, 1.0, 0.1))
     torch.testing.assert_close(ImageClassifier().loss(model, soft), expected)

@@ -211,7 +211,7 @@ def test_outputs_and_gradients_are_those_of_a_plain_reading(frames: int) -> None
 def test_what_it_generates_is_what_the_network_in_training_predicts() -> None:
     network, generator = golden(SMALL), torch.Generator().manual_seed(7)
     mel = torch.randn(2, 80, 3 + 2 * CONTEXT, dtype=torch.float64, generator=generator)
-    chance = generate.draw_chance(3 * MEL.hop, 2, 10, generator)
+    chance = generate.draw_uniform(3 * MEL.hop, 2, 10, generator)
     sound = generate.generate(network, mel, chance, "torch")
     assert sound.shape == (2, 3 * MEL.hop) and sound.abs().max() <= 1
     with torch.no_grad():
@@ -307,7 +307,7 @@ def test_a_stretch_is_judged_as_it_would_be_in_its_whole_clip(speech: Path) -> N
     torch.manual_seed(0)
     network, data = WaveNet(replace(SMALL, residual=4, gate=8, skip=4)), opened(speech)
     there = int(data.val.frames[0])
-    part, whole = (data.val.batch([0], [window], 1) for window in (data.judged_window(0), Window(first=0, count=there)))
+    part, whole = (data.val.batch([0], [window], 1) for window in (data.scored_window(0), Window(first=0, count=there)))
     with torch.no_grad():
         of_part, of_whole = (
             logistics.nll(network(batch.sound[:, :-1], batch.mel), batch.sound[:, 1:])[0] for batch in (part, whole)
@@ -450,7 +450,7 @@ def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
 
     monkeypatch.setattr(batches, "predictor_nll", nll)
     assert data.facts["linear_nll"] > 0
-    made = [data.val.batch([number], [data.judged_window(number)], 1) for number in range(len(data.val))]
+    made = [data.val.batch([number], [data.scored_window(number)], 1) for number in range(len(data.val))]
     for predicted, batch in zip(judged, made, strict=True):
         assert torch.equal(predicted, batch.sound[0, 1:][batch.judged[0]])
 

@@ -42,7 +42,7 @@ def network(sizes: WaveNetSizes = SMALL) -> WaveNet:
 
 
 def voice(net: WaveNet, gain: float = 1.0) -> vocoder.Vocoder:
-    return vocoder.of_training(net, gain)
+    return vocoder.as_vocoder(net, gain)
 
 
 @NEEDS_C
@@ -51,7 +51,7 @@ def test_the_loop_in_c_makes_what_the_network_in_training_predicts(stretches: in
     """Whatever it made before: each sample is what the network, having heard all those, gives by the same draws."""
     net, generator = network(), torch.Generator().manual_seed(7)
     mel = torch.randn(stretches, 80, 2 + 2 * CONTEXT, generator=generator)
-    chance = generate.draw_chance(2 * MEL.hop, stretches, 3, generator)
+    chance = generate.draw_uniform(2 * MEL.hop, stretches, 3, generator)
     sound = generate.generate(net, mel, chance, "c")
     with torch.no_grad():
         outputs = net(torch.cat([torch.zeros(stretches, 1), sound[:, :-1]], 1), mel)
@@ -63,7 +63,7 @@ def test_the_loop_in_c_makes_what_the_network_in_training_predicts(stretches: in
 @NEEDS_C
 def test_the_loop_in_c_fits_the_published_sizes() -> None:
     net, generator = network(WaveNetSizes(layers=12, cycles=2)), torch.Generator().manual_seed(7)
-    mel, chance = torch.randn(4, 80, 1 + 2 * CONTEXT, generator=generator), generate.draw_chance(256, 4, 10, generator)
+    mel, chance = torch.randn(4, 80, 1 + 2 * CONTEXT, generator=generator), generate.draw_uniform(256, 4, 10, generator)
     torch.testing.assert_close(
         generate.generate(net, mel, chance, "c")[:, :32], generate.generate(net, mel, chance, "torch")[:, :32]
     )
@@ -111,19 +111,19 @@ def test_mels_of_any_length_become_sound_of_as_many_frames() -> None:
     assert [len(sound) // MEL.hop for sound in made.sounds] == [1, 9, 129]
     assert made.stretches == 4  # the last one was cut
     assert all(sound.isfinite().all() and sound.abs().max() <= 1 for sound in made.sounds)
-    assert made.way == generate.way_here(network())
+    assert made.way == generate.choose_loop(network())
 
 
 def test_a_long_mel_is_cut_where_it_is_quietest() -> None:
     [mel] = mels(140)
     mel[:, 65] = -11.0
-    assert list(vocoder._places(mel)) == [(0, 65 + REACH), (65 - REACH, 140)]
+    assert list(vocoder._cut_mel(mel)) == [(0, 65 + REACH), (65 - REACH, 140)]
 
 
 def test_both_sides_of_a_cut_add_up_to_one() -> None:
     sound = torch.zeros(140 * MEL.hop)
     for first, last in ((0, 67), (63, 140)):
-        vocoder._add(sound, vocoder._Stretch(0, first, last), torch.ones((last - first) * MEL.hop))
+        vocoder._crossfade(sound, vocoder._Stretch(0, first, last), torch.ones((last - first) * MEL.hop))
     torch.testing.assert_close(sound, torch.ones_like(sound))
 
 
@@ -153,7 +153,7 @@ def saved(folder: Path, **changes: Any) -> Path:
     document = {
         "stepper": {"model": net.state_dict()},
         "position": {"step": 40, "history": [{"values": {"val_nll": 6.5}}]},
-        "made_by": {"workload": "wavenet", "recipe": recipe, "heard": dict(vocoder.HEARD)},
+        "made_by": {"workload": "wavenet", "recipe": recipe, "heard": dict(vocoder.MEL_SETTINGS)},
         **changes,
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ HPARAMS = {"sample_rate": 22050, "hop_size": 256, "fft_size": 1024, "num_mels": 
         ),
         ({"made_by": None, "hparams": {**HPARAMS, "fmin": 0, "fmax": 8000}}, "does not say how the mels were scaled"),
         ({"made_by": None}, "does not say what mels its network hears"),
-        ({"made_by": {"heard": {**vocoder.HEARD, "mel_mean": -4.0}}}, "mel_mean -4 and not -5.298"),
+        ({"made_by": {"heard": {**vocoder.MEL_SETTINGS, "mel_mean": -4.0}}}, "mel_mean -4 and not -5.298"),
     ],
     ids=["other bands", "another hop", "another scale", "nothing said", "another mean"],
 )

@@ -148,7 +148,7 @@ def newest_of_ranks(folder: Path, ranks: Collectives, *, mapped: bool) -> tuple[
         try:
             path, found["damaged"] = _newest(folder.absolute())
             state = _state(path, mapped=mapped)
-            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.without_values(state)}
+            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.strip_values(state)}
         except NotReadyError as error:
             found["refusal"] = str(error)
         packed = io.BytesIO()
@@ -174,7 +174,7 @@ def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint's folder; None where it is whole."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.names(path)}}
+        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.piece_files(path)}}
         with ThreadPoolExecutor() as pool:
             return next(filter(None, pool.map(_unlike, [path / name for name in files], files.values())), None)
     except (OSError, ValueError, KeyError, TypeError, NotReadyError) as error:
@@ -219,7 +219,7 @@ def size_bytes(path: Path) -> int:
 
 def _state(path: Path, *, mapped: bool) -> dict[str, Any]:
     state = torch.load(path / STATE, map_location="cpu", weights_only=True, mmap=mapped)
-    found: dict[str, Any] = pieces.opened(state, path)
+    found: dict[str, Any] = pieces.open_state(state, path)
     return found
 
 
@@ -234,7 +234,7 @@ def _sees(path: Path, manifest: str) -> bool:
 def _told_by_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
     """A state whose tensors rank 0 reads when all ranks ask for one."""
     values: dict[str, Tensor | Stored] = {}
-    pieces.changed(state, values.__setitem__)
+    pieces.map_leaves(state, values.__setitem__)
 
     def told(path: str, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_meta:
@@ -243,10 +243,10 @@ def _told_by_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
         def read(region: pieces.Region) -> Tensor:
             given = None
             if ranks.rank == 0:
-                given = bytes(pieces.in_bytes(values[path][pieces.everything(value.shape)]))
+                given = bytes(pieces.as_bytes(values[path][pieces.full_region(value.shape)]))
             heard = torch.frombuffer(bytearray(ranks.broadcast(given)), dtype=value.dtype)
             return heard.view(value.shape)[region].clone()
 
         return Stored(value.shape, value.dtype, read)
 
-    return pieces.changed(bare, told)
+    return pieces.map_leaves(bare, told)

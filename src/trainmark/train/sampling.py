@@ -219,7 +219,7 @@ def write(
         input=sample.shown,
         networks=(trained.source, *sample.networks),
         generator=sample.generator,
-        settings=dict(setting.split("=", 1) for setting in asked.said),
+        settings=dict(setting.split("=", 1) for setting in asked.options),
         device=trained.device.name(),
         seconds=seconds,
         level_dbfs=audio.LEVEL_DBFS if has_sound else None,

@@ -43,7 +43,7 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import losses_on
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.tensor_group import DrawnInParts
+from trainmark.workloads.tensor_group import ShardedInit
 from trainmark.workloads.workload import HearsMels, Share, Workload
 
 VARIABLES = (
@@ -293,7 +293,7 @@ def sharded_stepper(
         model = workload.build(recipe)
     if initial is not None:
         weights.check_fit(model, initial, "the file of --init-from")
-    elif not isinstance(model, DrawnInParts):
+    elif not isinstance(model, ShardedInit):
         raise UsageError(
             f"{workload.name} cannot draw its weights part by part, so it is not sharded; leave out parallel"
         )
@@ -356,7 +356,7 @@ def resume_from_checkpoint(
     state, damaged = checkpoint.newest_of_ranks(Path(checkpoints), collectives, mapped=sharded)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
-    stepper.load_state(state["stepper"] if sharded else pieces.whole(state["stepper"]))
+    stepper.load_state(state["stepper"] if sharded else pieces.read_all(state["stepper"]))
     stepper.device.synchronize()
     took_ns = time.perf_counter_ns() - began_ns
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]

@@ -19,7 +19,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
 from trainmark.train import tensor_parallel
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
-from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything
+from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
 
 Fill = Callable[[nn.Module], None]
 """Gives a network its weights, by `place` where they are sharded."""
@@ -144,7 +144,7 @@ class ShardedParallel(OneDevice):
                 held.append(Piece(path, begins, own))
             return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-        return changed(state, bare), held
+        return map_leaves(state, bare), held
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for name, parameter in model.named_parameters():
@@ -208,12 +208,12 @@ def place(parameter: Tensor, whole: Tensor | Stored) -> None:
     if isinstance(parameter, DTensor):
         parameter.to_local().copy_(whole[region(parameter)])
     else:
-        parameter.copy_(whole[everything(whole.shape)])
+        parameter.copy_(whole[full_region(whole.shape)])
 
 
 def region(tensor: DTensor) -> Region:
     """Where in the whole tensor this rank's part lies."""
-    found = list(everything(tensor.shape))
+    found = list(full_region(tensor.shape))
     # what the last dimension of a mesh cuts, the one before it cuts again
     for dimension, placement in reversed(list(enumerate(tensor.placements))):
         cut = getattr(placement, "dim", None)
@@ -237,7 +237,7 @@ def _is_first_of_its_like(tensor: DTensor) -> bool:
 
 def _part(like: Tensor, whole: Tensor | Stored) -> Tensor:
     if not isinstance(like, DTensor):
-        return whole[everything(whole.shape)]
+        return whole[full_region(whole.shape)]
     local = whole[region(like)].to(like.device, copy=True)
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainmark.record.errors import UsageError
 from trainmark.train.parallel import Exchange
-from trainmark.workloads.tensor_group import own
+from trainmark.workloads.tensor_group import local_part
 
 
 class RankTensorGroup:
@@ -85,7 +85,9 @@ def share(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
 
 def _put_own_weights_before(module: nn.Module, given: Any) -> None:
     """Whatever a layer computes with its weights, it computes with this rank's part, and knows nothing of a mesh."""
-    module.__dict__.update({name: own(weight) for name, weight in module._parameters.items() if weight is not None})
+    module.__dict__.update(
+        {name: local_part(weight) for name, weight in module._parameters.items() if weight is not None}
+    )
 
 
 def _take_them_away(module: nn.Module, given: Any, result: Any) -> None:

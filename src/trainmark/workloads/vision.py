@@ -43,21 +43,21 @@ class NamingSettings(SampleSettings):
     """How many classes are named."""
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
+def sample(trained: Trained, request: SampleRequest) -> Sample:
     """The likeliest classes of an image, and the part of it that the network saw."""
-    settings, recipe = asked.settings(NamingSettings), trained.recipe
-    titles = _titles(asked.data, recipe.classes)
+    settings, recipe = request.settings(NamingSettings), trained.recipe
+    titles = _read_titles(request.data, recipe.classes)
     truth: int | None = None
     read: Callable[[], bytes]
-    if asked.given is None:
-        val = image_sets.open_split(asked.data_folder, "val")
+    if request.given is None:
+        val = image_sets.open_split(request.data_folder, "val")
         number = int(np.random.default_rng(settings.seed).integers(len(val)))
         path, truth = Path(val.path(number)), int(val.labels[number])
         read = partial(val.read, number)
     else:
-        path = Path(asked.given)
+        path = Path(request.given)
         read = path.read_bytes
-    pixels = _seen(path, read, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
+    pixels = _read_crop(path, read, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
     images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2).to(trained.device.torch)
     scores = trained.model(normalise(images, next(trained.model.parameters()).dtype)).float()[0]
     shares, classes = (found.cpu().tolist() for found in scores.softmax(0).topk(min(settings.top, len(scores))))
@@ -79,7 +79,7 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     )
 
 
-def _titles(folder: Path | None, classes: int) -> list[str]:
+def _read_titles(folder: Path | None, classes: int) -> list[str]:
     """Of all classes the network can name; by their numbers where the data is not there to say more."""
     found: list[str] = []
     if folder is not None:
@@ -87,7 +87,7 @@ def _titles(folder: Path | None, classes: int) -> list[str]:
     return [*found, *(f"class {number}" for number in range(len(found), classes))]
 
 
-def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
+def _read_crop(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
     """The pixels (size, size, 3) by which an image is judged in evaluation."""
     pixels = np.empty((size, size, 3), np.uint8)
     try:
@@ -100,7 +100,7 @@ def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, t
     return pixels
 
 
-DRAWS = 4
+MIX_DRAWS = 4
 """Random numbers that mixing one batch takes: which way, how much, and where across and down."""
 
 
@@ -114,28 +114,28 @@ class Mixing:
     label_smoothing: float
 
     @property
-    def mixes(self) -> bool:
+    def has_mixing(self) -> bool:
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
     @property
-    def softens(self) -> bool:
+    def has_soft_targets(self) -> bool:
         """True where an image may be in part of another class than its own."""
-        return self.mixes or self.label_smoothing > 0
+        return self.has_mixing or self.label_smoothing > 0
 
 
-def mixed(
+def mix(
     images: Tensor, labels: Tensor, classes: int, draws: Sequence[float], mixup_alpha: float, cutmix_alpha: float
 ) -> tuple[Tensor, Tensor]:
     """The images, changed in place, and how much of every class is in each: (images, classes) in float32."""
     which, measure, across, down = draws
     if cutmix_alpha and (not mixup_alpha or which >= 0.5):
-        kept = paste(images, kept_share(cutmix_alpha, measure), across, down)
+        kept = paste(images, random_share(cutmix_alpha, measure), across, down)
     else:
-        kept = blend(images, kept_share(mixup_alpha, measure))
+        kept = blend(images, random_share(mixup_alpha, measure))
     return images, soft_targets(labels, classes, kept)
 
 
-def kept_share(alpha: float, draw: float) -> float:
+def random_share(alpha: float, draw: float) -> float:
     """How much of an image stays its own, by the law Beta(alpha, alpha)."""
     # decided on the host: a share drawn on the device would have to be waited for, because the box depends on it
     return float(np.random.default_rng(int(draw * 2**53)).beta(alpha, alpha))
@@ -143,7 +143,7 @@ def kept_share(alpha: float, draw: float) -> float:
 
 def blend(images: Tensor, kept: float) -> float:
     """Mixup: every pixel becomes a mean of both images'; returns the share that is kept."""
-    images.lerp_(_before(images), 1 - kept)
+    images.lerp_(_roll(images), 1 - kept)
     return kept
 
 
@@ -152,7 +152,7 @@ def paste(images: Tensor, kept: float, across: float, down: float) -> float:
     height, width = images.shape[-2:]
     left, right = _span(width, kept, across)
     top, bottom = _span(height, kept, down)
-    images[..., top:bottom, left:right] = _before(images[..., top:bottom, left:right])
+    images[..., top:bottom, left:right] = _roll(images[..., top:bottom, left:right])
     return 1 - (right - left) * (bottom - top) / (width * height)
 
 
@@ -160,7 +160,7 @@ def soft_targets(labels: Tensor, classes: int, kept: float) -> Tensor:
     targets = torch.zeros(len(labels), classes, device=labels.device)
     targets.scatter_(1, labels[:, None], kept)
     others = torch.full((len(labels), 1), 1 - kept, device=labels.device)
-    return targets.scatter_add_(1, _before(labels)[:, None], others)
+    return targets.scatter_add_(1, _roll(labels)[:, None], others)
 
 
 def _span(length: int, kept: float, centre: float) -> tuple[int, int]:
@@ -169,7 +169,7 @@ def _span(length: int, kept: float, centre: float) -> tuple[int, int]:
     return max(0, middle - half), min(length, middle + half)
 
 
-def _before(tensor: Tensor) -> Tensor:
+def _roll(tensor: Tensor) -> Tensor:
     """A copy rolled by one. `roll` would not keep channels_last on every device."""
     return torch.cat((tensor[-1:], tensor[:-1]))
 
@@ -224,12 +224,12 @@ class SoftBatch(ImageBatch):
     def parts(self, count: int) -> list[ImageBatch]:
         """Micro-batches, each mixed on its own."""
         return [
-            self.of(part, self.mix_draws[number * DRAWS : (number + 1) * DRAWS], self.mixing)
+            self.of(part, self.mix_draws[number * MIX_DRAWS : (number + 1) * MIX_DRAWS], self.mixing)
             for number, part in enumerate(super().parts(count))
         ]
 
 
-_MIXING_DRAWS = int.from_bytes(b"mixing", "big")
+_MIXING_STREAM = int.from_bytes(b"mixing", "big")
 """Ends the key of a batch's random numbers, so that no sample's have the same."""
 
 
@@ -248,7 +248,7 @@ class ImageData:
                 f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "
                 "--set whole_set=false trains on it as it is"
             )
-        self._mixing = mixing_of(recipe)
+        self._mixing = read_mixing(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
@@ -296,7 +296,7 @@ class ImageData:
         )
         # decoding starts here, before the first batch is waited for
         batches = self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
-        return self._softened(batches, epoch, start_step) if self._mixing.softens else batches
+        return self._soften(batches, epoch, start_step) if self._mixing.has_soft_targets else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
         shares = distributed_sampler.rank_share(
@@ -307,14 +307,14 @@ class ImageData:
     def close(self) -> None:
         self._pool.close()
 
-    def _softened(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
-        wanted = DRAWS * self._recipe.accumulate if self._mixing.mixes else 0
+    def _soften(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
+        wanted = MIX_DRAWS * self._recipe.accumulate if self._mixing.has_mixing else 0
         for step, batch in enumerate(batches, start_step):
-            draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_DRAWS)
+            draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_STREAM)
             yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
 
 
-def mixing_of(recipe: VisionRecipe) -> Mixing:
+def read_mixing(recipe: VisionRecipe) -> Mixing:
     return Mixing(
         classes=recipe.classes,
         mixup_alpha=recipe.mixup_alpha,
@@ -353,9 +353,9 @@ class ImageClassifier:
         images = torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.empty(count, dtype=torch.long)
         batch = ImageBatch(images=images, labels=labels, count=count, global_count=count)
-        mixing = mixing_of(recipe)
-        draws = (0.5,) * (DRAWS * recipe.accumulate if mixing.mixes else 0)
-        return SoftBatch.of(batch, draws, mixing) if mixing.softens else batch
+        mixing = read_mixing(recipe)
+        draws = (0.5,) * (MIX_DRAWS * recipe.accumulate if mixing.has_mixing else 0)
+        return SoftBatch.of(batch, draws, mixing) if mixing.has_soft_targets else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
         """Linear, as the published rows: 0.1 for 32 images a device, 0.8 for 256."""
@@ -380,8 +380,8 @@ class ImageClassifier:
         if not isinstance(batch, SoftBatch):
             return F.cross_entropy(self.scores(model, batch), batch.labels)
         images, targets, how = _inputs(model, batch), batch.labels, batch.mixing
-        if how.mixes:
-            images, targets = mixed(images, targets, how.classes, batch.mix_draws, how.mixup_alpha, how.cutmix_alpha)
+        if how.has_mixing:
+            images, targets = mix(images, targets, how.classes, batch.mix_draws, how.mixup_alpha, how.cutmix_alpha)
         return F.cross_entropy(model(images).float(), targets, label_smoothing=how.label_smoothing)
 
     def score(self, model: nn.Module, batch: ImageBatch) -> dict[str, Tensor]:
@@ -401,8 +401,8 @@ class ImageClassifier:
             "val_loss": sums["loss"] / samples,
         }
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return sample(trained, request)
 
     def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         """Class scores in float32, whatever the network computes in."""

@@ -66,18 +66,18 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self.drop_path:
-            x = x + self._dropped(self.self_attention(self.ln_1(x)))
-            return x + self._dropped(self.mlp(self.ln_2(x)))
+            x = x + self._drop_path(self.self_attention(self.ln_1(x)))
+            return x + self._drop_path(self.mlp(self.ln_2(x)))
         x = x + self.self_attention(self.ln_1(x))
         return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop_path(self, x: Tensor) -> Tensor:
         """Nothing for some samples, and as much more for the others as makes up for it."""
         kept = 1 - self.drop_path
         return x * x.new_empty(len(x), 1, 1).bernoulli_(kept).div_(kept)
 
 
-def rising(drop_path: float, layers: int) -> list[float]:
+def linear_drop_paths(drop_path: float, layers: int) -> list[float]:
     """The chance of each layer to be dropped: none for the first, rising evenly to that of the last."""
     return [drop_path * layer / max(1, layers - 1) for layer in range(layers)]
 
@@ -110,7 +110,7 @@ class PatchEncoder(nn.Module):
         self.patch_px, self.grid = patch_px, image_px // patch_px
         self.class_token = nn.Parameter(torch.zeros(1, 1, hidden))
         self.conv_proj = nn.Conv2d(3, hidden, patch_px, stride=patch_px)
-        self.encoder = TransformerEncoder(1 + self.grid**2, heads, hidden, mlp, rising(drop_path, layers))
+        self.encoder = TransformerEncoder(1 + self.grid**2, heads, hidden, mlp, linear_drop_paths(drop_path, layers))
 
     def draw_patches(self) -> None:
         """Gives the patch embedding its first weights; last of all, which seeds of published losses are counted by."""
@@ -124,10 +124,10 @@ class PatchEncoder(nn.Module):
         tokens = torch.cat((self.class_token.expand(len(images), -1, -1), patches.flatten(2).transpose(1, 2)), 1)
         if (rows, columns) == (self.grid, self.grid):
             return self.encoder(tokens)  # type: ignore[no-any-return]
-        return self.encoder(tokens, moved_places(self.encoder.pos_embedding, rows, columns))  # type: ignore[no-any-return]
+        return self.encoder(tokens, interpolate_positions(self.encoder.pos_embedding, rows, columns))  # type: ignore[no-any-return]
 
 
-def moved_places(places: Tensor, rows: int, columns: int) -> Tensor:
+def interpolate_positions(places: Tensor, rows: int, columns: int) -> Tensor:
     """Positions learnt on a square of patches, for a grid of another size; the class token's stays as it is."""
     side = math.isqrt(places.shape[1] - 1)
     square = places[:, 1:].transpose(1, 2).reshape(1, -1, side, side)

@@ -35,15 +35,15 @@ class Lars(optim.Optimizer):
             with_gradient = [weight for weight in group["params"] if weight.grad is not None]
             layers = [weight for weight in with_gradient if weight.ndim > 1]
             if layers:
-                self._move(layers, self._scaled(layers, group), group["momentum"])
+                self._move(layers, self._scale_gradients(layers, group), group["momentum"])
             others = [weight for weight in with_gradient if weight.ndim <= 1]
             if others:
-                steps = torch._foreach_mul([_gradient(weight) for weight in others], group["lr"])
+                steps = torch._foreach_mul([_get_gradient(weight) for weight in others], group["lr"])
                 self._move(others, steps, group["momentum"])
 
-    def _scaled(self, layers: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+    def _scale_gradients(self, layers: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
         """Each layer's gradient with its decay, brought to the length its weights allow."""
-        gradients, decay = [_gradient(weight) for weight in layers], group["weight_decay"]
+        gradients, decay = [_get_gradient(weight) for weight in layers], group["weight_decay"]
         sizes = torch.stack(torch._foreach_norm(layers))
         slopes = torch.stack(torch._foreach_norm(gradients))
         trust = TRUST * sizes / (slopes + decay * sizes)
@@ -64,7 +64,7 @@ class Lars(optim.Optimizer):
         torch._foreach_sub_(weights, moving)
 
 
-def _gradient(weight: Tensor) -> Tensor:
+def _get_gradient(weight: Tensor) -> Tensor:
     found = weight.grad
     if found is None:
         raise ValueError("this weight has no gradient")

@@ -30,7 +30,7 @@ from trainmark.workloads.workload import Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class HowSeen:
+class ScoringSettings:
     """What loss and score have to know of the recipe."""
 
     size: int
@@ -42,7 +42,7 @@ class HowSeen:
     judged_mean: bool
 
     @classmethod
-    def of(cls, recipe: SegmenterRecipe) -> HowSeen:
+    def of(cls, recipe: SegmenterRecipe) -> ScoringSettings:
         return cls(
             size=recipe.image_px,
             stride=recipe.window_stride,
@@ -63,7 +63,7 @@ class CropBatch:
     """uint8, (count, size, size): classes, and 255 where a pixel is not judged."""
     extents: tuple[tuple[int, int], ...]
     """Rows and columns of each that are an image's; what lies beyond is padding."""
-    how: HowSeen
+    how: ScoringSettings
     count: int
     global_count: int
 
@@ -90,7 +90,7 @@ class SceneBatch:
     """uint8, each (3, height, width), brought to the size that the network sees."""
     labels: tuple[Tensor, ...]
     """uint8, each (height, width) of the image as it is stored."""
-    how: HowSeen
+    how: ScoringSettings
     count: int
     global_count: int
 
@@ -110,7 +110,7 @@ class _Crops:
     scenes: SceneSet
     settings: ViewSettings
     reader: SceneReader
-    how: HowSeen
+    how: ScoringSettings
 
     @property
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
@@ -142,7 +142,7 @@ class SceneData:
     def __init__(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share, self._skip_bad = recipe, share, skip_bad
         check_folder(recipe, folder)
-        self.how = HowSeen.of(recipe)
+        self.how = ScoringSettings.of(recipe)
         self._train, self.val = (reader.open_split(folder, split) for split in layouts.SPLITS)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
@@ -206,7 +206,7 @@ class SceneData:
     def scene(self, index: int) -> tuple[Tensor, Tensor]:
         """A validation image as the network sees it, and its classes."""
         pixels, labels = self._reader.read(self.val, index)
-        seen = fitted_image(pixels, self._recipe.image_px)
+        seen = fit_image(pixels, self._recipe.image_px)
         return seen, torch.from_numpy(labels)
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class SceneData:
             try:
                 read.append(self.scene(index))
             except (BadImage, OSError) as error:
-                self._leave_out(self.val.path(index), str(error))
+                self._skip(self.val.path(index), str(error))
                 continue
             self._counts += reader.count_pixels(read[-1][1].numpy(), len(self._counts))
         return SceneBatch(
@@ -229,7 +229,7 @@ class SceneData:
             global_count=global_count,
         )
 
-    def _leave_out(self, path: str, reason: str) -> None:
+    def _skip(self, path: str, reason: str) -> None:
         if path in self._left_out:
             return
         if len(self.skipped) >= self._skip_bad:
@@ -238,7 +238,7 @@ class SceneData:
         self._left_out[path] = reason
 
 
-def fitted_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
+def fit_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
     """A stored image (height, width, 3) as (3, height, width) of the size that the network sees."""
     width, height = views.fit_size(pixels.shape[1], pixels.shape[0], size)
     seen = views.resize(pixels, width, height)

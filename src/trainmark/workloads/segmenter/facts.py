@@ -1,4 +1,4 @@
-"""What Segmenter is to those who never train it."""
+"""Facts of Segmenter, without torch."""
 
 from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 

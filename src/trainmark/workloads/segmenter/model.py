@@ -15,8 +15,8 @@ from trainmark.workloads.vision_transformer import (
     Norm,
     PatchEncoder,
     SelfAttention,
-    moved_places,
-    rising,
+    interpolate_positions,
+    linear_drop_paths,
     torchvision_name,
 )
 
@@ -34,14 +34,15 @@ class MaskDecoder(nn.Module):
         self.proj_patch = nn.Parameter(torch.empty(hidden, hidden))
         self.proj_classes = nn.Parameter(torch.empty(hidden, hidden))
         self.blocks = nn.ModuleList(
-            EncoderBlock(hidden, heads, mlp, drop_path=chance, eps=DECODER_EPS) for chance in rising(drop_path, layers)
+            EncoderBlock(hidden, heads, mlp, drop_path=chance, eps=DECODER_EPS)
+            for chance in linear_drop_paths(drop_path, layers)
         )
         self.proj_dec = nn.Linear(hidden, hidden)
         self.decoder_norm = Norm(hidden, DECODER_EPS)
         self.mask_norm = Norm(classes, DECODER_EPS)
         for drawn in (self.cls_emb, self.proj_patch, self.proj_classes):
             nn.init.trunc_normal_(drawn, std=0.02)
-        self.apply(_draw)
+        self.apply(_initialise)
 
     def forward(self, patches: Tensor, columns: int) -> Tensor:
         """Scores (N, classes, rows, columns) of patches (N, rows x columns, hidden)."""
@@ -55,7 +56,7 @@ class MaskDecoder(nn.Module):
         return masks.transpose(1, 2).unflatten(2, (-1, columns))  # type: ignore[no-any-return]
 
 
-def _draw(module: nn.Module) -> None:
+def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
@@ -98,7 +99,7 @@ class Segmenter(PatchEncoder):
         # what does not divide into patches is filled up below and on the right, and cut off again
         padded = F.pad(images, (0, -width % self.patch_px, 0, -height % self.patch_px))
         scores = self.decoder(self.encode(padded)[:, 1:], padded.shape[3] // self.patch_px).float()
-        return upsampled(scores, (padded.shape[2], padded.shape[3]))[:, :, :height, :width]
+        return upsample(scores, (padded.shape[2], padded.shape[3]))[:, :, :height, :width]
 
     @staticmethod
     def own_name(name: str) -> str:
@@ -113,13 +114,13 @@ class Segmenter(PatchEncoder):
         found = {name: tensor for name, tensor in weights.items() if not name.startswith(_HEADS)}
         places, wanted = found.get(_PLACES), self.encoder.pos_embedding
         if places is not None and places.ndim == 3 and places.shape[1] != wanted.shape[1] and _is_square(places):
-            found[_PLACES] = moved_places(places, self.grid, self.grid)
+            found[_PLACES] = interpolate_positions(places, self.grid, self.grid)
         if not any(name.startswith("decoder.") for name in found):
             found |= {name: tensor for name, tensor in self.state_dict().items() if name.startswith("decoder.")}
         return found
 
 
-def upsampled(scores: Tensor, size: tuple[int, int]) -> Tensor:
+def upsample(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """Scores of patches as scores of pixels."""
     return scores if scores.shape[2:] == size else F.interpolate(scores, size, mode="bilinear", align_corners=False)
 

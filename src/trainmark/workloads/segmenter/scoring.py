@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from trainmark.data.ade20k.layouts import IGNORED
 from trainmark.data.ade20k.views import window_starts
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
-from trainmark.workloads.segmenter.model import upsampled
+from trainmark.workloads.segmenter.batches import ScoringSettings, one_class_miou
+from trainmark.workloads.segmenter.model import upsample
 
 SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
 """Pixels of each class: of it and taken for it, taken for it, of it; and the first two as they could be at best."""
@@ -21,7 +21,7 @@ _MAX_VALUES = 64 << 20
 """Scores of pixels that are held at once; a large image's are looked at some classes at a time."""
 
 
-def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen) -> Tensor:
+def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: ScoringSettings) -> Tensor:
     """The class of each pixel (height, width) of an image that the network sees as `image` (3, height, width)."""
     weight = next(model.parameters())
     pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
@@ -50,7 +50,7 @@ def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
     step = max(1, _MAX_VALUES // (size[0] * size[1]))
     best, found = None, scores.new_zeros(size, dtype=torch.long)
     for first in range(0, len(scores), step):
-        values, places = upsampled(scores[None, first : first + step], size)[0].max(0)
+        values, places = upsample(scores[None, first : first + step], size)[0].max(0)
         if best is None:
             best, found = values, places
         else:

@@ -23,7 +23,7 @@ from trainmark.record.recipe import knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring
-from trainmark.workloads.segmenter.batches import HowSeen, fitted_image
+from trainmark.workloads.segmenter.batches import ScoringSettings, fit_image
 
 WIDTH_PX, HIGHEST_PX = 300, 360
 """Of a panel: as wide as that unless it would be higher than this."""
@@ -61,18 +61,18 @@ class ShownScene:
         return float((self.predicted == self.truth)[judged].mean())
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
+def sample(trained: Trained, request: SampleRequest) -> Sample:
     """An image that was given, or some of the validation set; with the truth where the run's data has it."""
-    settings, recipe = asked.settings(SceneSettings), trained.recipe
-    names, known = _known(asked.data)
+    settings, recipe = request.settings(SceneSettings), trained.recipe
+    names, known = _read_truth(request.data)
     names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
-    if asked.given is None:
-        val = reader.open_split(asked.data_folder, "val")
+    if request.given is None:
+        val = reader.open_split(request.data_folder, "val")
         chosen = np.random.default_rng(settings.seed).permutation(len(val))[: settings.scenes]
         paths = [Path(val.path(int(index))) for index in chosen]
     else:
-        paths = [Path(asked.given)]
-    scenes = [_scene(trained, path, known) for path in paths]
+        paths = [Path(request.given)]
+    scenes = [_predict_scene(trained, path, known) for path in paths]
     what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation images"
     truth = ", the true classes of the pixels," if scenes[0].truth is not None else ""
     return Sample(
@@ -82,7 +82,7 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     )
 
 
-def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
+def _read_truth(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
     """The names of the classes, and of each image that has a mask where that is; nothing without data."""
     if folder is None:
         return (), {}
@@ -91,9 +91,9 @@ def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[Scene
     return splits[0].names, places
 
 
-def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
+def _predict_scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
     """What the network takes an image for, and the truth if the image is one of the set's."""
-    how, scene_reader = HowSeen.of(trained.recipe), SceneReader()
+    how, scene_reader = ScoringSettings.of(trained.recipe), SceneReader()
     truth: Classes | None = None
     try:
         if path.resolve() in known:
@@ -106,7 +106,7 @@ def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, in
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     pixels = pixels.copy()
-    image = fitted_image(pixels, how.size)
+    image = fit_image(pixels, how.size)
     predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), how).cpu().numpy()
     return ShownScene(pixels=pixels, predicted=predicted, truth=truth)
 
@@ -125,7 +125,7 @@ def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
     rows = [_panels(scene, names) for scene in scenes]
     columns = max(len(row) for row in rows)
     width = 2 * _MARGIN_PX + columns * WIDTH_PX + (columns - 1) * _GAP_PX
-    seen = sorted({int(one) for scene in scenes for one in _present(scene) if one < len(names)})
+    seen = sorted({int(one) for scene in scenes for one in _list_classes(scene) if one < len(names)})
     legend = _legend(seen, names, width - 2 * _MARGIN_PX)
     heights = [max(panel.height for _, panel in row) + _HEAD_PX + _GAP_PX for row in rows]
     sheet = Image.new("RGB", (width, _MARGIN_PX + sum(heights) + legend.height + _MARGIN_PX), _PAPER)
@@ -133,7 +133,7 @@ def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
     for row, height in zip(rows, heights, strict=True):
         for number, (title, panel) in enumerate(row):
             left = _MARGIN_PX + number * (WIDTH_PX + _GAP_PX)
-            pen.text((left, top + 4), _fitting(title, WIDTH_PX, 13), fill=_INK, font=_font(13))
+            pen.text((left, top + 4), _fit_text(title, WIDTH_PX, 13), fill=_INK, font=_font(13))
             sheet.paste(panel, (left, top + _HEAD_PX))
         top += height
     sheet.paste(legend, (_MARGIN_PX, top))
@@ -156,13 +156,13 @@ def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Im
     image = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
     panels = [("image", image)]
     if scene.truth is not None:
-        panels.append(("truth", _painted(scene.truth, size, names)))
+        panels.append(("truth", _paint_mask(scene.truth, size, names)))
     judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"
-    panels.append((f"prediction{judged}", _painted(scene.predicted, size, names)))
+    panels.append((f"prediction{judged}", _paint_mask(scene.predicted, size, names)))
     return panels
 
 
-def _painted(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
+def _paint_mask(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
     """A mask in the colours of its classes, with their names where there is room."""
     palette = np.full((IGNORED + 1, 3), _UNJUDGED, np.uint8)
     for label in range(len(names)):
@@ -173,19 +173,19 @@ def _painted(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Im
     pen = ImageDraw.Draw(image)
     for label in np.unique(small):
         if label < len(names):
-            for x, y in _middles(small == label):
-                _name(pen, (x, y), names[label], image.width)
+            for x, y in _find_centres(small == label):
+                _draw_name(pen, (x, y), names[label], image.width)
     return image
 
 
-def _name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
+def _draw_name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
     font = _font(11)
     half = font.getlength(name) / 2
     x = min(max(at[0], half + 2), max(half + 2, width - half - 2))
     pen.text((x, at[1]), name, fill=_PAPER, font=font, anchor="mm", stroke_width=1, stroke_fill=_INK)
 
 
-def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _find_centres(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """A place well inside each large connected part of a region: as far as any from its edge."""
     from scipy import ndimage  # late: it takes longer to import than to draw
 
@@ -217,12 +217,12 @@ def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Im
     return image
 
 
-def _present(scene: ShownScene) -> Classes:
+def _list_classes(scene: ShownScene) -> Classes:
     both = [scene.predicted, *([scene.truth] if scene.truth is not None else [])]
     return np.unique(np.concatenate([np.unique(labels) for labels in both]))
 
 
-def _fitting(text: str, width_px: int, size_px: int) -> str:
+def _fit_text(text: str, width_px: int, size_px: int) -> str:
     font = _font(size_px)
     while text and font.getlength(text) > width_px:
         text = text[:-1]

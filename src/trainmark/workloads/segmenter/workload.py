@@ -19,7 +19,7 @@ from trainmark.record.sample import Sample
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData, check_folder
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings, check_folder
 from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
@@ -55,7 +55,7 @@ class SegmenterOnScenes:
             images=torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2),
             labels=torch.empty(count, size, size, dtype=torch.uint8),
             extents=((size, size),) * count,
-            how=HowSeen.of(recipe),
+            how=ScoringSettings.of(recipe),
             count=count,
             global_count=count,
         )
@@ -149,8 +149,8 @@ class SegmenterOnScenes:
     def quality(self, sums: Mapping[str, Any]) -> dict[str, float]:
         return scoring.qualities(sums)
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return show.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return show.sample(trained, request)
 
 
 def pixel_loss(scores: Tensor, labels: Tensor, judged_mean: bool) -> Tensor:

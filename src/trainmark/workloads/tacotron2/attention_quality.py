@@ -21,7 +21,7 @@ def diagonality(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
     return 1 - 3 * _mean((alignment * distance).sum(2), read, frames).where(~only_one_way, 0)
 
 
-def strayed(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0.2) -> Tensor:
+def off_diagonal(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0.2) -> Tensor:
     """For each clip the mean weight that lies off the diagonal, counted more the farther it lies: what training can
     make small to lead attention. Within `width` of the diagonal hardly anything counts."""
     alignment, frames, symbols = _on_one_device(alignment, frames, symbols)

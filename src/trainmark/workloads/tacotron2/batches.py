@@ -77,7 +77,7 @@ class Split:
 
     def __init__(self, clips: Sequence[Clip], cache: MelCache) -> None:
         self.clips = clips
-        self.ids = [_ids(clip) for clip in clips]
+        self.ids = [_read_ids(clip) for clip in clips]
         self.frames = np.array([mel.frames(audio.length(clip.path)) for clip in clips], dtype=np.int64)
         self._cache = cache
 
@@ -203,7 +203,7 @@ class SpeechData:
         pass
 
 
-def _ids(clip: Clip) -> list[int]:
+def _read_ids(clip: Clip) -> list[int]:
     try:
         return text.to_ids(clip.text)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""What Tacotron2 is to those who never train it."""
+"""Facts of Tacotron2, without torch."""
 
 from trainmark.record.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
@@ -13,7 +13,7 @@ PUBLISHED = ReferenceFacts(
     target=0.4852,
     global_batch=1024,
 )
-"""What the published tables were run with."""
+"""Settings of the published tables."""
 
 FACTS = WorkloadFacts(
     name="tacotron2",

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.workloads import cpu_ops
-from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.cpu_ops import is_on_cpu
 
 MIN_WEIGHTS = 1 << 18
 """Below these the library's call costs more than its layout saves."""
@@ -45,7 +45,7 @@ class Arithmetic:
         """What autocast asks for on this tensor's device, else the tensor's own type."""
         kind = like.device.type
         wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
-        if on_cpu(like) and wanted in _CPU_HAS_INSTRUCTIONS and not _cpu_multiplies(wanted):
+        if is_on_cpu(like) and wanted in _CPU_HAS_INSTRUCTIONS and not _has_cpu_matmul(wanted):
             return cls(held=torch.float32, rounded=wanted)
         return cls(held=wanted)
 
@@ -66,16 +66,16 @@ class Matmul:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        arranges = on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and cpu_ops.multiplies(weight.dtype)
-        self._arranged = cpu_ops.arranged(weight, rows) if arranges else None
+        packs = is_on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and cpu_ops.has_matmul(weight.dtype)
+        self._packed = cpu_ops.prepack(weight, rows) if packs else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self._weight) if self._arranged is None else cpu_ops.product(x, self._arranged)
+        y = F.linear(x, self._weight) if self._packed is None else cpu_ops.matmul(x, self._packed)
         return y if self._round is None else self._round(y)
 
 
 @cache
-def _cpu_multiplies(dtype: torch.dtype) -> bool:
+def _has_cpu_matmul(dtype: torch.dtype) -> bool:
     try:
         return bool(getattr(torch.ops.mkldnn, _CPU_HAS_INSTRUCTIONS[dtype])())
     except (AttributeError, RuntimeError):
@@ -85,18 +85,18 @@ def _cpu_multiplies(dtype: torch.dtype) -> bool:
 _LEVELS = 1 << 16
 
 
-def drop(x: Tensor, share: float, training: bool = True) -> Tensor:
+def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
     """`x` with this share of its numbers set to zero and the others made up for it."""
-    return x * kept(x.shape, share, x) if training and share else x
+    return x * dropout_mask(x.shape, share, x) if training and share else x
 
 
-def kept(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
+def dropout_mask(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
     """What dropout multiplies by: zero, or what makes up for the zeros.
 
     On a CPU a number costs 16 random bits instead of a draw of its own, so the share is met to one part in 65,536; what
     makes up for the zeros goes by the share that was met.
     """
-    if not on_cpu(like):
+    if not is_on_cpu(like):
         return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - share).div_(1 - share)
     count, level = math.prod(shape), round(share * _LEVELS)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
@@ -126,7 +126,7 @@ class CellPart(nn.Module):
         state.copy_(hidden if kept is None else hidden * kept)
 
 
-class CellBackPart(nn.Module):
+class CellGradientPart(nn.Module):
     """The way back through it: from the parts of the hidden state's gradient, and what is known of the gates', to
     those of the gates."""
 
@@ -150,7 +150,7 @@ class CellBackPart(nn.Module):
         gates.copy_(found.flatten(1))
 
 
-class FeelPart(nn.Module):
+class EnergyPart(nn.Module):
     """What attention feels at each symbol, twice as much of which is given, and the energies of it."""
 
     def forward(self, felt: Tensor, asked: Tensor, energy: Tensor, hiding: Tensor, stored: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class FeelPart(nn.Module):
         return (acted * energy).sum(2) + hiding
 
 
-class LookPart(nn.Module):
+class WeightsPart(nn.Module):
     """Attention's weights, and where it has looked since."""
 
     def forward(self, energies: Tensor, weights: Tensor, total: Tensor, last: Tensor, total_after: Tensor) -> None:
@@ -169,7 +169,7 @@ class LookPart(nn.Module):
         total_after.copy_(total + looked)
 
 
-class LookBackPart(nn.Module):
+class EnergyGradientPart(nn.Module):
     """The gradient of the energies."""
 
     def forward(self, carried: Tensor, to_weights: Tensor, weights: Tensor, energies: Tensor) -> None:
@@ -177,7 +177,7 @@ class LookBackPart(nn.Module):
         energies.copy_(product - weights * product.sum(1, keepdim=True))
 
 
-class SpreadPart(nn.Module):
+class QueryGradientPart(nn.Module):
     """What of it goes to the query, and to where attention looked before."""
 
     def forward(
@@ -201,15 +201,17 @@ class Fused:
     """All parts; they are compiled one by one, as blocks of a network are."""
 
     cell: CellPart
-    cell_back: CellBackPart
-    feel: FeelPart
-    look: LookPart
-    look_back: LookBackPart
-    spread: SpreadPart
+    cell_back: CellGradientPart
+    feel: EnergyPart
+    look: WeightsPart
+    look_back: EnergyGradientPart
+    spread: QueryGradientPart
 
     @classmethod
     def new(cls) -> Fused:
-        return cls(CellPart(), CellBackPart(), FeelPart(), LookPart(), LookBackPart(), SpreadPart())
+        return cls(
+            CellPart(), CellGradientPart(), EnergyPart(), WeightsPart(), EnergyGradientPart(), QueryGradientPart()
+        )
 
     def parts(self) -> list[nn.Module]:
         return [getattr(self, field.name) for field in fields(self)]

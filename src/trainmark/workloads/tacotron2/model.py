@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.cpu_ops import is_on_cpu
 from trainmark.workloads.tacotron2 import attention_quality, matmuls
 from trainmark.workloads.tacotron2.matmuls import Fused
-from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
+from trainmark.workloads.tacotron2.teacher_forcing import LSTMWeights, run_teacher_forced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Outputs(NamedTuple):
     """For each clip, how far attention was from the diagonal, where training is to lead it there."""
 
 
-class Spoken(NamedTuple):
+class SpokenMel(NamedTuple):
     """What the network says on its own."""
 
     mel: Tensor
@@ -114,7 +114,7 @@ class Conv(nn.Module):
         return self.conv(x)  # type: ignore[no-any-return]
 
 
-def normalised_conv(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
+def conv_with_norm(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
     return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), nn.BatchNorm1d(outputs))
 
 
@@ -125,7 +125,7 @@ class TextEncoder(nn.Module):
         super().__init__()
         width, kernel = sizes.encoder, sizes.encoder_kernel
         self.convolutions = nn.ModuleList(
-            normalised_conv(width, width, kernel, "relu") for _ in range(sizes.encoder_layers)
+            conv_with_norm(width, width, kernel, "relu") for _ in range(sizes.encoder_layers)
         )
         self.lstm = nn.LSTM(width, width // 2, batch_first=True, bidirectional=True)
 
@@ -133,8 +133,10 @@ class TextEncoder(nn.Module):
         """(clips, width, symbols) to (clips, symbols, width)."""
         x = embedded
         for layer in self.convolutions:
-            x = matmuls.drop(F.relu(layer(x)), 0.5, self.training)
-        if min(lengths) == x.shape[2] and not on_cpu(x):  # nothing is padding; a CPU's kernels round otherwise unpacked
+            x = matmuls.dropout(F.relu(layer(x)), 0.5, self.training)
+        if min(lengths) == x.shape[2] and not is_on_cpu(
+            x
+        ):  # nothing is padding; a CPU's kernels round otherwise unpacked
             return self.lstm(x.transpose(1, 2))[0]  # type: ignore[no-any-return]
         # lengths stay on the host: asking a device for them would make the host wait
         packed = pack_padded_sequence(
@@ -158,7 +160,11 @@ class Prenet(nn.Module):
         x = frames
         for number, layer in enumerate(self.layers):
             x = F.relu(layer(x))
-            x = matmuls.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
+            x = (
+                matmuls.dropout(x, self.dropout)
+                if kept is None
+                else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
+            )
         return x
 
 
@@ -173,7 +179,7 @@ class LocationLayer(nn.Module):
     def forward(self, looked: Tensor) -> Tensor:
         return self.location_dense(self.location_conv(looked).transpose(1, 2))  # type: ignore[no-any-return]
 
-    def folded(self) -> Tensor:
+    def fold(self) -> Tensor:
         """Convolution and dense layer as one: both are linear. (attention, 2, kernel)"""
         dense, conv = self.location_dense.linear_layer.weight, self.location_conv.conv.weight
         return torch.einsum("af,fck->ack", dense, conv)
@@ -240,11 +246,11 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """One frame: from what the prenet made of the frame before to mel and gate of this one."""
         hidden, cell = self.attention_rnn(torch.cat((frame, state.context), 1), state.attention)
-        hidden = matmuls.drop(hidden, self.hidden_dropout, self.training)
+        hidden = matmuls.dropout(hidden, self.hidden_dropout, self.training)
         weights = self.attention_layer(hidden, keys, state.looked, padding)
         context = torch.bmm(weights.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
         said, said_cell = self.decoder_rnn(torch.cat((hidden, context), 1), state.decoder)
-        said = matmuls.drop(said, self.hidden_dropout, self.training)
+        said = matmuls.dropout(said, self.hidden_dropout, self.training)
         summary = torch.cat((said, context), 1)
         after = DecoderState(
             attention=(hidden, cell),
@@ -264,15 +270,15 @@ class Decoder(nn.Module):
         Mel (frames, clips, bands), gate (frames, clips) and attention weights (frames, clips, symbols).
         """
         layer = self.attention_layer
-        summaries, alignment = teacher_forced(
+        summaries, alignment = run_teacher_forced(
             frames,
             memory,
             self.keys(memory),
             padding,
-            attention_rnn=Weights.of(self.attention_rnn),
-            decoder_rnn=Weights.of(self.decoder_rnn),
+            attention_rnn=LSTMWeights.of(self.attention_rnn),
+            decoder_rnn=LSTMWeights.of(self.decoder_rnn),
             query=layer.query_layer.linear_layer.weight,
-            location=layer.location_layer.folded(),
+            location=layer.location_layer.fold(),
             energy=layer.v.linear_layer.weight.view(-1),
             drop=self.hidden_dropout if self.training else 0.0,
             fused=self.fused if self.fused.compiled else None,
@@ -291,15 +297,15 @@ class Postnet(nn.Module):
         widths = [sizes.bands, *[sizes.postnet] * (sizes.postnet_layers - 1), sizes.bands]
         gains = ["tanh"] * (sizes.postnet_layers - 1) + ["linear"]
         self.convolutions = nn.ModuleList(
-            normalised_conv(a, b, sizes.postnet_kernel, gain)
+            conv_with_norm(a, b, sizes.postnet_kernel, gain)
             for (a, b), gain in zip(pairwise(widths), gains, strict=True)
         )
 
     def forward(self, mel: Tensor) -> Tensor:
         x = mel
         for layer in self.convolutions[:-1]:
-            x = matmuls.drop(torch.tanh(layer(x)), 0.5, self.training)
-        return matmuls.drop(self.convolutions[-1](x), 0.5, self.training)
+            x = matmuls.dropout(torch.tanh(layer(x)), 0.5, self.training)
+        return matmuls.dropout(self.convolutions[-1](x), 0.5, self.training)
 
 
 class Tacotron2(nn.Module):
@@ -346,7 +352,7 @@ class Tacotron2(nn.Module):
         """
         memory = self.read(text, lengths)
         before = torch.cat((torch.zeros_like(mels[:1]), mels[:-1])).to(memory.dtype)
-        mel, gate, alignment = self.decoder(memory, padding_of(text, lengths), self.decoder.prenet(before, kept))
+        mel, gate, alignment = self.decoder(memory, padding_mask(text, lengths), self.decoder.prenet(before, kept))
         mel = mel.permute(1, 2, 0).contiguous()
         refined = mel + self.postnet(mel)
         outputs = Outputs(mel.float(), refined.float(), gate.t().float(), alignment.transpose(0, 1))
@@ -355,9 +361,9 @@ class Tacotron2(nn.Module):
         if self.guided_attention and self.training:
             symbols = torch.as_tensor(lengths, device=text.device)
             outputs = outputs._replace(
-                strayed=self.guided_attention * attention_quality.strayed(outputs.alignment, frames, symbols)
+                strayed=self.guided_attention * attention_quality.off_diagonal(outputs.alignment, frames, symbols)
             )
-        return masked(outputs, frames) if self.mask_padding else outputs
+        return mask_outputs(outputs, frames) if self.mask_padding else outputs
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -377,21 +383,21 @@ class Tacotron2(nn.Module):
         gate_threshold: float = 0.5,
         most_frames: int = 1000,
         generator: torch.Generator | None = None,
-    ) -> Spoken:
+    ) -> SpokenMel:
         """Mel frames for each text, until its gate says the end or the limit is reached.
 
         The prenet's dropout stays on, drawn from `generator` (on the host) where one is given.
         """
         decoder, bands = self.decoder, self.sizes.bands
         memory = self.read(text, lengths)
-        keys, padding, state = decoder.keys(memory), padding_of(text, lengths), decoder.start(memory)
+        keys, padding, state = decoder.keys(memory), padding_mask(text, lengths), decoder.start(memory)
         clips = len(lengths)
         frame = memory.new_zeros(clips, bands)
         frames = torch.full((clips,), most_frames, device=text.device)
         open_ = torch.ones(clips, dtype=torch.bool, device=text.device)
         mels, looks = [], []
         for number in range(1, most_frames + 1):
-            kept = None if generator is None else self._drawn(clips, generator, memory)
+            kept = None if generator is None else self._random_masks(clips, generator, memory)
             frame, gate, state = decoder.step(decoder.prenet(frame, kept), state, memory, keys, padding)
             mels.append(frame)
             looks.append(state.looked[:, 0])
@@ -403,21 +409,21 @@ class Tacotron2(nn.Module):
         mel = torch.stack(mels, 2)
         mel = mel + self.postnet(mel)
         finished = [not still for still in open_.tolist()]
-        return Spoken(mel.float(), [min(n, len(mels)) for n in frames.tolist()], torch.stack(looks, 1), finished)
+        return SpokenMel(mel.float(), [min(n, len(mels)) for n in frames.tolist()], torch.stack(looks, 1), finished)
 
-    def _drawn(self, clips: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
+    def _random_masks(self, clips: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
         prenet = self.decoder.prenet
         shape = (clips, self.sizes.prenet)
         return [(torch.rand(shape, generator=generator) >= prenet.dropout).to(like) for _ in prenet.layers]
 
 
-def padding_of(text: Tensor, lengths: Sequence[int]) -> Tensor:
+def padding_mask(text: Tensor, lengths: Sequence[int]) -> Tensor:
     """True where a text has ended: (clips, symbols)."""
     ends = torch.as_tensor(lengths, device=text.device)
     return torch.arange(text.shape[1], device=text.device)[None] >= ends[:, None]
 
 
-def masked(outputs: Outputs, frames: Tensor) -> Outputs:
+def mask_outputs(outputs: Outputs, frames: Tensor) -> Outputs:
     """Beyond a clip's end: silence, and a gate that is sure of the end."""
     beyond = torch.arange(outputs.gate.shape[1], device=frames.device)[None] >= frames[:, None]
     return outputs._replace(

@@ -18,11 +18,11 @@ from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
-from trainmark.workloads.clips import GRIFFIN_LIM, kinds, validation_clips
+from trainmark.workloads.clips import GRIFFIN_LIM, score_sources, validation_clips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
-from trainmark.workloads.tacotron2.model import Spoken
+from trainmark.workloads.tacotron2.model import SpokenMel
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 
 SILENCE_FRAMES = 22
@@ -103,16 +103,16 @@ class _Piece:
         return self.mel.shape[1]
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
+def sample(trained: Trained, request: SampleRequest) -> Sample:
     """A text read aloud, or the validation sentence of middle length, and where attention looked meanwhile."""
-    settings = asked.settings(ReadingSettings)
-    if asked.given is None:
-        text, most_frames = validation_sentence(trained, asked)
+    settings = request.settings(ReadingSettings)
+    if request.given is None:
+        text, most_frames = validation_sentence(trained, request)
         if settings.most_frames == ReadingSettings.most_frames:
             settings = replace(settings, most_frames=most_frames)
     else:
-        text = words(asked.given)
-    vocoder = open_vocoder(asked, settings)
+        text = parse_words(request.given)
+    vocoder = open_vocoder(request, settings)
     speech = read_aloud(trained, text, settings, vocoder)
     png = plot.draw(alignment=speech.alignment.numpy(), mel=speech.mel.numpy(), title=text.read, letters=speech.letters)
     heard = f"the network reads aloud ({speech.generator}): {text.read}"
@@ -127,25 +127,25 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
         networks=(vocoder.source,) if vocoder else (),
         facts=speech.facts,
         doubts=speech.doubts,
-        clips=clips_to_score(trained, asked, settings, vocoder, (text, speech)),
+        clips=clips_to_score(trained, request, settings, vocoder, (text, speech)),
     )
 
 
 def clips_to_score(
     trained: Trained,
-    asked: SampleRequest,
+    request: SampleRequest,
     settings: ReadingSettings,
     vocoder: Trained | None,
     sample: tuple[Words, Speech],
 ) -> tuple[SpokenClips, ...]:
     """The sample, validation sentences read by the same networks, and recordings of those with their copies."""
-    count = settings.score_clips if asked.score else trained.recipe.score_clips if asked.score is None else 0
+    count = settings.score_clips if request.score else trained.recipe.score_clips if request.score is None else 0
     if not count:
         return ()
-    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, count)
+    clips = validation_clips(request.data_folder, trained.recipe.file_lists, count)
     longest = max(frames(audio.length(clip.path)) for clip in clips)
     settings = replace(settings, most_frames=min(settings.most_frames, 2 * longest))
-    read = [read_aloud(trained, words(clip.text), settings, vocoder) for clip in clips]
+    read = [read_aloud(trained, parse_words(clip.text), settings, vocoder) for clip in clips]
     text, spoken = sample
     return (
         SpokenClips(of="this sample", sounds=(spoken.samples.numpy(),), texts=(text.read,)),
@@ -154,23 +154,23 @@ def clips_to_score(
             sounds=tuple(speech.samples.numpy() for speech in read),
             texts=tuple(clip.text for clip in clips),
         ),
-        *kinds(clips, vocoder, settings.seed),
+        *score_sources(clips, vocoder, settings.seed),
     )
 
 
-def validation_sentence(trained: Trained, asked: SampleRequest) -> tuple[Words, int]:
+def validation_sentence(trained: Trained, request: SampleRequest) -> tuple[Words, int]:
     """The sentence of middle length, which may take twice the frames its clip has, and no more."""
-    clips = reader.open_splits(asked.data_folder, trained.recipe.file_lists).val
+    clips = reader.open_splits(request.data_folder, trained.recipe.file_lists).val
     lengths = sorted((frames(audio.length(clip.path)), number) for number, clip in enumerate(clips))
     count, number = lengths[len(lengths) // 2]
-    return words(clips[number].text), 2 * count
+    return parse_words(clips[number].text), 2 * count
 
 
-def open_vocoder(asked: SampleRequest, settings: ReadingSettings) -> Trained | None:
+def open_vocoder(request: SampleRequest, settings: ReadingSettings) -> Trained | None:
     """What is to make sound of the mels; None for Griffin-Lim, which was never trained."""
     if settings.vocoder == GRIFFIN_LIM:
         return None
-    found = asked.open_run(settings.vocoder)
+    found = request.open_run(settings.vocoder)
     if not isinstance(found.workload, VocoderWorkload):
         raise UsageError(
             f"--vocoder {settings.vocoder}: {found.source.workload} makes no sound of mels; give a vocoder's run, or "
@@ -179,16 +179,16 @@ def open_vocoder(asked: SampleRequest, settings: ReadingSettings) -> Trained | N
     return found
 
 
-def words(text: str) -> Words:
+def parse_words(text: str) -> Words:
     """A text as the network will read it, sentence by sentence; UsageError where it cannot be read."""
     clean(text)  # refuses the text as a whole, before any part of it is looked at
     return Words(
         text=text,
-        sentences=tuple(Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in sentences(text)),
+        sentences=tuple(Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in split_sentences(text)),
     )
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """The text, parted after . ! ? and white space, but not after 'Dr.', an initial, or where a number follows."""
     parts, start = [], 0
     for pause in _PAUSE.finditer(text):
@@ -219,12 +219,12 @@ def read_aloud(trained: Trained, text: Words, settings: ReadingSettings, vocoder
     device.synchronize()
     began = time.perf_counter()
     for start in range(0, len(text.sentences), settings.batch):
-        pieces += _batch(trained, text.sentences[start : start + settings.batch], settings)
+        pieces += _read_batch(trained, text.sentences[start : start + settings.batch], settings)
     device.synchronize()
     network_s = time.perf_counter() - began
     began = time.perf_counter()
     sounds, generator = vocode([piece.mel for piece in pieces], vocoder, settings.seed)
-    return _joined(trained, text, pieces, sounds, generator, network_s, time.perf_counter() - began)
+    return _join(trained, text, pieces, sounds, generator, network_s, time.perf_counter() - began)
 
 
 def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocoded:
@@ -240,12 +240,12 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
         return Vocoded([next(sounds) if mel.shape[1] else torch.zeros(0) for mel in mels], made.generator)
 
 
-def _batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[_Piece]:
+def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[_Piece]:
     lengths = [len(sentence.ids) for sentence in said]
     ids = torch.zeros(len(said), max(lengths), dtype=torch.long)
     for row, sentence in zip(ids, said, strict=True):
         row[: len(sentence.ids)] = torch.tensor(sentence.ids)
-    out = _spoken(trained, ids, lengths, settings)
+    out = _speak(trained, ids, lengths, settings)
     counts = torch.tensor(out.frames), torch.tensor(lengths)
     diagonal, sharp = (judge(out.alignment, *counts).tolist() for judge in (diagonality, focus))
     mels, alignments = out.mel.float().cpu(), out.alignment.float().cpu()
@@ -260,9 +260,9 @@ def _batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings
         )
 
 
-def _spoken(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: ReadingSettings) -> Spoken:
+def _speak(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: ReadingSettings) -> SpokenMel:
     try:
-        spoken: Spoken = trained.model.speak(
+        spoken: SpokenMel = trained.model.speak(
             ids.to(trained.device.torch),
             lengths,
             gate_threshold=settings.gate_threshold,
@@ -277,7 +277,7 @@ def _spoken(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: Rea
     return spoken
 
 
-def _joined(
+def _join(
     trained: Trained,
     text: Words,
     pieces: Sequence[_Piece],
@@ -323,11 +323,11 @@ def _joined(
             "vocoder_s": vocoder_s,
             "real_time_factor": (network_s + vocoder_s) / sound_s if sound_s else None,
         },
-        doubts=tuple(_doubts(trained, pieces)),
+        doubts=tuple(_find_doubts(trained, pieces)),
     )
 
 
-def _doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
+def _find_doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
     if not _has_learnt(trained.model.state_dict()):
         yield Doubt(
             code="untrained",

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.cpu_ops import linear, on_cpu, tanh
+from trainmark.workloads.cpu_ops import is_on_cpu, linear, tanh
 from trainmark.workloads.tacotron2 import matmuls
 from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul
 
@@ -24,10 +24,10 @@ from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul
 def chunk_elements(like: Tensor) -> int:
     """How much is prepared at once on the way back: enough to be worth the calls, and on a CPU little enough to stay in
     cache. Elsewhere every launch costs the host microseconds, and some 200 MB are less dear."""
-    return 1 << 20 if on_cpu(like) else 1 << 24
+    return 1 << 20 if is_on_cpu(like) else 1 << 24
 
 
-class Weights(NamedTuple):
+class LSTMWeights(NamedTuple):
     """Parameters of one LSTM cell; its gates come in the order input, forget, cell, output."""
 
     input: Tensor
@@ -35,18 +35,18 @@ class Weights(NamedTuple):
     bias: Tensor
 
     @classmethod
-    def of(cls, cell: nn.LSTMCell) -> Weights:
+    def of(cls, cell: nn.LSTMCell) -> LSTMWeights:
         return cls(cell.weight_ih, cell.weight_hh, cell.bias_ih + cell.bias_hh)
 
 
-def teacher_forced(
+def run_teacher_forced(
     frames: Tensor,
     memory: Tensor,
     keys: Tensor,
     padding: Tensor,
     *,
-    attention_rnn: Weights,
-    decoder_rnn: Weights,
+    attention_rnn: LSTMWeights,
+    decoder_rnn: LSTMWeights,
     query: Tensor,
     location: Tensor,
     energy: Tensor,
@@ -63,7 +63,11 @@ def teacher_forced(
 
     def drawn(units: int) -> Tensor | None:
         """For all steps at once, what dropout multiplies the hidden states by."""
-        return matmuls.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
+        return (
+            matmuls.dropout_mask((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32))
+            if drop
+            else None
+        )
 
     known = linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
@@ -80,7 +84,7 @@ def teacher_forced(
     return torch.cat((said, states[..., hidden:]), 2), alignment
 
 
-def over_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def allocate_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Room for every step, or, where no gradient will ask for it again, one step's worth used over and over."""
     return torch.empty(steps if keep else 1, *shape, dtype=dtype, device=like.device).expand(steps, *shape)
 
@@ -136,8 +140,8 @@ class LSTMStep:
         self._fused = fused if keep else None
         steps, clips, four = known.shape
         hidden = four // 4
-        gates = over_steps(steps, clips, four, keep=keep, like=known)
-        cells = over_steps(steps + 1, clips, hidden, keep=keep, like=known)
+        gates = allocate_steps(steps, clips, four, keep=keep, like=known)
+        cells = allocate_steps(steps + 1, clips, hidden, keep=keep, like=known)
         cells[0].zero_()
         self._all = gates, cells, kept
         self._gates = gates.unbind(0)
@@ -269,12 +273,12 @@ class AttentionLoop(torch.autograd.Function):
         cell = LSTMStep(known, kept, keep=keep, fused=fused)
         # tanh(x) is 2 sigmoid(2x) - 1, and energies that are all less by as much have the same softmax
         ctx.taps = location.shape[2]
-        location, energy = even_taps(location.float()), energy.float()
-        looked = Looked(steps, clips, symbols, location.shape[2], keep=keep, like=known)
+        location, energy = pad_taps(location.float()), energy.float()
+        looked = AttentionHistory(steps, clips, symbols, location.shape[2], keep=keep, like=known)
         to_features = (2 * location).view(channels, -1).t().contiguous()
         keys_, energy_ = (2 * keys.float()).reshape(clips * symbols, channels), 2 * energy
         hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
-        acted = over_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
+        acted = allocate_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
         in_place = acted.dtype == torch.float32 and not fused
         scratch = None if in_place else torch.empty(clips, symbols, channels, device=device)
         alignment = torch.empty(steps, clips, symbols, device=device)
@@ -316,7 +320,7 @@ class AttentionLoop(torch.autograd.Function):
         hidden = query.shape[1]
         recurrent, asking = Matmul(weight.t(), clips, arithmetic), Matmul(query.t(), clips, arithmetic)
         cell = CellGradient(saved, arithmetic, ctx.fused)
-        look = LookGradient(acted, alignment, padded, location, energy, ctx.fused)
+        look = AttentionGradient(acted, alignment, padded, location, energy, ctx.fused)
         to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
         to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
         seen_turned = seen.transpose(1, 2)
@@ -347,18 +351,18 @@ class AttentionLoop(torch.autograd.Function):
         )
 
 
-def even_taps(location: Tensor) -> Tensor:
+def pad_taps(location: Tensor) -> Tensor:
     """Filters (channels, 2, taps) with a last tap of zero where their number is odd, as it is if they have a middle:
     products of 64 columns are quicker than of 62."""
     return F.pad(location, (0, 1)) if location.shape[2] % 2 else location
 
 
-class Looked:
+class AttentionHistory:
     """Where attention has looked: the weights of the step before and their sum so far, padded for the convolution."""
 
     def __init__(self, steps: int, clips: int, symbols: int, taps: int, *, keep: bool, like: Tensor) -> None:
         side = (taps - 1) // 2
-        self.padded = over_steps(steps + 1, clips, 2, symbols + taps - 1, keep=keep, like=like)
+        self.padded = allocate_steps(steps + 1, clips, 2, symbols + taps - 1, keep=keep, like=like)
         self.padded[..., :side].zero_()
         self.padded[..., side + symbols :].zero_()
         self.padded[0].zero_()
@@ -385,7 +389,7 @@ def windows(padded: Tensor, taps: int) -> Tensor:
     return padded.unfold(3, taps, 1).permute(0, 1, 3, 2, 4)
 
 
-class LookGradient:
+class AttentionGradient:
     """The way back through attention, last step first.
 
     With e the gradient of a step's energies, the gradients of its query and of where attention looked before are both

@@ -117,7 +117,7 @@ def _transliterate(text: str) -> str:
     likes = {character: _ascii_like(character) for character in set(text)}
     unreadable = {character for character, like in likes.items() if like is None}
     if unreadable:
-        raise UsageError(_refusal(text, unreadable))
+        raise UsageError(_describe_unreadable(text, unreadable))
     text = text.translate({ord(character): like for character, like in likes.items()})
     text = _DROPPED_IN_NUMBER.sub(" ", text).replace(_DROPPED, "")
     return _PARTING.sub(" ", text).replace(_PART, "")
@@ -156,7 +156,7 @@ def _all_like(characters: str) -> str | None:
     return None if None in likes else "".join(like for like in likes if like is not None)
 
 
-def _refusal(text: str, unreadable: set[str]) -> str:
+def _describe_unreadable(text: str, unreadable: set[str]) -> str:
     start = next(place for place, character in enumerate(text) if character in unreadable)
     end = start
     while end < len(text) and text[end] in unreadable:

@@ -77,18 +77,18 @@ class Tacotron2OnLJSpeech:
         return batch.real_frames
 
     def flops_per_item(self, recipe: Tacotron2Recipe) -> float:
-        return per_frame(sizes_of(recipe))
+        return training_flops_per_frame(sizes_of(recipe))
 
     def loss(self, model: nn.Module, batch: SpeechBatch) -> Tensor:
-        outputs = _outputs(model, batch)
+        outputs = _run_model(model, batch)
         losses = clip_losses(outputs, batch)
         return (losses if outputs.strayed is None else losses + outputs.strayed).mean()
 
     def score(self, model: Tacotron2, batch: SpeechBatch) -> dict[str, Tensor]:
         # the prenet's dropout stays on in evaluation, by the published definition; each clip has its own draw, the same
         # at every evaluation and world size
-        kept = drawn(batch, model)
-        outputs = _outputs(model, batch, kept)
+        kept = prenet_masks(batch, model)
+        outputs = _run_model(model, batch, kept)
         symbols = torch.tensor(batch.symbols, device=batch.frames.device)
         quality = outputs.alignment, batch.frames, symbols
         return {
@@ -107,17 +107,17 @@ class Tacotron2OnLJSpeech:
             "attention_focus": sums["focus"] / clips,
         }
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return read_aloud.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return read_aloud.sample(trained, request)
 
     @torch.no_grad()
-    def teacher_forced(
+    def make_mels(
         self, model: Tacotron2, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
     ) -> list[Tensor]:
         """For these of the clips, the mel (frames, bands) made with the true frames before each frame."""
         batch = Split([clips[number] for number in numbers], cache).batch(range(len(numbers)), range(len(numbers)), 1)
         batch = replace(batch, numbers=tuple(numbers))  # by which the prenet's dropout is drawn
-        refined = _outputs(model, batch, drawn(batch, model)).refined.float()
+        refined = _run_model(model, batch, prenet_masks(batch, model)).refined.float()
         return [mel[:, :frames].T for mel, frames in zip(refined, batch.frames_on_host, strict=True)]
 
 
@@ -160,7 +160,7 @@ def clip_losses(outputs: Outputs, batch: SpeechBatch, real: Tensor | None = None
     return (errors * real).sum(1) / batch.frames
 
 
-def drawn(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
+def prenet_masks(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
     """Which of the prenet's units are kept for each clip, drawn from the clip's number."""
     prenet, frames = model.decoder.prenet, batch.mels.shape[0]
     shape = (len(prenet.layers), frames, model.sizes.prenet)
@@ -170,7 +170,7 @@ def drawn(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
     return list(torch.stack(masks, 2).to(batch.mels.device, torch.float32))
 
 
-def _outputs(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = None) -> Outputs:
+def _run_model(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = None) -> Outputs:
     outputs: Outputs = model(batch.text, batch.symbols, batch.mels, frames=batch.frames, kept=kept)
     return outputs
 
@@ -182,12 +182,12 @@ CLIP_SYMBOLS = 100
 """Of a clip of LJSpeech, on average; what the encoder does for its letters is shared out among its frames."""
 
 
-def per_frame(sizes: Sizes, *, symbols: int = CLIP_SYMBOLS, frames: int = CLIP_FRAMES) -> float:
+def training_flops_per_frame(sizes: Sizes, *, symbols: int = CLIP_SYMBOLS, frames: int = CLIP_FRAMES) -> float:
     """Of one mel frame, forward and backward, with its share of the encoder."""
-    return of_frame(sizes, symbols) + of_symbol(sizes) * symbols / frames
+    return flops_per_frame(sizes, symbols) + flops_per_symbol(sizes) * symbols / frames
 
 
-def of_frame(sizes: Sizes, symbols: int) -> float:
+def flops_per_frame(sizes: Sizes, symbols: int) -> float:
     """What grows with the frames of a clip of so many symbols: prenet, both recurrences, attention, postnet."""
     hidden, said, width = sizes.attention_rnn, sizes.decoder_rnn, sizes.encoder
     summary = said + width
@@ -211,7 +211,7 @@ def of_frame(sizes: Sizes, symbols: int) -> float:
     return 2 * (_TRAINED * products + (_TRAINED - 1) * sizes.bands * sizes.prenet)
 
 
-def of_symbol(sizes: Sizes) -> float:
+def flops_per_symbol(sizes: Sizes) -> float:
     """What grows with the letters alone: the encoder, and the keys attention compares with."""
     width = sizes.encoder
     convolutions = sizes.encoder_layers * width * width * sizes.encoder_kernel

@@ -133,7 +133,7 @@ class SoundData:
         (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
         heard = cache
         if recipe.mels_from:
-            heard = TaughtMels(Path(recipe.mels_from), recipe.mels_from_sha256)
+            heard = TeacherMels(Path(recipe.mels_from), recipe.mels_from_sha256)
             for clips in (train, val):
                 heard.make(clips, cache, first)
         self.training, self.val = (Sounds(clips, heard, recipe.gain) for clips in (train, val))
@@ -180,17 +180,17 @@ class SoundData:
         size, rank, world = self._recipe.eval_batch_per_device, self._share.rank, self._share.world
         # clips of like length together, so that little is padded; the same batches at every world size
         numbers = np.argsort(
-            [self.judged_window(number).count for number in range(len(self.val))], kind="stable"
+            [self.scored_window(number).count for number in range(len(self.val))], kind="stable"
         ).tolist()
         batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
         mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
         return prefetch(
-            self.val.batch(part, [self.judged_window(number) for number in part], len(whole))
+            self.val.batch(part, [self.scored_window(number) for number in part], len(whole))
             for part, whole in mine
             if part
         )
 
-    def judged_window(self, number: int) -> Window:
+    def scored_window(self, number: int) -> Window:
         """What is evaluated of a validation clip."""
         there = int(self.val.frames[number])
         wanted = self._recipe.eval_window // MEL.hop
@@ -206,7 +206,7 @@ class SoundData:
         weights = fit_predictor(fitted)
         found = []
         for number, clip in enumerate(self.val.clips[:MAX_PREDICTED]):
-            window = self.judged_window(number)
+            window = self.scored_window(number)
             # an output is judged by the sample that follows, and the predictor hears some before the first of those
             first = max(0, (window.first + window.heard) * MEL.hop + 1 - PREDICTOR_ORDER)
             last = (window.first + window.count - window.after) * MEL.hop + 1
@@ -229,7 +229,7 @@ def fit_predictor(clips: list[Floats]) -> Floats:
     """The weights of the samples before, by least squares over all clips together."""
     products, answers = np.zeros((PREDICTOR_ORDER, PREDICTOR_ORDER)), np.zeros(PREDICTOR_ORDER)
     for clip in clips:
-        past, now = _rows(clip)
+        past, now = _window_rows(clip)
         products += past.T @ past
         answers += past.T @ now
     # a little noise everywhere: silence alone has no one solution
@@ -240,7 +240,7 @@ def fit_predictor(clips: list[Floats]) -> Floats:
 
 def predictor_nll(clip: Floats, weights: Floats) -> Floats:
     """In nats, of each sample of a clip that has enough samples before it."""
-    past, now = _rows(clip)
+    past, now = _window_rows(clip)
     error = now - past @ weights
     scales = np.concatenate(
         [
@@ -253,7 +253,7 @@ def predictor_nll(clip: Floats, weights: Floats) -> Floats:
     return np.asarray(logistics.nll(outputs[None], torch.from_numpy(now)[None])[0])
 
 
-def _rows(clip: Floats) -> tuple[Floats, Floats]:
+def _window_rows(clip: Floats) -> tuple[Floats, Floats]:
     windows = np.lib.stride_tricks.sliding_window_view(clip, PREDICTOR_ORDER + 1)
     return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # products of overlapping rows are slow
 
@@ -268,13 +268,11 @@ class TeacherForced(Protocol):
 
     def build(self, recipe: Any) -> nn.Module: ...
 
-    def teacher_forced(
-        self, model: Any, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
-    ) -> list[Tensor]:
+    def make_mels(self, model: Any, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache) -> list[Tensor]:
         """For these of the clips, the mel (frames, bands) made with the true frames before each frame."""
 
 
-class TaughtMels(MelCache):
+class TeacherMels(MelCache):
     """The mels that the network in a file makes of clips; whatever is asked for must have been made before."""
 
     def __init__(self, file: Path, digest: str) -> None:
@@ -288,9 +286,9 @@ class TaughtMels(MelCache):
             return
         workload, model = open_teacher(self._file, self._digest)
         start = int(len(missing) * first)
-        for numbers in _parts([*missing[start:], *missing[:start]]):
+        for numbers in _split_batches([*missing[start:], *missing[:start]]):
             wanted = [number for number in numbers if not self.has(clips[number].path)]
-            made = workload.teacher_forced(model, clips, wanted, cache) if wanted else []
+            made = workload.make_mels(model, clips, wanted, cache) if wanted else []
             for number, mel in zip(wanted, made, strict=True):
                 self.put(clips[number].path, mel.numpy())
 
@@ -320,6 +318,6 @@ def open_teacher(file: Path, digest: str) -> tuple[TeacherForced, Any]:
     return workload, model.eval()
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+def _split_batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     for first in range(0, len(numbers), BATCH):
         yield numbers[first : first + BATCH]

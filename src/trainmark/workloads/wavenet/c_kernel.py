@@ -35,7 +35,7 @@ MAX_ROWS, FEW_ROWS = 8, 4
 """Stretches that one call makes side by side: 1, 4 or 8."""
 
 
-class Built(NamedTuple):
+class BuildResult(NamedTuple):
     """The compiled loop, or why there is none."""
 
     call: Any
@@ -43,11 +43,11 @@ class Built(NamedTuple):
 
 
 @cache
-def build() -> Built:
+def build() -> BuildResult:
     """Compiles the loop once a process."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang"))), None)
     if compiler is None:
-        return Built(None, "there is no C compiler")
+        return BuildResult(None, "there is no C compiler")
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder:
         library = Path(folder) / "generate.so"
         try:
@@ -55,12 +55,12 @@ def build() -> Built:
                 [compiler, *FLAGS, "-o", str(library), str(SOURCE)], capture_output=True, text=True, timeout=120
             )
             if said.returncode:
-                return Built(None, f"{compiler} refused: {said.stderr.partition(chr(10))[0]}")
+                return BuildResult(None, f"{compiler} refused: {said.stderr.partition(chr(10))[0]}")
             call = ctypes.CDLL(str(library)).generate
         except (OSError, subprocess.SubprocessError, AttributeError) as error:
-            return Built(None, f"{compiler} made nothing that can be loaded: {error}")
+            return BuildResult(None, f"{compiler} made nothing that can be loaded: {error}")
     call.restype = None
-    return Built(call, "")
+    return BuildResult(call, "")
 
 
 class _Network(ctypes.Structure):
@@ -77,19 +77,24 @@ class Kernel:
     def __init__(self, network: WaveNet) -> None:
         sizes = network.sizes
         self._kept: list[Tensor] = []  # what C holds addresses of
-        channels, skip = _filled(sizes.residual), _filled(sizes.skip)
-        self._mixtures, self._half = sizes.mixtures, _filled(sizes.gate // 2)
+        channels, skip = _pad_channels(sizes.residual), _pad_channels(sizes.skip)
+        self._mixtures, self._half = sizes.mixtures, _pad_channels(sizes.gate // 2)
         layers = network.layers
-        hear = [_to_gate(torch.cat(_taps(layer.conv.weight, channels), 1), self._half) for layer in layers]
-        out = [_fill(HALF * layer.conv1x1_out.weight[:, :, 0], channels, self._half) for layer in layers]
-        past = [_fill(layer.conv1x1_skip.weight[:, :, 0], skip, self._half) for layer in layers]
+        hear = [_pad_gate(torch.cat(_split_taps(layer.conv.weight, channels), 1), self._half) for layer in layers]
+        out = [_pad_weight(HALF * layer.conv1x1_out.weight[:, :, 0], channels, self._half) for layer in layers]
+        past = [_pad_weight(layer.conv1x1_skip.weight[:, :, 0], skip, self._half) for layer in layers]
         biases = [
-            torch.cat([_fill(HALF * bias_of(layer.conv1x1_out), channels), _fill(bias_of(layer.conv1x1_skip), skip)])
+            torch.cat(
+                [
+                    _pad_weight(HALF * bias_of(layer.conv1x1_out), channels),
+                    _pad_weight(bias_of(layer.conv1x1_skip), skip),
+                ]
+            )
             for layer in layers
         ]
         inner, outer = network.last_convs
-        outputs = _filled(3 * sizes.mixtures)
-        self._biases = torch.stack([_to_gate(bias_of(layer.conv), self._half) for layer in layers]).contiguous()
+        outputs = _pad_channels(3 * sizes.mixtures)
+        self._biases = torch.stack([_pad_gate(bias_of(layer.conv), self._half) for layer in layers]).contiguous()
         self._network = _Network(
             layers=sizes.layers,
             channels=channels,
@@ -98,15 +103,15 @@ class Kernel:
             mixtures=sizes.mixtures,
             outputs=outputs,
             dilations=self._keep(torch.tensor([layer.dilation for layer in layers], dtype=torch.int32)),
-            first=self._keep(_fill(network.first_conv.weight[:, 0, 0], channels)),
-            first_bias=self._keep(_fill(bias_of(network.first_conv), channels)),
-            hear=self._keep_all([_packed(weight) for weight in hear]),
-            both=self._keep_all([_packed(torch.cat(pair)) for pair in zip(out, past, strict=True)]),
+            first=self._keep(_pad_weight(network.first_conv.weight[:, 0, 0], channels)),
+            first_bias=self._keep(_pad_weight(bias_of(network.first_conv), channels)),
+            hear=self._keep_all([_pack(weight) for weight in hear]),
+            both=self._keep_all([_pack(torch.cat(pair)) for pair in zip(out, past, strict=True)]),
             both_bias=self._keep_all(biases),
-            inner=self._keep(_packed(_fill(math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0], skip, skip))),
-            inner_bias=self._keep(_fill(bias_of(inner), skip)),
-            outer=self._keep(_packed(_fill(outer.weight[:, :, 0], outputs, skip))),
-            outer_bias=self._keep(_fill(bias_of(outer), outputs)),
+            inner=self._keep(_pack(_pad_weight(math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0], skip, skip))),
+            inner_bias=self._keep(_pad_weight(bias_of(inner), skip)),
+            outer=self._keep(_pack(_pad_weight(outer.weight[:, :, 0], outputs, skip))),
+            outer_bias=self._keep(_pad_weight(bias_of(outer), outputs)),
         )
         self._layers = sizes.layers
         held = sum(2 * layer.dilation for layer in layers) * channels
@@ -121,7 +126,7 @@ class Kernel:
         stretches, frames = len(projected), len(spread)
         found = torch.empty(stretches, frames * HOP)
         gumbel, logistic = -(-which.log()).log(), where.log() - torch.log1p(-where)
-        conditioning = _to_gate(projected.movedim(-1, 0), self._half).movedim(0, -1)
+        conditioning = _pad_gate(projected.movedim(-1, 0), self._half).movedim(0, -1)
         rows = MAX_ROWS if stretches >= MAX_ROWS * threads else FEW_ROWS if stretches > threads else 1
         groups = [range(first, min(first + rows, stretches)) for first in range(0, stretches, rows)]
 
@@ -150,28 +155,28 @@ class Kernel:
         return self._keep(torch.tensor([self._keep(tensor) for tensor in tensors], dtype=torch.int64))
 
 
-def _filled(channels: int) -> int:
+def _pad_channels(channels: int) -> int:
     return BLOCK * math.ceil(channels / BLOCK)
 
 
-def _fill(weight: Tensor, outputs: int, inputs: int | None = None) -> Tensor:
+def _pad_weight(weight: Tensor, outputs: int, inputs: int | None = None) -> Tensor:
     """With 0 for channels that are not there."""
     if inputs is None:
         return F.pad(weight, (0, outputs - len(weight)))
     return F.pad(weight, (0, inputs - weight.shape[1], 0, outputs - len(weight)))
 
 
-def _taps(weight: Tensor, channels: int) -> list[Tensor]:
+def _split_taps(weight: Tensor, channels: int) -> list[Tensor]:
     """(outputs, inputs) of the oldest, the older and the newest sample."""
     return [F.pad(tap, (0, channels - tap.shape[1])) for tap in weight.unbind(2)]
 
 
-def _to_gate(weight: Tensor, half: int) -> Tensor:
+def _pad_gate(weight: Tensor, half: int) -> Tensor:
     """Either half of a gate's outputs, filled up by itself."""
     return torch.cat([F.pad(part, (*(0, 0) * (part.dim() - 1), 0, half - len(part))) for part in weight.chunk(2)])
 
 
-def _packed(weight: Tensor) -> Tensor:
+def _pack(weight: Tensor) -> Tensor:
     """(outputs, inputs), block after block of outputs, with the weights of an input together."""
     outputs, inputs = weight.shape
     return weight.view(outputs // BLOCK, BLOCK, inputs).transpose(1, 2).contiguous()

@@ -1,4 +1,4 @@
-"""What WaveNet is to those who never train it."""
+"""Facts of WaveNet, without torch."""
 
 from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 

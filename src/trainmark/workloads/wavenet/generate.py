@@ -16,21 +16,21 @@ from torch import Tensor
 
 from trainmark.workloads.wavenet import c_kernel, logistics
 from trainmark.workloads.wavenet.layers import HALF
-from trainmark.workloads.wavenet.model import HOP, Layer, WaveNet, bias_of, unspread
+from trainmark.workloads.wavenet.model import HOP, Layer, WaveNet, bias_of, window_frames
 
 Way = Literal["c", "torch"]
 """By which of the two loops sound is made."""
 
 
-class Chance(NamedTuple):
+class UniformDraws(NamedTuple):
     """The chance in every sample of every stretch: (samples, stretches, mixtures) and (samples, stretches)."""
 
     which: Tensor
     where: Tensor
 
 
-def draw_chance(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> Chance:
-    return Chance(
+def draw_uniform(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> UniformDraws:
+    return UniformDraws(
         which=logistics.uniform(samples, stretches, mixtures, generator=generator),
         where=logistics.uniform(samples, stretches, generator=generator),
     )
@@ -56,7 +56,7 @@ class _FoldedLayer:
         past = 2 * self.dilation
         self.inputs[:past] = self.inputs[self._chunk :].clone()
 
-    def hear(self, gates: Tensor, at: int) -> None:
+    def add_past(self, gates: Tensor, at: int) -> None:
         """Adds the past to the gates of the samples from here on, as far as it is known: one dilation."""
         ahead = self.dilation
         for taps, first in ((self.oldest, at), (self.older, at + ahead)):
@@ -64,7 +64,7 @@ class _FoldedLayer:
 
     def step(self, x: Tensor, gates: Tensor, at: int) -> tuple[Tensor, Tensor]:
         if at % self.dilation == 0:
-            self.hear(gates, at)
+            self.add_past(gates, at)
         self.inputs[2 * self.dilation + at] = x
         z = gates[at].addmm_(x, self.newest)
         half = z.shape[1] // 2
@@ -76,8 +76,8 @@ class _FoldedLayer:
 class _FoldedNetwork:
     def __init__(self, network: WaveNet, mel: Tensor) -> None:
         stretches, sizes = len(mel), network.sizes
-        projected, self._kernels = network.projected(mel)
-        windows = unspread(projected).view(stretches, sizes.layers, sizes.gate, len(self._kernels), -1)
+        projected, self._kernels = network.project(mel)
+        windows = window_frames(projected).view(stretches, sizes.layers, sizes.gate, len(self._kernels), -1)
         # by frame, what each layer's conditioning is spread from: (frames, layers, window, stretches x gate)
         self._windows = windows.permute(3, 1, 4, 0, 2).flatten(3).contiguous()
         # dilations are powers of 2, as a frame's samples are: no block reaches into another chunk, nor chunk into frame
@@ -111,7 +111,7 @@ class _FoldedNetwork:
         return torch.addmm(self._outer[1], hidden, self._outer[0])
 
 
-def why_not_c(network: WaveNet) -> str:
+def explain_no_c(network: WaveNet) -> str:
     """Why this network cannot speak by the loop in C here; empty where it can."""
     weight = next(network.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -119,26 +119,26 @@ def why_not_c(network: WaveNet) -> str:
     return c_kernel.build().reason
 
 
-def way_here(network: WaveNet) -> Way:
+def choose_loop(network: WaveNet) -> Way:
     """The faster loop, if it can be had for this network here."""
-    return "torch" if why_not_c(network) else "c"
+    return "torch" if explain_no_c(network) else "c"
 
 
 @torch.no_grad()
-def generate(network: WaveNet, mel: Tensor, draws: Chance, way: Way) -> Tensor:
+def generate(network: WaveNet, mel: Tensor, draws: UniformDraws, way: Way) -> Tensor:
     """Sound (stretches, samples) for mels (stretches, bands, frames), each with the frames on either side of it."""
-    return _in_c(network, mel, draws) if way == "c" else _in_torch(network, mel, draws)
+    return _generate_in_c(network, mel, draws) if way == "c" else _generate_in_torch(network, mel, draws)
 
 
-def _in_c(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
-    projected, kernels = network.projected(mel)
+def _generate_in_c(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
+    projected, kernels = network.project(mel)
     by_layer = projected.view(len(mel), network.sizes.layers, network.sizes.gate, -1).permute(0, 3, 1, 2)
     return c_kernel.Kernel(network).generate(
         by_layer, kernels.transpose(1, 2), draws.which, draws.where, torch.get_num_threads()
     )
 
 
-def _in_torch(network: WaveNet, mel: Tensor, draws: Chance) -> Tensor:
+def _generate_in_torch(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
     folded = _FoldedNetwork(network, mel)
     sample = mel.new_zeros(len(mel))
     found: list[Tensor] = []

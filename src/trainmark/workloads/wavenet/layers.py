@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.cpu_ops import is_on_cpu
 
 HALF = math.sqrt(0.5)
 """What goes on is a sum of two, and is kept as loud as one of them."""
@@ -56,8 +56,8 @@ def layers_total(
     state = torch.cat([x, begin.to(x)[:, None].expand(len(x), -1, x.shape[2])], 1)
     shift = torch.zeros_like(x[0, :, 0])  # what biases have added to the part that goes on
     flat: list[Tensor] = []
-    loud = _loudness(x)
-    louder = _signals_times(loud, len(weights[0].conv), weights[0].conv)
+    loud = _signal_scale(x)
+    louder = _scale_signals(loud, len(weights[0].conv), weights[0].conv)
     for number, (window, own) in enumerate(zip(windows, weights, strict=True)):
         quieter = HALF ** (number % HALVED_TOGETHER)
         if _halves(number):
@@ -75,13 +75,13 @@ def layers_total(
     return total
 
 
-def _loudness(x: Tensor) -> float:
+def _signal_scale(x: Tensor) -> float:
     """What a gate's signal is multiplied by, and its tanh divided by; a narrow type has no digits to spare for it, and
     an accelerator takes longer to launch the factors than for tanh."""
-    return 2.0 if on_cpu(x) and x.dtype in (torch.float32, torch.float64) else 1.0
+    return 2.0 if is_on_cpu(x) and x.dtype in (torch.float32, torch.float64) else 1.0
 
 
-def _signals_times(factor: float, gates: int, like: Tensor) -> Tensor | None:
+def _scale_signals(factor: float, gates: int, like: Tensor) -> Tensor | None:
     """For each gate this factor if it is a signal, as the first half are, and 1 if it opens one; None if all are 1."""
     if factor == 1:
         return None
@@ -98,7 +98,7 @@ class Layers(torch.autograd.Function):
         ctx: Any, state: Tensor, inner: Tensor, edges: Tensor, at: list[int], dilations: list[int], *flat: Tensor
     ) -> Tensor:
         state = state.clone()
-        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _loudness(state)
+        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _signal_scale(state)
         for number, dilation in enumerate(dilations):
             window, shift, conv, bias, adds = flat[5 * number : 5 * number + 5]
             goes_on = state[:, : len(shift)]
@@ -137,7 +137,7 @@ class Layers(torch.autograd.Function):
         goes_on = state[:, :channels]
         to_inner, to_edges = torch.zeros_like(inner), torch.zeros_like(edges)
         flat = [torch.zeros_like(goes_on[0, :, 0])]
-        softer = _signals_times(ctx.loud**-2, kept[1].shape[1], gradient)
+        softer = _scale_signals(ctx.loud**-2, kept[1].shape[1], gradient)
         for number, dilation in reversed(list(enumerate(ctx.dilations))):
             padded, sums, gated, window, conv, adds = kept[6 * number : 6 * number + 6]
             last = number + 1 == len(ctx.dilations)
@@ -146,7 +146,7 @@ class Layers(torch.autograd.Function):
             to_adds = torch.zeros_like(adds)
             for clip in range(batch):
                 to_adds[added].addmm_(state[clip, added], gated[clip].t())
-            to_sums = _through_gate(to_gated, sums, ctx.loud)
+            to_sums = _gate_gradient(to_gated, sums, ctx.loud)
             soft_conv = conv if softer is None else conv * softer[:, None, None]
             to_padded, to_conv, to_bias = torch.ops.aten.convolution_backward(
                 to_sums, padded, soft_conv, [len(conv)], [1], [0], [dilation], False, [0], 1, [True, True, True]
@@ -172,7 +172,7 @@ class Layers(torch.autograd.Function):
         return state, to_inner, to_edges, None, None, *flat
 
 
-def _through_gate(gated: Tensor, acted: Tensor, loud: float) -> Tensor:
+def _gate_gradient(gated: Tensor, acted: Tensor, loud: float) -> Tensor:
     """The gradient of the gates' sums, from that of what they let through and from what signals and openings came to;
     those of the signals `loud` squared times too large, which is a pass less."""
     signal, opening = acted.chunk(2, 1)

@@ -21,7 +21,7 @@ def nll(outputs: Tensor, samples: Tensor) -> Tensor:
     The probability of a bin is a difference of two sigmoids, whose logarithm is written so that nothing cancels: it
     holds in float32 for the narrowest component and in the farthest tail, without a branch that approximates.
     """
-    logits, means, log_scales = split(_wide(outputs))
+    logits, means, log_scales = split(_widen(outputs))
     log_scales = log_scales.clamp(min=MIN_LOG_SCALE)
     narrowness = (-log_scales).exp()
     value = samples.to(means.dtype)[:, None]
@@ -52,6 +52,6 @@ def split(outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logits, means, log_scales
 
 
-def _wide(x: Tensor) -> Tensor:
+def _widen(x: Tensor) -> Tensor:
     """In float32 at least: bins are too narrow for less."""
     return x if x.dtype == torch.float64 else x.float()

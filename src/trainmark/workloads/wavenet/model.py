@@ -212,23 +212,23 @@ class WaveNet(nn.Module):
 
     def conditioning(self, mel: Tensor) -> tuple[list[Tensor], Kernels]:
         """For each layer (batch, gate, frames, window): the frames its gates hear."""
-        windows = unspread(self._projected(mel))
+        windows = window_frames(self._project(mel))
         return list(torch.split(windows, self.sizes.gate, 1)), self.upsample_net.upsample.kernels(windows.shape[2])
 
-    def projected(self, mel: Tensor) -> tuple[Tensor, Tensor]:
+    def project(self, mel: Tensor) -> tuple[Tensor, Tensor]:
         """What frames give to all layers' gates, (batch, layers x gate, frames with REACH more on either side), and how
         it is spread over samples: (frames, window of frames, samples of a frame)."""
         kernels = self.upsample_net.upsample.kernels(mel.shape[2] - 2 * CONTEXT)
         spread = kernels.inner.repeat(mel.shape[2] - 2 * CONTEXT, 1, 1)
         spread[kernels.at] += kernels.edges
-        return self._projected(mel), spread
+        return self._project(mel), spread
 
-    def _projected(self, mel: Tensor) -> Tensor:
+    def _project(self, mel: Tensor) -> Tensor:
         weights = torch.cat([layer.conv1x1c.weight for layer in self.layers])
         return F.pad(F.conv1d(self.upsample_net.conv_in(mel), weights), (REACH, REACH))
 
 
-def unspread(projected: Tensor) -> Tensor:
+def window_frames(projected: Tensor) -> Tensor:
     """With each frame the window of frames that reach its samples: (batch, channels, frames, window)."""
     return projected.unfold(2, 2 * REACH + 1, 1)
 

@@ -27,17 +27,17 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
-from trainmark.workloads.clips import kinds, validation_clips
+from trainmark.workloads.clips import score_sources, validation_clips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
-from trainmark.workloads.wavenet.generate import Chance, Way
+from trainmark.workloads.wavenet.generate import UniformDraws, Way
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
 """Of LJSpeech: the units in which the network hears every mel, whatever the data."""
 
-HEARD: Mapping[str, float] = {**asdict(MEL), "mel_mean": MEL_MEAN, "mel_deviation": MEL_DEVIATION}
+MEL_SETTINGS: Mapping[str, float] = {**asdict(MEL), "mel_mean": MEL_MEAN, "mel_deviation": MEL_DEVIATION}
 """What a network trained here hears; its checkpoints say so."""
 
 PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
@@ -86,26 +86,26 @@ def refuse_other_mels(document: Any, file: Path) -> None:
     `hparams.json` beside them.
     """
     instead = f"train one with `trainmark run {FACTS.name}`; --init-from may begin with these weights"
-    said = _heard(document, file)
+    said = _read_mel_settings(document, file)
     if not said:
         raise NotReadyError(
             f"{file} does not say what mels its network hears, so it cannot speak after Tacotron2; {instead}"
         )
     others = [
-        f"{name} {value:g} and not {HEARD[ours]:g}"
+        f"{name} {value:g} and not {MEL_SETTINGS[ours]:g}"
         for ours, name, value in said
-        if not math.isclose(value, HEARD[ours])
+        if not math.isclose(value, MEL_SETTINGS[ours])
     ]
     if others:
         raise NotReadyError(f"{file} was made for other mels than Tacotron2 speaks: {', '.join(others)}; {instead}")
-    if {ours for ours, _, _ in said} != set(HEARD):
+    if {ours for ours, _, _ in said} != set(MEL_SETTINGS):
         raise NotReadyError(
             f"{file} does not say how the mels were scaled that its network hears, so it cannot speak after Tacotron2; "
             f"{instead}"
         )
 
 
-def of_training(network: WaveNet, gain: float) -> Vocoder:
+def as_vocoder(network: WaveNet, gain: float) -> Vocoder:
     """The network as it was trained, whatever on and in."""
     return Vocoder(copy.deepcopy(network).float().cpu().eval(), gain)
 
@@ -126,25 +126,25 @@ def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | No
     depends on the seed and its place, not on its company. Without a `way`, the faster one that can be had here.
     """
     began, network = time.perf_counter(), vocoder.network
-    chosen = way or generate.way_here(network)
+    chosen = way or generate.choose_loop(network)
     normed = [(mel.detach().cpu().float() - MEL_MEAN) / MEL_DEVIATION for mel in mels]
-    stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _places(mel)]
+    stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _cut_mel(mel)]
     sounds = [torch.zeros(mel.shape[1] * HOP) for mel in normed]
     by_length = sorted(stretches, key=lambda stretch: stretch.last - stretch.first)
     for begin in range(0, len(by_length), MAX_AT_ONCE):
         part = by_length[begin : begin + MAX_AT_ONCE]
-        for stretch, made in zip(part, _made(network, normed, part, seed, chosen), strict=True):
-            _add(sounds[stretch.mel], stretch, made)
+        for stretch, made in zip(part, _generate(network, normed, part, seed, chosen), strict=True):
+            _crossfade(sounds[stretch.mel], stretch, made)
     return Waves(
         sounds=[(sound / vocoder.gain).clamp(-1, 1) for sound in sounds],
         way=chosen,
-        why="" if chosen == "c" else "it was asked for" if way else generate.why_not_c(network),
+        why="" if chosen == "c" else "it was requested" if way else generate.explain_no_c(network),
         stretches=len(stretches),
         seconds=time.perf_counter() - began,
     )
 
 
-def _places(mel: Tensor) -> Iterator[tuple[int, int]]:
+def _cut_mel(mel: Tensor) -> Iterator[tuple[int, int]]:
     """Where a mel is cut, each stretch from REACH frames before its cut to as many after the next."""
     frames = mel.shape[1]
     count = frames // STRETCH
@@ -156,7 +156,9 @@ def _places(mel: Tensor) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def _made(network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int, way: Way) -> Iterator[Tensor]:
+def _generate(
+    network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int, way: Way
+) -> Iterator[Tensor]:
     """The sound of stretches, which are first brought to one length: what is made beyond an end is left out."""
     # REACH more, so that no frame that is kept is the last one, which would sound as if nothing followed
     longest = max(last - first for _, first, last in part) + REACH
@@ -164,23 +166,23 @@ def _made(network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], se
         mels[mel][:, torch.arange(first - CONTEXT, first + longest + CONTEXT).clamp(0, mels[mel].shape[1] - 1)]
         for mel, first, _ in part
     ]
-    draws = [_chance(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
-    chance = Chance(*(torch.cat(drawn, 1) for drawn in zip(*draws, strict=True)))
+    draws = [_draw_stretch(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
+    chance = UniformDraws(*(torch.cat(drawn, 1) for drawn in zip(*draws, strict=True)))
     sounds = generate.generate(network, torch.stack(heard), chance, way)
     for (_, first, last), sound in zip(part, sounds, strict=True):
         yield sound[: (last - first) * HOP]
 
 
-def _chance(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> Chance:
+def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> UniformDraws:
     """The draws of a stretch as if it were alone; what is made after it is not kept, so nothing is drawn for it."""
     number = int.from_bytes(hashlib.sha256(repr((seed, *stretch)).encode()).digest()[:7], "big")
     samples = (stretch.last - stretch.first) * HOP
-    which, where = generate.draw_chance(samples, 1, mixtures, torch.Generator().manual_seed(number))
+    which, where = generate.draw_uniform(samples, 1, mixtures, torch.Generator().manual_seed(number))
     after = longest * HOP - samples
-    return Chance(F.pad(which, (0, 0, 0, 0, 0, after), value=0.5), F.pad(where, (0, 0, 0, after), value=0.5))
+    return UniformDraws(F.pad(which, (0, 0, 0, 0, 0, after), value=0.5), F.pad(where, (0, 0, 0, after), value=0.5))
 
 
-def _add(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
+def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
     """Each side of a cut fades into the other."""
     rising = torch.linspace(0, 1, 2 * REACH * HOP)
     if stretch.first:
@@ -190,7 +192,7 @@ def _add(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
     sound[stretch.first * HOP : stretch.last * HOP] += made
 
 
-class _Said(NamedTuple):
+class _MelSetting(NamedTuple):
     """What a file says of its mels: our name, its own name, the value."""
 
     ours: str
@@ -198,12 +200,12 @@ class _Said(NamedTuple):
     value: float
 
 
-def _heard(document: Any, file: Path) -> list[_Said]:
+def _read_mel_settings(document: Any, file: Path) -> list[_MelSetting]:
     if not isinstance(document, Mapping):
         return []
     own = document.get("made_by")
     if isinstance(own, Mapping) and isinstance(own.get("heard"), Mapping):
-        return [_Said(name, name, value) for name, value in own["heard"].items() if name in HEARD]
+        return [_MelSetting(name, name, value) for name, value in own["heard"].items() if name in MEL_SETTINGS]
     settings: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         beside = json.loads((file.parent / "hparams.json").read_text(encoding="utf-8"))
@@ -211,7 +213,7 @@ def _heard(document: Any, file: Path) -> list[_Said]:
     for key in ("hparams", "config"):
         settings |= document[key] if isinstance(document.get(key), Mapping) else {}
     return [
-        _Said(ours, name, settings[name])
+        _MelSetting(ours, name, settings[name])
         for ours, names in PUBLIC_NAMES.items()
         for name in names
         if isinstance(settings.get(name), (int, float))
@@ -230,15 +232,15 @@ class SoundSettings(SampleSettings):
     """Validation clips that are made again too where they are to be scored."""
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
+def sample(trained: Trained, request: SampleRequest) -> Sample:
     """A sound made again from its mel, and the sound itself to be heard beside it."""
-    settings = asked.settings(SoundSettings)
-    if asked.given is None:
-        clip = reader.open_splits(asked.data_folder, trained.recipe.file_lists).val[0]
+    settings = request.settings(SoundSettings)
+    if request.given is None:
+        clip = reader.open_splits(request.data_folder, trained.recipe.file_lists).val[0]
         path, name = clip.path, f"validation clip {clip.name}"
     else:
-        path, name = Path(asked.given), Path(asked.given).name
-    recorded = _middle(_read(path), settings.seconds or (0.0 if asked.given else EXAMPLE_S))
+        path, name = Path(request.given), Path(request.given).name
+    recorded = _cut_middle(_read(path), settings.seconds or (0.0 if request.given else EXAMPLE_S))
     sounds, generator = sound_of(trained, [log_mel(recorded)], settings.seed)
     length_s = len(recorded) / audio.RATE
     return Sample(
@@ -252,13 +254,13 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
         shown=name,
         generator=generator,
         facts={"sound_s": length_s},
-        clips=_clips(trained, asked, settings) if asked.score else (),
+        clips=_clips_to_score(trained, request, settings) if request.score else (),
     )
 
 
-def _clips(trained: Trained, asked: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
-    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, settings.score_clips)
-    return kinds(clips, trained, settings.seed)
+def _clips_to_score(trained: Trained, request: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
+    clips = validation_clips(request.data_folder, trained.recipe.file_lists, settings.score_clips)
+    return score_sources(clips, trained, settings.seed)
 
 
 def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
@@ -267,7 +269,7 @@ def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
         file = Path(trained.source.file)
         refuse_other_mels(weights.read_document(file), file)
     with torch.autocast("cpu", enabled=False):
-        made = speak(of_training(trained.model, trained.recipe.gain), mels, seed)
+        made = speak(as_vocoder(trained.model, trained.recipe.gain), mels, seed)
     samples = sum(len(sound) for sound in made.sounds)
     loop = "a loop in C" if made.way == "c" else f"a loop in torch: {made.why}"
     return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples a second by {loop}")
@@ -280,7 +282,7 @@ def _read(path: Path) -> Tensor:
         raise NotReadyError(str(error)) from error
 
 
-def _middle(sound: Tensor, seconds: float) -> Tensor:
+def _cut_middle(sound: Tensor, seconds: float) -> Tensor:
     length = min(len(sound), round(seconds * MEL.rate)) or len(sound)
     first = (len(sound) - length) // 2
     return sound[first : first + length]

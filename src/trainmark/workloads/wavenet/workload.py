@@ -31,7 +31,7 @@ class WaveNetOnLJSpeech:
     }
     reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("nll", "judged")
-    heard = vocoder.HEARD
+    heard = vocoder.MEL_SETTINGS
 
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
         sizes_of(recipe)
@@ -66,7 +66,7 @@ class WaveNetOnLJSpeech:
 
     def learning_rate(self, recipe: WaveNetRecipe, progress: Progress) -> float:
         rising = min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
-        return recipe.learning_rate * rising * _fallen(recipe, progress)
+        return recipe.learning_rate * rising * _decay_rate(recipe, progress)
 
     def scaled_learning_rate(self, recipe: WaveNetRecipe, batch_per_device: int) -> float:
         """Fixed: public recipes keep Adam's rate at every batch."""
@@ -95,14 +95,14 @@ class WaveNetOnLJSpeech:
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"val_nll": sums["nll"] / sums["judged"]}
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return vocoder.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return vocoder.sample(trained, request)
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
         return vocoder.sound_of(trained, mels, seed)
 
 
-def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
+def _decay_rate(recipe: WaveNetRecipe, progress: Progress) -> float:
     """The share of the learning rate that is left."""
     if recipe.decay == "cosine":
         return (1 + math.cos(math.pi * min(1.0, progress.fraction))) / 2
