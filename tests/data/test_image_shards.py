@@ -112,7 +112,7 @@ def test_a_run_on_shards_has_the_losses_of_a_run_on_folders(
     assert runs[0]["series"]["loss"] == runs[1]["series"]["loss"]
     assert runs[0]["quality"]["history"] == runs[1]["quality"]["history"] != []
     shown = cli("sample", runs[1]["run_id"])
-    assert shown.returncode == 0 and "what the network takes n9000000" in shown.stdout, shown
+    assert shown.returncode == 0 and "predicted classes of n9000000" in shown.stdout, shown
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_each_rank_writes_what_it_holds_and_sends_it_where_it_does_not_see_the_f
     assert torch.equal(weights.read_weights(folder)["rows"], WHOLE["rows"] + 3)
     before = weights.weights_sha256(newest / "state.pt")
     shutil.copy(newest / "state.pt", tmp_path)
-    with pytest.raises(NotReadyError, match="lies apart from the pieces"):
+    with pytest.raises(NotReadyError, match="is separated from its shard files"):
         weights.read_weights(tmp_path / "state.pt")
 
     # a piece that is damaged or lost

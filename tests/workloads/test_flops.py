@@ -25,7 +25,7 @@ def counted(symbols: int, frames: int) -> int:
         for frame in model.decoder.prenet(mels):
             mel, gate, state = model.decoder.step(frame, state, memory, keys, padding)
             said.append(mel + gate)
-        (model.postnet(torch.stack(said, 2)).sum() + state.looked.sum()).backward()
+        (model.postnet(torch.stack(said, 2)).sum() + state.history.sum()).backward()
     return int(counter.get_total_flops())
 
 

@@ -248,7 +248,7 @@ def test_a_sample_is_the_sound_and_where_attention_looked_with_all_that_is_known
     asked = SampleRequest(given="Dr. No. Yes.", options=("most_frames=12", "gate_threshold=0.25", "seed=7", "batch=4"))
     found = sample(voice, asked)
     sound, image = found.parts
-    assert sound.caption.startswith("the network reads aloud (griffin-lim): doctor no. yes.; it did not find its end")
+    assert sound.caption.startswith("the network reads aloud (griffin-lim): doctor no. yes.; it did not end")
     assert image.png.startswith(b"\x89PNG")
     assert (found.shown, found.generator, found.networks) == ("Dr. No. Yes.", "griffin-lim", ())
     facts = found.facts
@@ -273,7 +273,7 @@ def test_another_run_may_make_the_sound(voice: Trained) -> None:
 
 def test_a_run_that_makes_no_sound_of_mels_is_no_vocoder(voice: Trained) -> None:
     asked = SampleRequest(given="Hello.", options=("vocoder=last",), open_run=lambda word: voice)
-    with pytest.raises(UsageError, match="--vocoder last: tacotron2 makes no sound of mels; give a vocoder's run"):
+    with pytest.raises(UsageError, match="--vocoder last: tacotron2 is no vocoder; give a vocoder's run"):
         sample(voice, asked)
 
 

@@ -45,7 +45,7 @@ def step_by_step(model: Tacotron2, text: Tensor, lengths: list[int], mels: Tenso
         mel, gate, state = decoder.step(frame, state, memory, keys, padding)
         frames.append(mel)
         gates.append(gate)
-        looks.append(state.looked[:, 0])
+        looks.append(state.history[:, 0])
     mel = torch.stack(frames, 2)
     return Outputs(mel, mel + model.postnet(mel), torch.stack(gates, 1), torch.stack(looks, 1))
 

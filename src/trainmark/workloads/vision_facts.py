@@ -1,4 +1,4 @@
-"""What is known of every image classifier without building one."""
+"""Facts common to all image classifiers."""
 
 from __future__ import annotations
 

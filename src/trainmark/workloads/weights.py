@@ -1,4 +1,4 @@
-"""Reads published weights to begin a run with, and puts them into a model that they fit."""
+"""Reads weights and loads them into a model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
 object that holds values, of the kinds allowed anyway, and does nothing."""
 _AVERAGES = ("average", "ema", "shadow", "ema_state_dict")
-"""What files call the average of weights over the steps of training; the first is our name for it."""
+"""Names of averaged weights (EMA) in files; the first is ours."""
 MAX_NAMED = 3
-"""Names given of each kind of misfit; the rest is counted."""
+"""Names listed per kind of mismatch; the rest is counted."""
 
 
 def weights_file(path: Path, option: str = "--init-from") -> Path:
@@ -40,7 +40,7 @@ def weights_file(path: Path, option: str = "--init-from") -> Path:
 
 
 def weights_sha256(file: Path) -> str:
-    """Of what a file holds, or of all that an index or the manifest of a checkpoint names."""
+    """SHA-256 of a file, or of all files of an index or a checkpoint's manifest."""
     parts = pieces.files(file) if file.name == pieces.INDEX else _list_pieces(file)
     if not parts:
         return sha256(file)
@@ -68,7 +68,7 @@ def read_document(path: Path) -> Any:
             document = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # torch raises what its many readers happen to raise
+    except Exception as error:  # torch's readers may raise anything
         if isinstance(error, pickle.UnpicklingError) and _is_saved(path):
             raise NotReadyError(
                 f"{path} holds more than weights and is not loaded, as loading it could run code; "
@@ -77,7 +77,7 @@ def read_document(path: Path) -> Any:
         raise NotReadyError(f"{path} is not a file that torch.save wrote, or it is damaged") from error
     if not _list_pieces(path):
         return document
-    document.get("stepper", {}).pop("optimizer", None)  # twice the weights, and of use to nobody but who goes on
+    document.get("stepper", {}).pop("optimizer", None)  # twice the size of the weights, and only needed to resume
     return pieces.read_all(pieces.open_state(document, path.parent))
 
 
@@ -88,9 +88,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     document = read_document(path)
     found = _find_state_dict(document)
     if not found:
-        raise NotReadyError(f"{path} holds nothing like weights: no state_dict, alone or under 'state_dict' or 'model'")
+        raise NotReadyError(f"{path} holds no weights: no state_dict, alone or under 'state_dict' or 'model'")
     if any(tensor.is_meta for tensor in found.values()):
-        raise NotReadyError(f"{path} lies apart from the pieces it was written with; give the folder of the checkpoint")
+        raise NotReadyError(f"{path} is separated from its shard files; give the folder of the checkpoint")
     if broken := [name for name, tensor in found.items() if not _is_finite(tensor)]:
         raise NotReadyError(
             f"{path} holds weights that are NaN or infinite: {len(broken)} of {len(found)} tensors "
@@ -100,9 +100,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, to_begin: bool = False) -> None:
-    """Raises NotReadyError with the names that do not fit. Looks at shapes only, so the model may be on `meta`.
+    """Raises NotReadyError with the names that do not fit. Checks shapes only, so the model may be on `meta`.
 
-    `to_begin`: the weights are there to be trained on, and may be as little as the model can begin with.
+    `to_begin`: the weights are for initialisation, and may be partial if the model supports it.
     """
     weights, wanted = _own_weights(model, weights, to_begin), model.state_dict()
     tied = _other_names(model)
@@ -129,13 +129,13 @@ def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, t
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, to_begin: bool = False) -> None:
-    """Copies the weights into a model; counts of batches that norms have seen may be missing, nothing else."""
+    """Copies the weights into a model; only `num_batches_tracked` may be missing."""
     check_fit(model, weights, source, to_begin=to_begin)
     model.load_state_dict(_own_weights(model, weights, to_begin), strict=False)
 
 
 def _other_names(model: nn.Module) -> dict[str, list[str]]:
-    """Of each weight that has several names: all of them. One of these in a file is enough."""
+    """All names of tied weights; one of these in a file is enough."""
     names: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
@@ -152,7 +152,7 @@ def _own_weights(model: nn.Module, weights: Mapping[str, Tensor], to_begin: bool
 
 
 def _find_state_dict(document: Any) -> dict[str, Tensor]:
-    """The names and tensors in what a file held, or nothing."""
+    """The state_dict in a file's contents, or an empty dict."""
     if not isinstance(document, Mapping):
         return {}
     if "stepper" in document:
@@ -167,7 +167,7 @@ def _find_state_dict(document: Any) -> dict[str, Tensor]:
 
 
 def _named_tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """By name, without the prefix of a wrapper; nothing where not all are tensors."""
+    """Tensors by name, without a wrapper's prefix; empty if not all are tensors."""
     if not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
         return {}
     wrapped = all(name.startswith("module.") for name in found)
@@ -175,7 +175,7 @@ def _named_tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
 
 
 def _is_saved(path: Path) -> bool:
-    """Whether a file begins as torch.save begins one, today as an archive and long ago as a pickle."""
+    """Whether a file begins like one of torch.save: an archive, or formerly a pickle."""
     with path.open("rb") as file:
         return file.read(2) in (b"PK", b"\x80\x02")
 

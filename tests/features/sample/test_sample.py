@@ -257,7 +257,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
         (["last", "Hello.", "--seed", "-1"], 2, "setting seed must be at least 0, not -1"),
         (["last", "Hello.", "--platform", "nvdia"], 2, "platform 'nvdia' is not known; did you mean 'nvidia'?"),
         (["last", "Hello.", "--vocodr", "x"], 2, "argument '--vocodr' is not known; did you mean '--vocoder'?"),
-        (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 makes no sound of mels"),
+        (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 is no vocoder"),
         (["tako-1", "Hello."], 2, "no run 'tako-1' in the store"),
         (["last-vit"], 2, "holds no runs of vit yet"),
         (["nowhere/run"], 3, "nowhere/run is not there; give a run"),
@@ -302,7 +302,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
 def test_data_that_is_gone_is_no_matter_where_an_input_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     a_run("resnet50-1", "resnet50", IMAGES, "/nowhere")
     assert call("last") == 3
-    assert "the data of this run is not there to take an example from; give an INPUT" in refused(capsys)
+    assert "the data of this run no longer exists, so there is no example; give an INPUT" in refused(capsys)
     Path("x.jpg").write_bytes(b"no picture")
     assert call("last", "x.jpg") == 3
     assert "x.jpg is no image that can be read" in refused(capsys)

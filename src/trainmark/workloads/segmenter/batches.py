@@ -1,4 +1,4 @@
-"""Crops with their masks for training, and whole images with theirs for evaluation, read ahead of the trainer."""
+"""Training crops and whole evaluation images with their masks, prefetched."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from trainmark.workloads.workload import Share
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringSettings:
-    """What loss and score have to know of the recipe."""
+    """Recipe settings of loss and score."""
 
     size: int
     stride: int
-    """Of the windows that slide over an image."""
+    """Stride of the sliding windows."""
     patch_px: int
     classes: int
     centring: Centring
@@ -55,14 +55,14 @@ class ScoringSettings:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CropBatch:
-    """What a step trains on. Images and masks lie in a slot of the pool that is used again."""
+    """A training batch. Images and masks lie in a reused slot of the pool."""
 
     images: Tensor
     """uint8, (count, 3, size, size), channels_last."""
     labels: Tensor
-    """uint8, (count, size, size): classes, and 255 where a pixel is not judged."""
+    """uint8, (count, size, size): classes, and 255 for ignored pixels."""
     extents: tuple[tuple[int, int], ...]
-    """Rows and columns of each that are an image's; what lies beyond is padding."""
+    """Rows and columns of each image; the rest is padding."""
     how: ScoringSettings
     count: int
     global_count: int
@@ -84,12 +84,12 @@ class CropBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SceneBatch:
-    """Whole images, each of a size of its own, that are scored one by one."""
+    """Whole images of various sizes, scored one by one."""
 
     images: tuple[Tensor, ...]
-    """uint8, each (3, height, width), brought to the size that the network sees."""
+    """uint8, each (3, height, width), resized for the network."""
     labels: tuple[Tensor, ...]
-    """uint8, each (height, width) of the image as it is stored."""
+    """uint8, each (height, width) of the stored image."""
     how: ScoringSettings
     count: int
     global_count: int
@@ -105,7 +105,7 @@ class SceneBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Crops:
-    """What the pool's workers make."""
+    """Makes crops in the pool's workers."""
 
     scenes: SceneSet
     settings: ViewSettings
@@ -172,7 +172,7 @@ class SceneData:
 
     @property
     def facts(self) -> dict[str, float]:
-        """With what guessing the commonest class would give, of the images that were evaluated here."""
+        """With the mIoU of predicting the commonest class, for the images evaluated on this rank."""
         counted: dict[str, float] = {"train_samples": len(self._train), "val_samples": len(self.val)}
         chance = one_class_miou(self._counts.tolist())
         return {**counted, CLASSES: len(self.val.names), **({CHANCE: round(chance, 3)} if chance else {})}
@@ -189,7 +189,7 @@ class SceneData:
             shuffle=True,
             start_step=start_step,
         )
-        # reading starts here, before the first batch is waited for
+        # prefetching starts here
         return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
 
     def evaluation(self) -> Iterator[SceneBatch]:
@@ -204,7 +204,7 @@ class SceneData:
         return prefetch(self._scenes(share.indices.tolist(), share.global_count) for share in shares)
 
     def scene(self, index: int) -> tuple[Tensor, Tensor]:
-        """A validation image as the network sees it, and its classes."""
+        """A validation image resized for the network, and its classes."""
         pixels, labels = self._reader.read(self.val, index)
         seen = fit_image(pixels, self._recipe.image_px)
         return seen, torch.from_numpy(labels)
@@ -239,21 +239,21 @@ class SceneData:
 
 
 def fit_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
-    """A stored image (height, width, 3) as (3, height, width) of the size that the network sees."""
+    """A stored image (height, width, 3) resized for the network, as (3, height, width)."""
     width, height = views.fit_size(pixels.shape[1], pixels.shape[0], size)
     seen = views.resize(pixels, width, height)
-    # what was not resized still lies in a buffer that is used again
+    # without a resize it is still the reused buffer
     return torch.from_numpy(seen.copy() if seen is pixels else seen).permute(2, 0, 1)
 
 
 def one_class_miou(judged: Sequence[float]) -> float:
-    """What taking every pixel for the commonest class gives, in percent, by the pixels of each class."""
+    """mIoU in percent of predicting the commonest class, from the pixels per class."""
     present = [count for count in judged if count]
     return 100 * max(present) / sum(present) / len(present) if present else 0.0
 
 
 def check_folder(recipe: SegmenterRecipe, folder: Path) -> None:
-    """Raises NotReadyError where a folder has more classes than the network, or is not whole."""
+    """Raises NotReadyError if a folder has more classes than the network, or is incomplete."""
     train, val = (reader.open_split(folder, split) for split in layouts.SPLITS)
     if len(train.names) > recipe.classes:
         raise NotReadyError(
@@ -263,6 +263,6 @@ def check_folder(recipe: SegmenterRecipe, folder: Path) -> None:
     found, wanted = SceneCounts(train=len(train), val=len(val)), reader.expected_counts(folder)
     if recipe.whole_set and wanted not in (None, found):
         raise NotReadyError(
-            f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify {FACTS.data_set}` says "
+            f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify {FACTS.data_set}` says "
             "more, --set whole_set=false trains on it as it is"
         )

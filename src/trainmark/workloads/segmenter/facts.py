@@ -44,7 +44,7 @@ FACTS = WorkloadFacts(
             least=0,
             most=100,
             on_pages=("aacc", "pixel accuracy", "pixacc"),
-            meaning="The judged pixels of all validation images that got their class.",
+            meaning="Pixel accuracy: the share of evaluated pixels predicted correctly, over all validation images.",
         ),
         QualityFacts(
             name="mAcc",
@@ -53,7 +53,7 @@ FACTS = WorkloadFacts(
             least=0,
             most=100,
             on_pages=("macc", "mean accuracy"),
-            meaning="Of each class the pixels that got it, then the mean over the classes that occur.",
+            meaning="Per-class accuracy, averaged over the classes that occur.",
         ),
         QualityFacts(
             name="one_class_mIoU",
@@ -61,7 +61,7 @@ FACTS = WorkloadFacts(
             better="higher",
             least=0,
             most=100,
-            meaning="What mIoU would be if every pixel were taken for the commonest class: what a network has to beat.",
+            meaning="mIoU of predicting the commonest class for every pixel: the baseline to beat.",
         ),
         QualityFacts(
             name="ceiling_mIoU",

@@ -1,4 +1,4 @@
-"""Draws images beside their masks, true and predicted, with the names of the classes on them."""
+"""Draws images beside their true and predicted masks, labelled with class names."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from trainmark.workloads.segmenter import scoring
 from trainmark.workloads.segmenter.batches import ScoringSettings, fit_image
 
 WIDTH_PX, HIGHEST_PX = 300, 360
-"""Of a panel: as wide as that unless it would be higher than this."""
+"""Panel width, unless its height would exceed the second."""
 _GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
 _PAPER, _INK, _UNJUDGED = (255, 255, 255), (40, 44, 52), (236, 236, 236)
 _NAMED_SHARE = 0.02
-"""A class is named on a mask where a region of it has so much of the image."""
+"""Minimum share of the image for a region to be labelled."""
 _COLOURS = 255
-"""Of the whole drawing: a palette keeps it small enough for a page."""
+"""Palette size, which keeps the file small enough for a page."""
 
 Pixels = npt.NDArray[np.uint8]
 Classes = npt.NDArray[np.int64]
@@ -40,10 +40,10 @@ Classes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSettings(SampleSettings):
-    """The seed chooses validation images where none is given."""
+    """The seed chooses validation images if no image is given."""
 
     scenes: int = knob(3, least=1, most=12)
-    """How many of them are shown."""
+    """Number of images shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +55,14 @@ class ShownScene:
 
     @property
     def right(self) -> float | None:
-        """The share of the judged pixels that got their class."""
+        """Pixel accuracy without ignored pixels."""
         if self.truth is None or not (judged := self.truth != IGNORED).any():
             return None
         return float((self.predicted == self.truth)[judged].mean())
 
 
 def sample(trained: Trained, request: SampleRequest) -> Sample:
-    """An image that was given, or some of the validation set; with the truth where the run's data has it."""
+    """The given image, or some of the validation set, with the ground truth if the run's data has it."""
     settings, recipe = request.settings(SceneSettings), trained.recipe
     names, known = _read_truth(request.data)
     names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
@@ -83,7 +83,7 @@ def sample(trained: Trained, request: SampleRequest) -> Sample:
 
 
 def _read_truth(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
-    """The names of the classes, and of each image that has a mask where that is; nothing without data."""
+    """Class names, and the index of each image with a mask; empty without data."""
     if folder is None:
         return (), {}
     splits = [reader.open_split(folder, split) for split in layouts.SPLITS]
@@ -92,7 +92,7 @@ def _read_truth(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[
 
 
 def _predict_scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
-    """What the network takes an image for, and the truth if the image is one of the set's."""
+    """The prediction for an image, and the ground truth if it is in the set."""
     how, scene_reader = ScoringSettings.of(trained.recipe), SceneReader()
     truth: Classes | None = None
     try:
@@ -112,7 +112,7 @@ def _predict_scene(trained: Trained, path: Path, known: Mapping[Path, tuple[Scen
 
 
 def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Of each class that was found, the share of the pixels; and how many got theirs."""
+    """Share of pixels per predicted class, and the accuracy."""
     counts = np.bincount(scene.predicted.reshape(-1), minlength=len(names))
     found = {
         names[label]: round(float(counts[label] / counts.sum()), 4) for label in np.argsort(-counts) if counts[label]
@@ -121,7 +121,7 @@ def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any
 
 
 def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
-    """One row a scene - image, truth where it is known, prediction - and below them the colours of the classes."""
+    """One row per scene - image, ground truth if known, prediction - and a legend below."""
     rows = [_panels(scene, names) for scene in scenes]
     columns = max(len(row) for row in rows)
     width = 2 * _MARGIN_PX + columns * WIDTH_PX + (columns - 1) * _GAP_PX
@@ -143,7 +143,7 @@ def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
 
 
 def colour(label: int) -> tuple[int, int, int]:
-    """Of a class: hues far apart for classes that follow each other, and three lightnesses."""
+    """Colour of a class: distant hues for consecutive classes, and three lightnesses."""
     hue, lightness = (0.58 + label * 0.381966) % 1, (0.46, 0.64, 0.34)[label % 3]
     red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.62)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -163,7 +163,7 @@ def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Im
 
 
 def _paint_mask(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
-    """A mask in the colours of its classes, with their names where there is room."""
+    """A mask in class colours, labelled where there is room."""
     palette = np.full((IGNORED + 1, 3), _UNJUDGED, np.uint8)
     for label in range(len(names)):
         palette[label] = colour(label)
@@ -186,8 +186,8 @@ def _draw_name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: 
 
 
 def _find_centres(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """A place well inside each large connected part of a region: as far as any from its edge."""
-    from scipy import ndimage  # late: it takes longer to import than to draw
+    """A point inside each large connected component, farthest from its edge."""
+    from scipy import ndimage  # lazy: importing takes longer than drawing
 
     numbered, count = ndimage.label(region)
     sizes = np.bincount(numbered.reshape(-1), minlength=count + 1)
@@ -200,7 +200,7 @@ def _find_centres(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Image:
-    """A swatch and a name a class, in as many lines as it takes."""
+    """A swatch and a name per class, wrapped."""
     font = _font(12)
     places, x, y = [], 0.0, 0
     for label in labels:

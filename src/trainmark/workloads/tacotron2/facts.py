@@ -3,7 +3,7 @@
 from trainmark.record.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 CLIP_FRAMES = 566
-"""Mel frames of a clip of LJSpeech, on average."""
+"""Mean mel frames of a clip of LJSpeech."""
 
 PUBLISHED = ReferenceFacts(
     batch_per_device=128,

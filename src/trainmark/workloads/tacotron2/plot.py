@@ -1,4 +1,4 @@
-"""Draws what a voice did: the mel spectrogram it spoke, and below it which letter it read at each moment."""
+"""Plots a mel spectrogram, and the attention alignment below it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Color = tuple[int, int, int]
 WIDTH_PX = 1000
 SECONDS_PER_FRAME = MEL.hop / MEL.rate
 MAX_LETTERS = 64
-"""Texts up to this long have every letter beside the alignment; longer ones have counts."""
+"""Texts up to this length label every symbol of the alignment; longer ones show counts."""
 
 ANCHORS: tuple[Color, ...] = (
     (250, 249, 245),
@@ -32,7 +32,7 @@ ANCHORS: tuple[Color, ...] = (
     (42, 91, 134),
     (29, 36, 78),
 )
-"""From nothing to most: each step is as much darker as the one before, so that grey print tells the same."""
+"""Light to dark with uniform steps of lightness, so that it also prints in grey."""
 
 _PAPER, _INK, _FAINT = (255, 255, 255), (40, 44, 52), (150, 154, 160)
 _LEFT_PX, _RIGHT_PX, _MEL_PX = 52, 76, 200
@@ -41,28 +41,28 @@ _LETTER_PX = 11
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """A field of values with its axes; row 0 of the values is at the bottom."""
+    """A heat map with axes; row 0 is at the bottom."""
 
     top_px: int
     height_px: int
     values: Values
     caption: str
     scale: tuple[float, float]
-    """What is drawn lightest and what darkest."""
+    """Values of the lightest and the darkest colour."""
 
     @property
     def bottom_px(self) -> int:
         return self.top_px + self.height_px
 
     def row_px(self, row: float) -> int:
-        """Where the middle of a row lies."""
+        """Centre of a row in pixels."""
         return round(self.bottom_px - (row + 0.5) * self.height_px / len(self.values))
 
 
 def draw(*, alignment: Values, mel: Values | None, title: str, letters: str | None) -> bytes:
     """A PNG of an alignment (frames, symbols), and of a mel spectrogram (bands, frames) if there is one.
 
-    `letters` are shown where there is one for each symbol and not too many to be read.
+    `letters` are shown if there is one per symbol and they fit.
     """
     if alignment.ndim != 2 or 0 in alignment.shape:
         raise ValueError(f"an alignment is (frames, symbols), not {alignment.shape}")
@@ -110,7 +110,7 @@ def _render(alignment: Values, mel: Values | None, title: str, letters: str | No
         _draw_row_axis(draw, panels[0])
     if labelled and letters is not None:
         for row, letter in enumerate(letters):
-            # all on their base lines, so that a comma does not float
+            # on their baselines, so that a comma does not float
             _write(draw, (_LEFT_PX - 12, attention.row_px(row) + 3), letter, size_px=_LETTER_PX, anchor="ms")
     else:
         _draw_row_axis(draw, attention)
@@ -119,13 +119,13 @@ def _render(alignment: Values, mel: Values | None, title: str, letters: str | No
 
 
 def _paint(image: Image.Image, draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
-    """The values as colours, a thin frame around them, the caption above and the scale at the right."""
+    """Draws the heat map with frame, caption and colour scale."""
     from PIL import Image
 
     width_px = WIDTH_PX - _LEFT_PX - _RIGHT_PX
     least, most = panel.scale
     shares = ((panel.values - least) / max(most - least, 1e-12)).clip(0, 1)
-    # scaled as numbers, before they become colours: a mean of two colours need not be the colour of the mean
+    # resized as values, not as colours: a mean of two colours need not be the colour of the mean
     field = Image.fromarray(np.ascontiguousarray(shares[::-1], np.float32))
     field = field.resize((width_px, panel.height_px), Image.Resampling.BOX)
     image.paste(Image.fromarray(map_colors(np.asarray(field).clip(0, 1))), (_LEFT_PX, panel.top_px))
@@ -149,7 +149,7 @@ def _draw_row_axis(draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
 
 
 def _draw_time_axis(draw: ImageDraw.ImageDraw, panels: list[_Panel], frames: int) -> None:
-    """Marks under every panel, numbers under the last."""
+    """Ticks under every panel, labels under the last."""
     bottom_px, length_s = panels[-1].bottom_px, frames * SECONDS_PER_FRAME
     width_px = WIDTH_PX - _LEFT_PX - _RIGHT_PX
     step_s = _step(length_s * 1000, 12) / 1000
@@ -163,7 +163,7 @@ def _draw_time_axis(draw: ImageDraw.ImageDraw, panels: list[_Panel], frames: int
 
 
 def _step(span: float, most: int) -> int:
-    """A round step, 1, 2 or 5 times a power of ten, that divides a span into at most so many parts."""
+    """A round tick step, 1, 2 or 5 times a power of ten, for at most `most` ticks."""
     power = 1
     while span > most * 10 * power:
         power *= 10
@@ -171,7 +171,7 @@ def _step(span: float, most: int) -> int:
 
 
 def _replace_nonfinite(values: Values) -> Values:
-    """The values with those that are no numbers as the least of the others."""
+    """The values with NaN and infinities replaced by the minimum of the others."""
     finite = np.isfinite(values)
     return np.where(finite, values, values[finite].min() if finite.any() else 0.0)
 
@@ -183,7 +183,7 @@ def _write(
 
 
 def _fit_text(text: str, width_px: int, size_px: int) -> str:
-    text, font = _to_drawable(text[:width_px]), _font(size_px)  # no sign is narrower than a pixel
+    text, font = _to_drawable(text[:width_px]), _font(size_px)  # no character is narrower than a pixel
     if font.getlength(text) <= width_px:
         return text
     fits = bisect.bisect(range(len(text)), width_px, key=lambda end: font.getlength(f"{text[:end]}..."))
@@ -191,7 +191,7 @@ def _fit_text(text: str, width_px: int, size_px: int) -> str:
 
 
 def _to_drawable(text: str) -> str:
-    """One line in signs that the font has: whatever else there is becomes a question mark."""
+    """One line of characters that the font has; others become question marks."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line.encode("latin-1", "replace").decode("latin-1")
 

@@ -1,4 +1,4 @@
-"""Turns text into the 148 symbol ids a Tacotron2 voice reads, numbered as in the public checkpoints."""
+"""Encodes text as Tacotron2's 148 symbol ids, numbered as in the public checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHONEMES = tuple(
 """ARPAbet; the digit after a vowel is its stress."""
 
 SYMBOLS: tuple[str, ...] = (
-    "_",  # fills up short texts of a batch; never read from a text
+    "_",  # padding; never occurs in a text
     *PUNCTUATION,
     *string.ascii_uppercase,
     *string.ascii_lowercase,
@@ -31,12 +31,12 @@ _HOW = "write phonemes as {HH AW1 S}"
 
 
 def clean(text: str) -> str:
-    """What is read: lower-case letters and plain punctuation; phonemes stay in their braces."""
+    """Cleaned text: lower-case letters and plain punctuation; phonemes stay in their braces."""
     return "".join(part if isinstance(part, str) else f"{{{' '.join(part)}}}" for part in _read(text))
 
 
 def to_ids(text: str) -> list[int]:
-    """One id for each letter, sign or phoneme of the cleaned text."""
+    """One id per character or phoneme of the cleaned text."""
     ids: list[int] = []
     for part in _read(text):
         ids += [_IDS[symbol] for symbol in (part if isinstance(part, str) else [f"@{phoneme}" for phoneme in part])]
@@ -44,7 +44,7 @@ def to_ids(text: str) -> list[int]:
 
 
 def _read(text: str) -> list[str | tuple[str, ...]]:
-    """Cleaned text and groups of phonemes, by turns."""
+    """Cleaned text and groups of phonemes, alternating."""
     parts: list[str | tuple[str, ...]] = []
     for place, part in enumerate(_IN_BRACES.split(text)):
         parts.append(_parse_phonemes(part) if place % 2 else _clean_plain(part))

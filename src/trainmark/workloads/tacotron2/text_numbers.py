@@ -1,4 +1,4 @@
-"""Spells out the numbers, sums of money and units in a text, as an English reader of its transcripts would."""
+"""Spells out numbers, sums of money and units in English."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def spell_numbers(text: str) -> str:
-    """The text without digits and currency signs: both are written as the words one would say.
+    """The text with digits and currency signs spelled out.
 
     Each rule leaves digits to the rules after it, which is why $1,234 is "twelve thirty-four dollars".
     """
@@ -91,7 +91,7 @@ def _spell(digits: str, how: str) -> str:
 # Units
 
 
-# written with µ, Ω and Å, whose sound is not that of the letters they look like
+# written with µ, Ω and Å, which are not spoken as letters
 _MICRO = "µμ"  # the sign, and the Greek letter that looks the same
 _OHM = "Ω\u2126"
 _ANGSTROM = "Å\u212b"
@@ -118,7 +118,7 @@ _ONE = re.compile(r"(?:^|[^0-9.,])1[ -]?$")
 
 
 def spell_units(text: str) -> str:
-    """The text with such units as words: one of a thing, or a thing of so many, has no plural."""
+    """The text with these units spelled out, in the singular after one."""
     return _UNIT.sub(_spell_unit, text)
 
 

@@ -1,10 +1,10 @@
-"""What all layers make of a sound, with gradients written by hand.
+"""The stack of WaveNet layers, with hand-written gradients.
 
-What goes on from layer to layer and what layers add up are one state, to which each layer adds one product, in place.
-A layer's halving of what goes on would be another pass over it: instead the weights of those after it are made so much
-smaller, and those that add to it so much larger, until it comes to a power of two. Biases of what goes on are known
-beforehand and added where it is copied to be padded. Frames are spread over samples right into the gates' sums. And on
-a CPU tanh is taken by sigmoid, which is quicker there: tanh(x) / 2 is sigmoid(2x) - 1/2, and weights bear both factors.
+The residual and the skip path are one state, to which each layer adds one matmul in place. Scaling the residual path in
+every layer would be another pass over it: instead the weights of later layers are scaled, until the factor is a power
+of two. Biases of the residual path are known beforehand and added where it is copied for padding. Frames are upsampled
+directly into the gates' sums. On a CPU tanh is computed by sigmoid, which is faster there: tanh(x) / 2 is
+sigmoid(2x) - 1/2, with both factors folded into the weights.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch import Tensor
 from trainmark.workloads.cpu_ops import is_on_cpu
 
 HALF = math.sqrt(0.5)
-"""What goes on is a sum of two, and is kept as loud as one of them."""
+"""Scale of the residual sum, which keeps its variance."""
 HALVED_TOGETHER = 6
-"""Layers after which the state is made quieter for all of them: by 8, which rounds nothing."""
+"""Layers after which the state is rescaled at once: by 8, which is exact."""
 
 
 class Kernels(NamedTuple):
-    """How upsampling spreads frames over samples: (window of frames, samples of a frame)."""
+    """Upsampling kernel: (window of frames, samples of a frame)."""
 
     inner: Tensor
     edges: Tensor
-    """What is different at the first and the last frames of a stretch, beyond which there is nothing."""
+    """Corrections at the first and last frames of a segment, which are zero-padded."""
     at: list[int]
     """Those frames."""
 
@@ -68,7 +68,7 @@ def layers_total(
             conv, conv_bias, window = conv * louder[:, None, None], conv_bias * louder, window * louder[:, None, None]
         flat += [tensor.to(x.dtype) for tensor in (window, shift, conv, conv_bias, adds)]
         shift = shift + own.out_bias / quieter
-    flat.append(shift)  # nobody hears it, but ranks exchange gradients of all weights
+    flat.append(shift)  # unused, but ranks reduce gradients of all weights
     inner, edges = kernels.inner.to(x.dtype), kernels.edges.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         total: Tensor = Layers.apply(state, inner, edges, kernels.at, dilations, *flat)  # type: ignore[no-untyped-call]
@@ -76,13 +76,13 @@ def layers_total(
 
 
 def _signal_scale(x: Tensor) -> float:
-    """What a gate's signal is multiplied by, and its tanh divided by; a narrow type has no digits to spare for it, and
-    an accelerator takes longer to launch the factors than for tanh."""
+    """Scale of a gate's signal, by which its tanh is divided; 1 for narrow dtypes, for precision, and on accelerators,
+    where extra launches cost more than tanh."""
     return 2.0 if is_on_cpu(x) and x.dtype in (torch.float32, torch.float64) else 1.0
 
 
 def _scale_signals(factor: float, gates: int, like: Tensor) -> Tensor | None:
-    """For each gate this factor if it is a signal, as the first half are, and 1 if it opens one; None if all are 1."""
+    """Per gate channel this factor for signals (the first half) and 1 for the others; None if all are 1."""
     if factor == 1:
         return None
     return torch.where(torch.arange(gates, device=like.device) < gates // 2, factor, 1.0).to(like.dtype)
@@ -120,7 +120,7 @@ class Layers(torch.autograd.Function):
                 sums.sigmoid_()
                 signal.sub_(1 / loud)
             gated = signal * opening
-            last = number + 1 == len(dilations)  # from which nothing goes on
+            last = number + 1 == len(dilations)  # the last layer has no residual output
             added = slice(len(shift) if last else 0, None)
             state[:, added].baddbmm_(adds[added].expand(len(state), -1, -1), gated)
             if keep:

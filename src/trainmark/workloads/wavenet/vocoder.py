@@ -1,6 +1,6 @@
-"""A trained WaveNet as a voice: mels of any number and length become sound, in stretches that are made side by side.
+"""Vocoding with a trained WaveNet: mels of any number and length, in segments generated in parallel.
 
-Always on the host and in float32: a card would be told about a hundred small products a sample.
+Always on the host and in float32: an accelerator would launch about a hundred small kernels per sample.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from trainmark.workloads.wavenet.generate import UniformDraws, Way
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
-"""Of LJSpeech: the units in which the network hears every mel, whatever the data."""
+"""LJSpeech's statistics, by which all mels are normalised."""
 
 MEL_SETTINGS: Mapping[str, float] = {**asdict(MEL), "mel_mean": MEL_MEAN, "mel_deviation": MEL_DEVIATION}
-"""What a network trained here hears; its checkpoints say so."""
+"""Mel settings of networks trained here, stored in their checkpoints."""
 
 PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
     "rate": ("sample_rate", "sampling_rate", "fs"),
@@ -49,40 +49,40 @@ PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
     "lowest_hz": ("fmin", "mel_fmin"),
     "highest_hz": ("fmax", "mel_fmax"),
 }
-"""What the settings that public files carry call the same."""
+"""The same settings by their names in public files."""
 
 STRETCH, SEARCHED = 64, 16
-"""Frames a sentence's stretches have at least, in the mean, and how far from even a quieter cut is looked for."""
+"""Minimum mean frames of a segment, and the search range for a quieter cut."""
 MAX_AT_ONCE = 64
-"""Stretches that are made side by side."""
+"""Segments generated in parallel."""
 
 
 class Vocoder(NamedTuple):
-    """A network ready to speak."""
+    """A network ready for generation."""
 
     network: WaveNet
     gain: float
-    """What its sound was multiplied by in training."""
+    """Gain of its training audio."""
 
 
 class Waves(NamedTuple):
-    """What became of the mels."""
+    """Generated audio."""
 
     sounds: list[Tensor]
-    """One for each mel: HOP samples for each of its frames, from -1 to 1."""
+    """One per mel: HOP samples per frame, from -1 to 1."""
     way: Way
-    """The loop that made them: compiled C, or torch."""
+    """The loop used: compiled C, or torch."""
     why: str
-    """Where it was not the C loop, the reason."""
+    """Why the C loop was not used."""
     stretches: int
     seconds: float
-    """That took; all of it, the cutting and joining too."""
+    """Total time, including cutting and joining."""
 
 
 def refuse_other_mels(document: Any, file: Path) -> None:
-    """NotReadyError unless a file of weights says that its network hears exactly the mels that Tacotron2 speaks here.
+    """NotReadyError unless a file of weights declares the same mel settings as Tacotron2's here.
 
-    `document` is what `weights.read_document` gave. Public files say it under `hparams` or `config`, or in a file
+    `document` is the result of `weights.read_document`. Public files declare them under `hparams` or `config`, or in
     `hparams.json` beside them.
     """
     instead = f"train one with `trainmark run {FACTS.name}`; --init-from may begin with these weights"
@@ -106,12 +106,12 @@ def refuse_other_mels(document: Any, file: Path) -> None:
 
 
 def as_vocoder(network: WaveNet, gain: float) -> Vocoder:
-    """The network as it was trained, whatever on and in."""
+    """A trained network as a float32 vocoder on the host."""
     return Vocoder(copy.deepcopy(network).float().cpu().eval(), gain)
 
 
 class _Stretch(NamedTuple):
-    """Frames of a mel that are made in one go; where it was cut, some of them are made by both sides."""
+    """A range of frames generated together; segments overlap at cuts."""
 
     mel: int
     first: int
@@ -120,10 +120,10 @@ class _Stretch(NamedTuple):
 
 @torch.no_grad()
 def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | None = None) -> Waves:
-    """Sound for log mels (bands, frames) of any length, as `datasets.mel.log_mel` gives them and Tacotron2 speaks them.
+    """Audio for log mels (bands, frames) of any length, as computed by `data.mel.log_mel`.
 
-    Long ones are cut at their quietest frames, and each stretch begins from silence. What is drawn for a stretch
-    depends on the seed and its place, not on its company. Without a `way`, the faster one that can be had here.
+    Long ones are cut at quiet frames, and each segment starts from silence. A segment's random numbers depend on the
+    seed and its position, not on the batch. Without a `way`, the fastest available loop is used.
     """
     began, network = time.perf_counter(), vocoder.network
     chosen = way or generate.choose_loop(network)
@@ -145,7 +145,7 @@ def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | No
 
 
 def _cut_mel(mel: Tensor) -> Iterator[tuple[int, int]]:
-    """Where a mel is cut, each stretch from REACH frames before its cut to as many after the next."""
+    """The segments of a mel, each from REACH frames before its cut to as many after the next."""
     frames = mel.shape[1]
     count = frames // STRETCH
     even = [round(frames * number / count) for number in range(1, count)] if count else []
@@ -159,8 +159,8 @@ def _cut_mel(mel: Tensor) -> Iterator[tuple[int, int]]:
 def _generate(
     network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int, way: Way
 ) -> Iterator[Tensor]:
-    """The sound of stretches, which are first brought to one length: what is made beyond an end is left out."""
-    # REACH more, so that no frame that is kept is the last one, which would sound as if nothing followed
+    """Audio of segments, which are padded to one length; the excess is dropped."""
+    # REACH more, so that no kept frame is affected by the end
     longest = max(last - first for _, first, last in part) + REACH
     heard = [
         mels[mel][:, torch.arange(first - CONTEXT, first + longest + CONTEXT).clamp(0, mels[mel].shape[1] - 1)]
@@ -174,7 +174,7 @@ def _generate(
 
 
 def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> UniformDraws:
-    """The draws of a stretch as if it were alone; what is made after it is not kept, so nothing is drawn for it."""
+    """The random numbers of a segment, independent of the batch; padding gets none."""
     number = int.from_bytes(hashlib.sha256(repr((seed, *stretch)).encode()).digest()[:7], "big")
     samples = (stretch.last - stretch.first) * HOP
     which, where = generate.draw_uniform(samples, 1, mixtures, torch.Generator().manual_seed(number))
@@ -183,7 +183,7 @@ def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> 
 
 
 def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
-    """Each side of a cut fades into the other."""
+    """Cross-fades at cuts."""
     rising = torch.linspace(0, 1, 2 * REACH * HOP)
     if stretch.first:
         made[: len(rising)] *= rising
@@ -193,7 +193,7 @@ def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
 
 
 class _MelSetting(NamedTuple):
-    """What a file says of its mels: our name, its own name, the value."""
+    """A mel setting in a file: our name, its own name, the value."""
 
     ours: str
     name: str
@@ -221,19 +221,19 @@ def _read_mel_settings(document: Any, file: Path) -> list[_MelSetting]:
 
 
 EXAMPLE_S = 2.0
-"""Of a validation clip, from its middle."""
+"""Length of the example from the middle of a validation clip."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundSettings(SampleSettings):
     seconds: float = knob(0.0, least=0)
-    """From the middle of the sound; 0 takes all of a file that was given, and two seconds of a validation clip."""
+    """Seconds from the middle; 0 takes all of a given file, and two seconds of a validation clip."""
     score_clips: int = knob(4, least=1)
-    """Validation clips that are made again too where they are to be scored."""
+    """Additional validation clips if speech is scored."""
 
 
 def sample(trained: Trained, request: SampleRequest) -> Sample:
-    """A sound made again from its mel, and the sound itself to be heard beside it."""
+    """Audio resynthesised from its mel, beside the original."""
     settings = request.settings(SoundSettings)
     if request.given is None:
         clip = reader.open_splits(request.data_folder, trained.recipe.file_lists).val[0]
@@ -247,9 +247,9 @@ def sample(trained: Trained, request: SampleRequest) -> Sample:
         parts=(
             SoundPart(
                 samples=sounds[0][: len(recorded)].numpy(),
-                caption=f"{length_s:.1f} s of {name}, made again from its mel ({generator})",
+                caption=f"{length_s:.1f} s of {name}, resynthesised from its mel ({generator})",
             ),
-            SoundPart(samples=recorded.numpy(), caption="the same as it was recorded"),
+            SoundPart(samples=recorded.numpy(), caption="the original recording"),
         ),
         shown=name,
         generator=generator,
@@ -264,7 +264,7 @@ def _clips_to_score(trained: Trained, request: SampleRequest, settings: SoundSet
 
 
 def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
-    """The sound (hop x frames) of each mel (bands, frames), whatever it was trained in, on the host in float32."""
+    """Audio (hop x frames) of each mel (bands, frames), on the host in float32."""
     if trained.source.file:
         file = Path(trained.source.file)
         refuse_other_mels(weights.read_document(file), file)
@@ -272,7 +272,7 @@ def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
         made = speak(as_vocoder(trained.model, trained.recipe.gain), mels, seed)
     samples = sum(len(sound) for sound in made.sounds)
     loop = "a loop in C" if made.way == "c" else f"a loop in torch: {made.why}"
-    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples a second by {loop}")
+    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples/s by {loop}")
 
 
 def _read(path: Path) -> Tensor:

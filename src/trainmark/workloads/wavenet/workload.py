@@ -1,4 +1,4 @@
-"""WaveNet on LJSpeech: mel spectrogram to sound, sample by sample, trained on what people recorded."""
+"""WaveNet on LJSpeech: mel spectrogram to audio, sample by sample."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class WaveNetOnLJSpeech:
         return sum(batch.judged_on_host)
 
     def flops_per_item(self, recipe: WaveNetRecipe) -> float:
-        """Of training, with the conditioning projected at frame rate."""
+        """FLOPs of training, with the conditioning projected at frame rate."""
         sizes = sizes_of(recipe)
         heard = sizes.kernel * sizes.residual * sizes.gate + sizes.gate // 2 * (sizes.residual + sizes.skip)
         conditioned = (2 * REACH + 1) * sizes.gate + sizes.bands * sizes.gate / HOP
@@ -88,7 +88,7 @@ class WaveNetOnLJSpeech:
         return (found * batch.judged).sum() / batch.judged.sum().clamp(min=1)
 
     def score(self, model: WaveNet, batch: SoundBatch) -> dict[str, Tensor]:
-        # sound that is louder by a factor has as much less density everywhere
+        # a gain divides the density by the same factor
         found = _nll(model, batch) - math.log(batch.gain)
         return {"nll": (found * batch.judged).sum(), "judged": batch.judged.sum()}
 
@@ -103,7 +103,7 @@ class WaveNetOnLJSpeech:
 
 
 def _decay_rate(recipe: WaveNetRecipe, progress: Progress) -> float:
-    """The share of the learning rate that is left."""
+    """The schedule's factor of the learning rate."""
     if recipe.decay == "cosine":
         return (1 + math.cos(math.pi * min(1.0, progress.fraction))) / 2
     every = Span.parse(recipe.halve_every)
@@ -112,7 +112,7 @@ def _decay_rate(recipe: WaveNetRecipe, progress: Progress) -> float:
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
-    """Of every sample that follows one that was heard."""
+    """Loss of every next sample."""
     return logistics.nll(model(batch.sound[:, :-1], batch.mel).float(), batch.sound[:, 1:])
 
 
