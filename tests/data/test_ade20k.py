@@ -85,7 +85,7 @@ def test_the_synthetic_set_is_read_as_ade20k(root: Path) -> None:
     assert (labels[stored == 0] == IGNORED).all() and (labels[stored > 0] == stored[stored > 0] - 1).all()
 
 
-def saved(path: Path, image: Image.Image) -> None:
+def save(path: Path, image: Image.Image) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
 
@@ -94,8 +94,8 @@ def voc(root: Path) -> Path:
     for split, name in (("train", "2007_000032"), ("val", "2007_000033")):
         mask = Image.fromarray(np.array([[0, 1], [20, 255]], np.uint8)).convert("P")
         mask.putpalette([7, 8, 9] * 256)
-        saved(root / "JPEGImages" / f"{name}.jpg", Image.new("RGB", (2, 2)))
-        saved(root / "SegmentationClass" / f"{name}.png", mask)
+        save(root / "JPEGImages" / f"{name}.jpg", Image.new("RGB", (2, 2)))
+        save(root / "SegmentationClass" / f"{name}.png", mask)
         (root / "ImageSets/Segmentation").mkdir(parents=True, exist_ok=True)
         (root / "ImageSets/Segmentation" / f"{split}.txt").write_text(f"{name}\n")
     return root
@@ -104,10 +104,10 @@ def voc(root: Path) -> Path:
 def cityscapes(root: Path) -> Path:
     for split in ("train", "val"):
         name = "bonn_000000_000019"
-        saved(root / "leftImg8bit" / split / "bonn" / f"{name}_leftImg8bit.png", Image.new("RGB", (2, 2)))
+        save(root / "leftImg8bit" / split / "bonn" / f"{name}_leftImg8bit.png", Image.new("RGB", (2, 2)))
         mask = Image.fromarray(np.array([[7, 33], [0, 26]], np.uint8))
-        saved(root / "gtFine" / split / "bonn" / f"{name}_gtFine_labelIds.png", mask)
-        saved(root / "gtFine" / split / "bonn" / f"{name}_gtFine_color.png", Image.new("RGB", (2, 2)))
+        save(root / "gtFine" / split / "bonn" / f"{name}_gtFine_labelIds.png", mask)
+        save(root / "gtFine" / split / "bonn" / f"{name}_gtFine_color.png", Image.new("RGB", (2, 2)))
     return root
 
 
@@ -222,7 +222,7 @@ def _with_whole(layout: layouts.SceneLayout) -> layouts.SceneLayout:
 # Unpacking
 
 
-def zipped(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path:
+def zip_set(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in sorted(root.rglob("*")):
             if path.name != "trainmark-set.json":
@@ -231,7 +231,7 @@ def zipped(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path
 
 
 def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Path, tmp_path: Path) -> None:
-    archive = zipped(root, tmp_path / "ADEChallengeData2016.zip")
+    archive = zip_set(root, tmp_path / "ADEChallengeData2016.zip")
     done = prepare.prepare(archive, tmp_path / "out", expected=COUNTS)
     assert (done.found, done.written) == (COUNTS, 15)
     assert prepare.prepare(archive, tmp_path / "out", expected=COUNTS).written == 0
@@ -263,7 +263,7 @@ def test_links_secrets_damage_and_twins_in_a_zip_are_refused(root: Path, tmp_pat
         file.writestr(link, "/etc/passwd")
     with pytest.raises(NotReadyError, match="is a link or a device"):
         prepare.prepare(tmp_path / "link.zip", tmp_path / "out")
-    archive = zipped(root, tmp_path / "whole.zip")
+    archive = zip_set(root, tmp_path / "whole.zip")
     data = bytearray(archive.read_bytes())
     at = data.find(b"\xff\xd8\xff")
     data[at + 400] ^= 0xFF

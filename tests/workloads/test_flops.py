@@ -13,7 +13,7 @@ from trainmark.workloads.tacotron2.model import Sizes, Tacotron2, padding_mask
 SMALL = Sizes(encoder=8, prenet=6, attention_rnn=10, decoder_rnn=14, attention=4, postnet=12)
 
 
-def counted(symbols: int, frames: int) -> int:
+def count_flops(symbols: int, frames: int) -> int:
     """Of a step on one clip, frame by frame as the paper has it."""
     torch.manual_seed(0)
     model = Tacotron2(SMALL)
@@ -31,7 +31,7 @@ def counted(symbols: int, frames: int) -> int:
 
 @pytest.mark.parametrize("symbols", [5, 9])
 def test_each_further_frame_of_tacotron2_costs_what_its_shapes_say(symbols: int) -> None:
-    assert (counted(symbols, 8) - counted(symbols, 4)) / 4 == workload.flops_per_frame(SMALL, symbols)
+    assert (count_flops(symbols, 8) - count_flops(symbols, 4)) / 4 == workload.flops_per_frame(SMALL, symbols)
 
 
 def test_each_further_letter_costs_what_the_shapes_of_the_encoder_say() -> None:

@@ -75,7 +75,7 @@ def tiny() -> Segmenter:
 # The network, by numbers that the original's own code gave
 
 
-def mixed(index: int, tensor: int) -> float:
+def mix_hash(index: int, tensor: int) -> float:
     """SplitMix64 of a place in a tensor, from -1 to 1."""
     word = ((index + 1) + tensor * 1000003) * 0x9E3779B97F4A7C15 & (2**64 - 1)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -85,7 +85,7 @@ def mixed(index: int, tensor: int) -> float:
 
 def golden(shape: tuple[int, ...], tensor: int) -> Tensor:
     count = int(np.prod(shape))
-    return torch.tensor([mixed(index, tensor) for index in range(count)], dtype=torch.float64).view(shape)
+    return torch.tensor([mix_hash(index, tensor) for index in range(count)], dtype=torch.float64).view(shape)
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_sound_is_given_back_at_its_own_loudness() -> None:
 # Files
 
 
-def saved(folder: Path, **changes: Any) -> Path:
+def save_run(folder: Path, **changes: Any) -> Path:
     """A checkpoint as a run leaves it."""
     recipe = {**to_values(SMOKE), "layers": 4, "cycles": 2, "channels": 8}
     net = network(WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=SMOKE.mixtures))
@@ -168,7 +168,7 @@ def refuse(folder: Path) -> None:
 def test_a_network_trained_here_may_speak_and_by_its_average_of_weights(tmp_path: Path) -> None:
     net = network(WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=SMOKE.mixtures))
     average = {name: 0 * weight for name, weight in net.named_parameters()}
-    refuse(saved(tmp_path, stepper={"model": net.state_dict(), "average": average}))
+    refuse(save_run(tmp_path, stepper={"model": net.state_dict(), "average": average}))
     assert not weights.read_weights(tmp_path)["first_conv.weight_v"].any()
 
 
@@ -193,11 +193,11 @@ def test_weights_that_do_not_hear_tacotron2s_mels_are_refused_as_its_voice(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotReadyError, match=sentence):
-        refuse(saved(tmp_path, **changes))
+        refuse(save_run(tmp_path, **changes))
 
 
 def test_settings_in_a_file_beside_the_weights_count_too(tmp_path: Path) -> None:
-    saved(tmp_path, made_by=None)
+    save_run(tmp_path, made_by=None)
     (tmp_path / "hparams.json").write_text(json.dumps(HPARAMS))
     with pytest.raises(NotReadyError, match="fmin 125 and not 0"):
         refuse(tmp_path)
@@ -261,7 +261,7 @@ def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run
 
 
-def planned(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
+def plan_run(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
     settings = (f"mels_from={run}", "window=512", "eval_window=512", "whole_set=false")
     options = RunOptions(workloads=("wavenet",), recipe="smoke", platform="cpu", data=str(spoken), settings=settings)
     options = replace(options, store=store and str(store))
@@ -272,10 +272,10 @@ def planned(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
 def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_clips(
     spoken: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = planned(spoken, teacher)
+    recipe = plan_run(spoken, teacher)
     file = teacher / "checkpoints" / "step-000000001" / "state.pt"
     assert (recipe.mels_from, recipe.mels_from_sha256) == (str(file), sha256(file))
-    assert recipe == planned(spoken, "a1b2c3", teacher.parent.parent)  # a run is known by its name, too
+    assert recipe == plan_run(spoken, "a1b2c3", teacher.parent.parent)  # a run is known by its name, too
     WORKLOAD.check_data(recipe, spoken, 1)
     alone = Share(rank=0, world=1, local_ranks=1)
     data = WORKLOAD.open_data(recipe, spoken, alone, 0)
@@ -291,8 +291,8 @@ def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_c
 
 
 def test_a_network_that_makes_no_mels_is_refused_as_their_source(spoken: Path, tmp_path: Path) -> None:
-    saved(tmp_path / "run" / "checkpoints" / "step-000000001")
+    save_run(tmp_path / "run" / "checkpoints" / "step-000000001")
     with pytest.raises(NotReadyError, match="holds a network of wavenet, which makes no mels of texts"):
-        WORKLOAD.check_data(planned(spoken, tmp_path / "run"), spoken, 1)
+        WORKLOAD.check_data(plan_run(spoken, tmp_path / "run"), spoken, 1)
     with pytest.raises(NotReadyError, match=r"setting mels_from .* holds no checkpoint"):
-        planned(spoken, spoken)
+        plan_run(spoken, spoken)
