@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import cores
 from trainmark.record.cores import end_with_parent
-from trainmark.record.errors import NotReadyError
+from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.whole_files import sync
 
 Progress = Callable[[int, int], None]
@@ -109,9 +109,11 @@ def write_chunks(
     return written
 
 
-def default_processes() -> int:
-    """Processes worth starting on this machine."""
-    return min(_MAX_PROCESSES, cores.usable())
+def choose_processes(requested: int | None, items: int, pays_from: int) -> int:
+    """The requested number of processes, or one per core if there are enough items for them to pay off."""
+    if requested is not None and requested < 1:
+        raise UsageError(f"{requested} processes were requested; give 1 or more")
+    return requested or (min(_MAX_PROCESSES, cores.usable()) if items >= pays_from else 1)
 
 
 def _run_chunks(

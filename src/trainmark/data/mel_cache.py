@@ -12,7 +12,7 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +32,6 @@ _CHECKSUM_BYTES = 4
 _STALE_AFTER_S = 24 * 3600
 _STEM_CHARACTERS = 48
 """Characters of a wav's name in its entry's name: short enough for any file system."""
-
-
-def _ignore_progress(done: int, total: int) -> None:
-    pass
 
 
 class MelCache:
@@ -60,21 +56,15 @@ class MelCache:
         except (BadAudioError, OSError):
             return False
 
-    def fill(
-        self, wavs: Sequence[Path], progress: Callable[[int, int], None] = _ignore_progress
-    ) -> list[tuple[Path, str]]:
-        """Computes missing entries; returns unusable wavs with the reason.
-
-        `progress` is called after every wav with the number done and the total.
-        """
+    def fill(self, wavs: Sequence[Path]) -> list[tuple[Path, str]]:
+        """Computes missing entries; returns unusable wavs with the reason."""
         bad: list[tuple[Path, str]] = []
-        for done, wav in enumerate(wavs, 1):
+        for wav in wavs:
             try:
                 if not self.has(wav):
                     self._keep(self._entry(wav), wav)
             except BadAudioError as error:
                 bad.append((error.path, error.reason))
-            progress(done, len(wavs))
         return bad
 
     def put(self, wav: Path, mel: Mel) -> None:

@@ -19,7 +19,7 @@ from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
     WrittenFile,
-    default_processes,
+    choose_processes,
     stage,
     write_chunks,
     write_file,
@@ -117,8 +117,7 @@ def make(
     Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
     """
     contents = _make_contents(train, val, classes, seed, long_side)
-    if processes is None:
-        processes = default_processes() if train + val >= _WORTH_PROCESSES else 1
+    processes = choose_processes(processes, train + val, _WORTH_PROCESSES)
     stage(out, _spec(contents), partial(_write_scenes, contents=contents, processes=processes, progress=progress))
 
 

@@ -20,7 +20,7 @@ from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
     WrittenFile,
-    default_processes,
+    choose_processes,
     stage,
     write_chunks,
     write_file,
@@ -93,10 +93,7 @@ def make(
     Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
     """
     contents = _make_contents(classes, train_per_class, val_per_class, seed, long_side)
-    if processes is not None and processes < 1:
-        raise UsageError(f"{processes} processes were requested; give 1 or more")
-    if processes is None:
-        processes = default_processes() if contents.total >= _WORTH_PROCESSES else 1
+    processes = choose_processes(processes, contents.total, _WORTH_PROCESSES)
     fewest = contents.classes * min(train_per_class, val_per_class)
     if not 0 <= shards <= fewest:
         raise UsageError(

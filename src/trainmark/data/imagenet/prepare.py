@@ -80,7 +80,6 @@ def prepare(
     *,
     devkit: Path | None = None,
     val_labels: Path | None = None,
-    verify_md5: bool = True,
     expected: ArchiveSet = ILSVRC2012,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
@@ -89,11 +88,11 @@ def prepare(
 
     One of `devkit` (ILSVRC2012_devkit_t12.tar.gz) and `val_labels` (a text file, see `read_val_labels`) is needed.
     Killed and restarted, it keeps complete files and ends with the same result. `expected` describes other archives
-    than ILSVRC2012's; `verify_md5=False` saves reading them twice.
+    than ILSVRC2012's.
     """
     archives = dict.fromkeys((train_tar, val_tar), "image-net.org")
     check_archives(archives)
-    labels = _labels(devkit, val_labels, expected.devkit_md5 if verify_md5 else None)
+    labels = _labels(devkit, val_labels, expected.devkit_md5)
     classes = _class_names(train_tar, expected)
     _check_labels(labels, classes, expected)
     with prepare_folder(
@@ -104,9 +103,8 @@ def prepare(
         folders=("train", "val"),
         free_bytes=free_bytes,
     ) as destination:
-        if verify_md5:
-            preparation.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
-            preparation.check_md5(val_tar, expected.val_md5, destination, progress)
+        preparation.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
+        preparation.check_md5(val_tar, expected.val_md5, destination, progress)
         train, train_written = _unpack_train(train_tar, destination, progress)
         val, val_written = _unpack_val(val_tar, labels, destination, progress)
     for split, found, wanted in (("train", train, expected.train), ("val", val, expected.val)):

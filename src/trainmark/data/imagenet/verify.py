@@ -270,12 +270,8 @@ def _scan_offset(data: bytes) -> int | None:
             at += 2
         else:
             at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None if at >= len(data) - 4 else _find(data, b"\xff\xda", at)  # stray bytes, which decoders skip
-
-
-def _find(data: bytes, mark: bytes, start: int) -> int | None:
-    at = data.find(mark, start)
-    return None if at < 0 else at
+    found = data.find(b"\xff\xda", at) if at < len(data) - 4 else -1  # stray bytes, which decoders skip
+    return None if found < 0 else found
 
 
 def inspect(folder: Path) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
     WrittenFile,
-    default_processes,
+    choose_processes,
     stage,
     write_chunks,
     write_file,
@@ -62,10 +62,7 @@ def make(
     Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
     """
     contents = _make_contents(clips, seed)
-    if processes is not None and processes < 1:
-        raise UsageError(f"{processes} processes were requested; give 1 or more")
-    if processes is None:
-        processes = default_processes() if clips >= _WORTH_PROCESSES else 1
+    processes = choose_processes(processes, clips, _WORTH_PROCESSES)
     stage(root, _spec(contents), partial(_write_clips, contents=contents, processes=processes, progress=progress))
 
 

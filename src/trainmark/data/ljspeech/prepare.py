@@ -41,7 +41,6 @@ def prepare(
     tar: Path,
     out: Path,
     *,
-    verify_md5: bool = True,
     expected: Release = LJSPEECH_1_1,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
@@ -49,8 +48,7 @@ def prepare(
     """Unpacks the archive to `out/metadata.csv` and `out/wavs/`.
 
     Killed and restarted, it keeps complete files and ends with the same result, though a compressed archive must be
-    read from its start again. `expected` describes another archive than LJSpeech-1.1's; `verify_md5=False` saves
-    reading it twice.
+    read from its start again. `expected` describes another archive than LJSpeech-1.1's.
     """
     with prepare_folder(
         out,
@@ -59,8 +57,7 @@ def prepare(
         folders=(WAVS,),
         free_bytes=free_bytes,
     ) as destination:
-        if verify_md5:
-            preparation.check_md5(tar, expected.md5, destination, progress)
+        preparation.check_md5(tar, expected.md5, destination, progress)
         clips, written = _count_unpacked(tar, destination), 0
         if clips is None:
             clips, written = _unpack(tar, destination, expected.disk_bytes or tar.stat().st_size, progress)

@@ -133,7 +133,7 @@ def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
     for row, height in zip(rows, heights, strict=True):
         for number, (title, panel) in enumerate(row):
             left = _MARGIN_PX + number * (WIDTH_PX + _GAP_PX)
-            pen.text((left, top + 4), _fit_text(title, WIDTH_PX, 13), fill=_INK, font=_font(13))
+            pen.text((left, top + 4), _fit_text(title, WIDTH_PX, 13), fill=_INK, font=ImageFont.load_default(13))
             sheet.paste(panel, (left, top + _HEAD_PX))
         top += height
     sheet.paste(legend, (_MARGIN_PX, top))
@@ -179,7 +179,7 @@ def _paint_mask(labels: Classes, size: tuple[int, int], names: Sequence[str]) ->
 
 
 def _draw_name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
-    font = _font(11)
+    font = ImageFont.load_default(11)
     half = font.getlength(name) / 2
     x = min(max(at[0], half + 2), max(half + 2, width - half - 2))
     pen.text((x, at[1]), name, fill=_PAPER, font=font, anchor="mm", stroke_width=1, stroke_fill=_INK)
@@ -201,7 +201,7 @@ def _find_centres(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Image:
     """A swatch and a name per class, wrapped."""
-    font = _font(12)
+    font = ImageFont.load_default(12)
     places, x, y = [], 0.0, 0
     for label in labels:
         needed = _LINE_PX + font.getlength(names[label]) + 16
@@ -223,11 +223,7 @@ def _list_classes(scene: ShownScene) -> Classes:
 
 
 def _fit_text(text: str, width_px: int, size_px: int) -> str:
-    font = _font(size_px)
+    font = ImageFont.load_default(size_px)
     while text and font.getlength(text) > width_px:
         text = text[:-1]
     return text
-
-
-def _font(size_px: int) -> Any:
-    return ImageFont.load_default(size_px)
