@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from torch import Tensor, from_numpy
 
 from trainmark.data import audio, griffin_lim
-from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip
 from trainmark.data.mel import log_mel
 from trainmark.record.sample import SpokenClips
 from trainmark.workloads.sampling import Trained
@@ -17,14 +17,17 @@ GRIFFIN_LIM = "griffin-lim"
 RECORDINGS = "recordings"
 
 
-def validation_clips(folder: Path, file_lists: str, count: int) -> list[Clip]:
-    """`count` clips, spread evenly over the validation set."""
-    clips = reader.open_splits(folder, file_lists).val
-    count = min(count, len(clips))
-    return [clips[len(clips) * place // count] for place in range(count)]
+class TextClip(Protocol):
+    """A recording and its text."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
 
 
-def score_sources(clips: list[Clip], vocoder: Trained | None, seed: int) -> tuple[SpokenClips, ...]:
+def score_sources(clips: Sequence[TextClip], vocoder: Trained | None, seed: int) -> tuple[SpokenClips, ...]:
     """The recordings, and audio resynthesised from their mels by Griffin-Lim and, if given, by a vocoder."""
     texts = tuple(clip.text for clip in clips)
     recorded = [audio.read(clip.path) for clip in clips]

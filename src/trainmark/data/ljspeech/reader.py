@@ -111,6 +111,13 @@ def open_splits(root: Path, lists: str = "") -> Splits:
     return splits
 
 
+def validation_clips(root: Path, lists: str, count: int) -> list[Clip]:
+    """`count` clips, spread evenly over the validation split."""
+    clips = open_splits(root, lists).val
+    count = min(count, len(clips))
+    return [clips[len(clips) * place // count] for place in range(count)]
+
+
 def split_sizes(clips: int) -> tuple[int, int]:
     """Number of clips for testing and for validation."""
     least = min(16, clips // 8)

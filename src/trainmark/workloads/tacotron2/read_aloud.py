@@ -18,7 +18,7 @@ from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
-from trainmark.workloads.clips import GRIFFIN_LIM, score_sources, validation_clips
+from trainmark.workloads.clips import GRIFFIN_LIM, score_sources
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
@@ -142,7 +142,7 @@ def clips_to_score(
     count = settings.score_clips if request.score else trained.recipe.score_clips if request.score is None else 0
     if not count:
         return ()
-    clips = validation_clips(request.data_folder, trained.recipe.file_lists, count)
+    clips = reader.validation_clips(request.data_folder, trained.recipe.file_lists, count)
     longest = max(frames(audio.length(clip.path)) for clip in clips)
     settings = replace(settings, most_frames=min(settings.most_frames, 2 * longest))
     read = [read_aloud(trained, parse_words(clip.text), settings, vocoder) for clip in clips]

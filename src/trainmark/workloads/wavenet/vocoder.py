@@ -27,7 +27,7 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
-from trainmark.workloads.clips import score_sources, validation_clips
+from trainmark.workloads.clips import score_sources
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
@@ -259,7 +259,7 @@ def sample(trained: Trained, request: SampleRequest) -> Sample:
 
 
 def _clips_to_score(trained: Trained, request: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
-    clips = validation_clips(request.data_folder, trained.recipe.file_lists, settings.score_clips)
+    clips = reader.validation_clips(request.data_folder, trained.recipe.file_lists, settings.score_clips)
     return score_sources(clips, trained, settings.seed)
 
 
