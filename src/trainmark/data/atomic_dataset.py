@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import cores
+from trainmark.record.atomic_files import sync
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.whole_files import sync
 
 Progress = Callable[[int, int], None]
 """Called with the number of items written and the total."""
@@ -113,7 +113,7 @@ def choose_processes(requested: int | None, items: int, pays_from: int) -> int:
     """The requested number of processes, or one per core if there are enough items for them to pay off."""
     if requested is not None and requested < 1:
         raise UsageError(f"{requested} processes were requested; give 1 or more")
-    return requested or (min(_MAX_PROCESSES, cores.usable()) if items >= pays_from else 1)
+    return requested or (min(_MAX_PROCESSES, cores.count_usable_cores()) if items >= pays_from else 1)
 
 
 def _run_chunks(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import with_settings
+from trainmark.record.recipe import apply_settings
 from trainmark.record.sample import NetworkUsed, SampleSettings
 
 Settings = TypeVar("Settings", bound=SampleSettings)
@@ -63,7 +63,7 @@ class SampleRequest:
 
     def settings(self, kind: type[Settings]) -> Settings:
         """The options as the workload's settings; UsageError for an unknown one."""
-        return with_settings(kind(), self.options)
+        return apply_settings(kind(), self.options)
 
     @property
     def data_folder(self) -> Path:

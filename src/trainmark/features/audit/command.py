@@ -42,21 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.record.audit import is_wrong, nothing_checked, to_json
+    from trainmark.cli.terminal import open_console, print_status, screen_options
+    from trainmark.record.audit import is_wrong, list_empty, to_json
     from trainmark.record.store import Store, default_folder
 
     store = Store(args.store or default_folder())
     audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
-    screen = console()
+    screen = open_console()
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
         from trainmark.view.audit_screen import render
 
-        screen.file.write(render(audits, everything=args.all, **look(screen)))
-    for title in (empty := nothing_checked(audits)):
-        say(f"{title}: nothing was there to check; this is no pass")
+        screen.file.write(render(audits, everything=args.all, **screen_options(screen)))
+    for title in (empty := list_empty(audits)):
+        print_status(f"{title}: nothing was there to check; this is no pass")
     return 5 if is_wrong(audits) else 2 if empty else 0
 
 
@@ -65,7 +65,7 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark import features
     from trainmark.analysis.audit_events import audit_log, audit_logs
     from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import group
+    from trainmark.record.lookup import find_group
 
     path = Path(word)
     if path.is_dir() and (file := _record_file(path.absolute())).is_file():
@@ -83,7 +83,7 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
         try:
             file = store.find(None if word == "last" else word)
         except UsageError:
-            if repeats := group(word, store):
+            if repeats := find_group(word, store):
                 for record in repeats:
                     yield from _record(store.path(record.run_id))
                 return
@@ -103,14 +103,14 @@ def _record(file: Path) -> Iterator[Audit]:
     from trainmark.record.audit import Audit
     from trainmark.record.errors import TrainmarkError
     from trainmark.record.record import Record
-    from trainmark.record.store import series_beside
+    from trainmark.record.store import series_reader
 
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _documents(file):
-        checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
+        checks = audit_document(document, file.name, folder if has_events else None, series_reader(file))
         with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
-            record = Record.from_json(document, series_beside(file))
+            record = Record.from_json(document, series_reader(file))
             for feature in features.offers("record_check"):
                 checks = (*checks, *feature.check(record))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
@@ -121,11 +121,11 @@ def _record(file: Path) -> Iterator[Audit]:
 def _documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
     from trainmark.record.errors import TrainmarkError, UsageError
-    from trainmark.record.record import listed, parse
+    from trainmark.record.record import list_repeats, parse
 
     try:
         content = file.read_bytes()
-        document = listed(parse(content))
+        document = list_repeats(parse(content))
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:

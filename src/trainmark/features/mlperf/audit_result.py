@@ -12,7 +12,7 @@ from trainmark.features.mlperf import audit_log, score
 from trainmark.features.mlperf.folder import ResultFolder
 from trainmark.features.mlperf.log import RunLog
 from trainmark.features.mlperf.official import Checkers, OfficialVerdict
-from trainmark.record.audit import Audit, CannotCheckError, Check, check, doubtful, look, note, wrong
+from trainmark.record.audit import Audit, CannotCheckError, Check, check, doubtful, note, run_checks, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.escape import terminal
 
@@ -46,10 +46,10 @@ def audits(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolder, list
             for log in folder.logs:
                 title = f"{folder.title}/{log.name}" if folder.whole else log.name
                 case = audit_log.LogCase(log=log, round=folder.round, division=_division(log))
-                checks = look(audit_log.CHECKS, case, log.name)
+                checks = run_checks(audit_log.CHECKS, case, log.name)
                 found.append(Audit(title=title, checks=checks, empty=not log.entries))
             together = ResultCase(folder=folder, official=checkers.verdict(folder))
-            judged = look(CHECKS if folder.whole else (compliance,), together, folder.title)
+            judged = run_checks(CHECKS if folder.whole else (compliance,), together, folder.title)
             yield folder, [*found, Audit(title=folder.title, checks=judged, empty=not folder.logs)]
 
 

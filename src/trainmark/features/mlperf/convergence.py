@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainmark.features.mlperf.benchmarks import Benchmark, benchmark_of, table
-from trainmark.record.audit import CannotCheckError, check, doubtful, look, note
+from trainmark.record.audit import CannotCheckError, check, doubtful, note, run_checks
 from trainmark.record.checks import CheckResult
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
@@ -107,7 +107,7 @@ def _between(low: ConvergencePoint, high: ConvergencePoint, global_batch: float)
 def look_at(record: Record) -> tuple[CheckResult, ...]:
     """Nothing of workloads that are no benchmark, and of runs on synthetic data, which are no such training."""
     benchmark = benchmark_of(record.plan.workload)
-    return look([_converged], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
+    return run_checks([_converged], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
 
 
 def batch_of(record: Record) -> int:

@@ -9,7 +9,7 @@ from trainmark.analysis.published_page import FoundPage
 from trainmark.features.mlperf import folder, rows
 from trainmark.features.mlperf.audit_result import audits
 from trainmark.features.mlperf.audit_source import recognises as recognises
-from trainmark.record.audit import findings
+from trainmark.record.audit import collect_findings
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow
 
@@ -24,4 +24,4 @@ def audited_rows(place: Path) -> Iterator[tuple[PublishedRow, tuple[CheckResult,
     """One row per result folder below a place, with what the audit finds about it."""
     for result, found in audits(folder.result_folders(place)):
         for row in rows.page(result).rows[:1]:
-            yield row, tuple(findings(found))
+            yield row, tuple(collect_findings(found))

@@ -11,10 +11,10 @@ from typing import Any
 from trainmark.analysis import device_names as names
 from trainmark.features.mlperf import write
 from trainmark.features.mlperf.write import STATUSES, MlperfRun
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.whole_files import whole_folder
 
 GIB = 2**30
 DESCRIBED = (
@@ -48,13 +48,13 @@ def write_package(
     check_together(chosen)
     division = write.divisions(chosen, division)
     first = chosen[0]
-    name = names.slug(system or write.platform_of(first.record), "system")
+    name = names.slugify(system or write.platform_of(first.record), "system")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already; name another folder with --out, or take it away")
     place = Path("results") / name / first.benchmark.name
     description = {**described(first.record), "submitter": org, "division": division, "status": STATUSES[status]}
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             (folder / place).mkdir(parents=True)
             for number, run in enumerate(chosen):
                 text = write.log_text(run, division=division, org=org, platform=name, status=status)

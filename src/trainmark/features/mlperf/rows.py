@@ -23,7 +23,7 @@ RUN_TIME = "time is from run_start to run_stop, without initialisation"
 def page(folder: ResultFolder) -> PublishedPage:
     """A result as a page of one row; what could not be read is said, with its lines."""
     found = _row(folder) if folder.logs else None
-    rows = names.named([found] if found else [], _page_name(folder))
+    rows = names.name_rows([found] if found else [], _page_name(folder))
     return PublishedPage(title=folder.title, rows=rows, unread=tuple(_unread(folder)), was_read=True)
 
 
@@ -52,7 +52,7 @@ def _row(folder: ResultFolder) -> PublishedRow:
     known = folder.known
     facts = next((one for one in workloads.all_facts() if known and one.name == known.workload), None)
     topology = _topology(described)
-    device = names.device(
+    device = names.parse_device(
         str(described.get("accelerator_model_name") or first.word("submission_platform") or "unknown")
     )
     batch = first.number("global_batch_size")
@@ -92,7 +92,7 @@ def _row(folder: ResultFolder) -> PublishedRow:
         mem_total_gib=None,
         remark=RUN_TIME,
         line=None,
-        framework=names.framework(str(described.get("framework") or "")),
+        framework=names.find_framework(str(described.get("framework") or "")),
         details=tuple(_details(folder, batch)),
     )
 

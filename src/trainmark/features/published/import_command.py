@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainmark.analysis.imported_rows import Kept
+    from trainmark.analysis.imported_rows import SavedPage
     from trainmark.analysis.published_page import PublishedPage
 
 NAME = "import"
@@ -46,10 +46,10 @@ def run(args: argparse.Namespace) -> int:
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
     pages = list(found_pages(args.pages))  # every file is looked at before anything is kept
-    found: list[tuple[str, PublishedPage, Kept | None]] = []
+    found: list[tuple[str, PublishedPage, SavedPage | None]] = []
     for one in pages:
         keeps = bool(one.page.rows) and not args.dry_run
-        kept = imported.keep(store, add_findings(one.page), content=one.content, day=day) if keeps else None
+        kept = imported.save_page(store, add_findings(one.page), content=one.content, day=day) if keeps else None
         found.append((one.name, one.page, kept))
     _show(found, as_json=args.json)
     _tell(found)
@@ -59,26 +59,26 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
-    from trainmark.cli.terminal import console, look
+def _show(found: list[tuple[str, PublishedPage, SavedPage | None]], *, as_json: bool) -> None:
+    from trainmark.cli.terminal import open_console, screen_options
     from trainmark.view.published_table import render
 
-    screen = console()
+    screen = open_console()
     if as_json:
         screen.file.write(json.dumps({"pages": [_document(*entry) for entry in found]}, indent=2) + "\n")
     elif rows := [row for _, page, _ in found for row in page.rows]:
-        screen.file.write(render(rows, **look(screen)))
+        screen.file.write(render(rows, **screen_options(screen)))
 
 
-def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
+def _document(name: str, page: PublishedPage, kept: SavedPage | None) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from trainmark.analysis.peaks import mfu
+    from trainmark.analysis.peaks import estimate_mfu
 
     return {
         "file": name,
         "title": page.title,
-        "rows": [{**asdict(row), "mfu": mfu(row)} for row in page.rows],
+        "rows": [{**asdict(row), "mfu": estimate_mfu(row)} for row in page.rows],
         "said": [asdict(said) for said in page.said],
         "unread": list(page.unread),
         "kept": str(kept.path) if kept else None,
@@ -86,16 +86,16 @@ def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, An
     }
 
 
-def _tell(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
+def _tell(found: list[tuple[str, PublishedPage, SavedPage | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
-    from trainmark.cli.terminal import say
+    from trainmark.cli.terminal import print_status
     from trainmark.record import escape
 
     for name, page, kept in found:
         for sentence in page.unread:
-            say(escape.terminal(f"{name}: not read: {sentence}"))
+            print_status(escape.terminal(f"{name}: not read: {sentence}"))
         count = f"{len(page.rows)} row{'' if len(page.rows) == 1 else 's'}"
         if kept and kept.new:
-            say(escape.terminal(f"{name}: {count} kept in {kept.path}"))
+            print_status(escape.terminal(f"{name}: {count} kept in {kept.path}"))
         elif kept:
-            say(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))
+            print_status(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))

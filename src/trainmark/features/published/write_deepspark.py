@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainmark import workloads
-from trainmark.analysis.scaling import all_scalings
-from trainmark.analysis.stability import stability_of
+from trainmark.analysis.scaling import find_scalings
+from trainmark.analysis.stability import stability_of_repeats
 from trainmark.features.published.write import (
     WrittenSection,
     data_set,
@@ -25,8 +25,8 @@ from trainmark.features.published.write import (
     written,
 )
 from trainmark.record import escape
-from trainmark.record.format import shown_quality
-from trainmark.record.language import Say, speaker
+from trainmark.record.format import format_quality
+from trainmark.record.language import Say, translator
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 
@@ -62,7 +62,7 @@ class _Run:
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
-    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, speaker(lang)), ""))
+    return "\n".join(line for section in sections(records) for line in (*_section(section, lang, translator(lang)), ""))
 
 
 def _section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
@@ -193,13 +193,13 @@ def _whole(run: _Run, section: WrittenSection, say: Say) -> tuple[str, ...]:
         UNKNOWN if power is None else f"{written(rounded(power))}*{topology.devices}",
         _scalability(run, section, say) or UNKNOWN,
         UNKNOWN if memory is None else f"{written(memory_gib(memory))}*{topology.devices}",
-        written(stability_of(run.repeats)) or UNKNOWN,
+        written(stability_of_repeats(run.repeats)) or UNKNOWN,
     )
 
 
 def _scalability(run: _Run, section: WrittenSection, say: Say) -> str:
     """`0.96 (card)`: of the speed of one card, or of one such node where no single card was run alike."""
-    for found in all_scalings(section.records, "p_steady"):
+    for found in find_scalings(section.records, "p_steady"):
         here = next((point for point in found.points if run.record.run_id in point.runs), None)
         if found.kind != "weak" or here is None or here.throughput.value is None:
             continue
@@ -226,7 +226,7 @@ def _definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
     )
     for number, run in enumerate(runs, 1):
         if len(run.repeats) > 1:
-            values = " / ".join(shown_quality(record.quality) for record in run.repeats)
+            values = " / ".join(format_quality(record.quality) for record in run.repeats)
             yield say("Row {row} is the repeat with the median quality of {values}.").format(
                 row=number, values=escape.markdown_cell(values)
             )

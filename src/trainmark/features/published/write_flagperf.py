@@ -20,7 +20,7 @@ from trainmark.features.published.write import (
     written,
 )
 from trainmark.record import escape, workload_facts
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.plan import Topology
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`): a section for each model and target."""
-    say = speaker(lang, "flagperf")
+    say = translator(lang, "flagperf")
     return "\n".join(line for section in sections(records) for line in (*_section(section, lang, say), ""))
 
 
@@ -224,8 +224,8 @@ def shared(record: Record) -> str:
 def aligned(record: Record) -> str:
     """Whether every evaluation lies where public runs of the recipe lay; nothing where none can be held to them."""
     known = workloads.facts_of(record)
-    band = workload_facts.band_of(record.plan, known.bands) if known else None
-    places = [one.place for one in workload_facts.judged(band, record.quality.history)] if band else []
+    band = workload_facts.find_band(record.plan, known.bands) if known else None
+    places = [one.place for one in workload_facts.compare_to_band(band, record.quality.history)] if band else []
     return str(all(place == "in the band" for place in places)) if places else UNKNOWN
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.price import add_price_options, price_of
-from trainmark.cli.terminal import console, result_is_kept, say
+from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status
 from trainmark.record.language import LANGUAGES
 from trainmark.view import NEWEST, TRENDED, WITH_ROWS
 
@@ -63,13 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.analysis.beside import rows_beside
+    from trainmark.analysis.beside import find_published_rows
     from trainmark.features.report import output, run_page
     from trainmark.record import escape
+    from trainmark.record.atomic_files import is_stream
     from trainmark.record.errors import UsageError
     from trainmark.record.store import Store, default_folder
-    from trainmark.record.whole_files import is_stream
-    from trainmark.view.files import keep_page, write
+    from trainmark.view.files import save_page, write_report
 
     form, out = _asked(args)
     if args.bom and form != "csv":
@@ -82,12 +82,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         records, rows = _followed(args, store), []
     if args.published:
-        rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
+        rows = [*rows, *(row for row in find_published_rows(records, store.folder) if row not in rows)]
     folders = run_page.run_folders(records, store)
     if args.publish:
         records = _published(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
-        say(f"{len(rows)} published rows are left out: {form} is about runs")
+        print_status(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(
         form,
         records,
@@ -98,18 +98,18 @@ def run(args: argparse.Namespace) -> int:
         published=args.publish,
         trend=args.trend is not None,
         # what a site pays is its own affair: a copy to share holds only a price that was asked for
-        price=None if args.publish and args.price is None else price_of(args),
+        price=None if args.publish and args.price is None else read_price(args),
     )
     text = f"\ufeff{text}" if args.bom else text
     if out is not None:
-        write(out, text, store)
+        write_report(out, text, store)
     elif form == "html":
-        out = keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+        out = save_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
     if out is None:
-        screen = console()
-        screen.file.write(escape.fitted(text, screen.encoding))
+        screen = open_console()
+        screen.file.write(escape.fit_encoding(text, screen.encoding))
     else:
-        result_is_kept()
+        mark_result_saved()
         if form == "html" and not is_stream(out):
             print(escape.terminal(str(out)))
     return 0
@@ -132,7 +132,7 @@ def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
 
 def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
     """The records and published rows meant; without words the newest records."""
-    from trainmark.analysis.published_lookup import subject
+    from trainmark.analysis.published_lookup import find_subject
     from trainmark.record import escape
     from trainmark.record.errors import UsageError
     from trainmark.record.store import read_record
@@ -140,14 +140,14 @@ def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list
     if words:
         if limit is not None:
             raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
-        subjects = [subject(word, store) for word in words]
+        subjects = [find_subject(word, store) for word in words]
         # one run may be meant by several words
         records = {record.run_id: record for found in subjects for record in found.records}
         rows = dict.fromkeys(found.row for found in subjects if found.row is not None)
         return list(records.values()), list(rows)
     contents = store.contents()
     for damaged in contents.damaged:
-        say(escape.terminal(str(damaged)))
+        print_status(escape.terminal(str(damaged)))
     newest = contents.rows[: NEWEST if limit is None else limit or None]
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
@@ -157,10 +157,10 @@ def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list
 def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     """The newest runs of the plans that are to be followed."""
     from trainmark import workloads
-    from trainmark.analysis.published_lookup import subject
+    from trainmark.analysis.published_lookup import find_subject
     from trainmark.features.report.trend import followed
     from trainmark.record.errors import UsageError
-    from trainmark.record.index import row_of
+    from trainmark.record.index import make_row
     from trainmark.record.store import read_record
 
     word = args.trend
@@ -170,10 +170,10 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
         found = followed(rows, workload=word or None)
     else:
-        meant = subject(word, store).records
+        meant = find_subject(word, store).records
         if not meant:
             raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
-        found = followed(rows, of=row_of(meant[0]))
+        found = followed(rows, of=make_row(meant[0]))
     if not found:
         if word:
             raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
@@ -184,15 +184,17 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
 
 def _published(records: list[Record], *, labels: bool) -> list[Record]:
     from trainmark.record import escape
-    from trainmark.view.publish import publishable
+    from trainmark.view.publish import make_publishable
 
-    safe = publishable(records, labels=labels)
+    safe = make_publishable(records, labels=labels)
     for replaced in safe.replaced:
-        say(escape.terminal(f"replaced {replaced}"))
+        print_status(escape.terminal(f"replaced {replaced}"))
     if safe.dropped:
-        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
+        print_status(
+            f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there"
+        )
     if not safe.replaced:
-        say("nothing had to be replaced")
+        print_status("nothing had to be replaced")
     return list(safe.records)
 
 

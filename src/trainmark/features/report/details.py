@@ -22,7 +22,7 @@ def card(section: FactSection) -> Markup:
 
 def profile(record: Record, say: Say) -> Markup | None:
     """Where a step's time goes, as a card of its own."""
-    section = profile_facts.profile(record, say)
+    section = profile_facts.build_profile(record, say)
     return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
 
 
@@ -51,12 +51,12 @@ def fill(record: Record, say: Say) -> Markup | None:
         return None
     unit = f"{record.item}/s"
     points = [(entry.batch, entry.items_per_s) for entry in fitting]
-    return chart.draw(
+    return chart.draw_chart(
         section.title,
         section.sentence,
         say,
-        x=chart.doubling([entry.batch for entry in fitting]),
-        y=chart.linear([entry.items_per_s for entry in fitting], zero=True),
+        x=chart.doubling_axis([entry.batch for entry in fitting]),
+        y=chart.linear_axis([entry.items_per_s for entry in fitting], zero=True),
         x_name=say("batch per device"),
         y_name=unit,
         y_unit=unit,

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.record import escape
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
@@ -21,8 +21,8 @@ from trainmark.record.published_row import PREFIX, PublishedRow
 from trainmark.record.record import Record
 from trainmark.view import table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.published_table import NOT_PUBLISHED, figure
-from trainmark.view.rows import flat
+from trainmark.view.published_table import NOT_PUBLISHED, format_figure
+from trainmark.view.rows import flatten_record
 from trainmark.workloads import quality_word
 
 FACTS = (
@@ -43,7 +43,7 @@ def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     # \n, not the format's own \r\n: on a terminal and in git the latter is a stray sign at every end
     writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
     writer.writerow({head: escape.csv_cell(head) for head in heads})
-    for cells in [*map(flat, records), *map(_published_cells, rows)]:
+    for cells in [*map(flatten_record, records), *map(_published_cells, rows)]:
         writer.writerow({head: _cell(cells.get(head)) for head in heads})
     return stream.getvalue()
 
@@ -63,7 +63,7 @@ def _published_cells(row: PublishedRow) -> Mapping[str, object]:
         "p_whole": (row.p_whole, rate),
         "p_train": (row.p_train, rate),
         "p_core": (row.p_core, rate),
-        "mfu": (mfu(row), "%"),
+        "mfu": (estimate_mfu(row), "%"),
         "mem": (row.mem_used_gib, "GiB"),
         "mem_total": (row.mem_total_gib, "GiB"),
     }
@@ -102,7 +102,7 @@ def _published_document(row: PublishedRow) -> dict[str, Any]:
     """Told apart from a record by its kind; null is what was not published."""
     source = {"source": row.source.title, "date": row.source.date}
     values = {name: value for name, value in asdict(row).items() if name != "source"}
-    return {"kind": "published row", **values, **source, "mfu": mfu(row)}
+    return {"kind": "published row", **values, **source, "mfu": estimate_mfu(row)}
 
 
 Check = Callable[[Record], Sequence[CheckResult]]
@@ -195,7 +195,7 @@ def _markdown_cells(row: PublishedRow) -> list[str]:
         f"{row.device} {row.topology}",
         row.precision,
         row.fix_hp or NOTHING,
-        *(figure(value) for value in (row.e2e_time_s, row.p_whole, row.p_train, row.p_core, mfu(row))),
+        *(format_figure(value) for value in (row.e2e_time_s, row.p_whole, row.p_train, row.p_core, estimate_mfu(row))),
         quality,
-        f"{figure(row.mem_used_gib)}/{figure(row.mem_total_gib)}",
+        f"{format_figure(row.mem_used_gib)}/{format_figure(row.mem_total_gib)}",
     ]

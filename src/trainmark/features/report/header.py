@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmark.analysis.beside import PublishedSpeed
-from trainmark.record.format import NOTHING, device_name, goal, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_goal, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.view import headline
@@ -15,12 +15,12 @@ from trainmark.workloads import quality_word
 
 def sentence(record: Record, say: Say) -> str:
     """The run's main number in words, as the terminal says it of this machine."""
-    return headline.opening(record, say, where=device_name(record))
+    return headline.describe_speed(record, say, where=device_name(record))
 
 
 def lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
     """What the heading goes on with: beside published devices, and what the run learnt."""
-    told = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
+    told = [headline.compare_with_published(record, published, say), headline.describe_learning(record, say)]
     said = say("; ").join(part for part in told if part)
     return el("p", say("{sentence}.").format(sentence=said[0].upper() + said[1:]), class_="lead") if said else None
 
@@ -70,10 +70,10 @@ def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     ):
         quantity = record.metrics.get(alias)
         known = quantity is not None and quantity.value is not None
-        around = plus_minus(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
+        around = format_interval(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
         yield alias, *_number(record, alias), f"{remark} {around}".rstrip() if known else _why(record, alias, say)
-    reached = f"{shown_verdict(record, say)}, {goal(record.quality)}"
-    yield quality_word(record.quality.name), shown_quality(record.quality), "", reached
+    reached = f"{shown_verdict(record, say)}, {format_goal(record.quality)}"
+    yield quality_word(record.quality.name), format_quality(record.quality), "", reached
     yield "e2e_time", *_number(record, "e2e_time"), say("all phases")
     memory, total = _number(record, "mem"), _number(record, "mem_total")
     of_total = say("of {total} GiB").format(total=total[0]) if total[1] else ""

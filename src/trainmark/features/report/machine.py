@@ -58,12 +58,12 @@ def _chart(
         of_line = [value for _, value in line.points]
         ends = (sum(of_line) / len(of_line), min(of_line), max(of_line))
         rows.append([line.name or title, *(number(value) for value in ends)])
-    return chart.draw(
+    return chart.draw_chart(
         title,
         said,
         say,
-        x=chart.exact(0.0, last, count=4),
-        y=chart.linear([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
+        x=chart.exact_axis(0.0, last, count=4),
+        y=chart.linear_axis([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
         x_name=say("seconds"),
         y_name=unit,
         y_unit=unit,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trainmark.record import escape
 from trainmark.record.format import device_name
-from trainmark.record.index import instant
+from trainmark.record.index import parse_instant
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import Record
 
@@ -43,7 +43,7 @@ def to_openmetrics(records: Sequence[Record]) -> str:
     """Every metric as a gauge. A dashboard wants to know how things are now: of runs with the same labels the newest
     counts. There are no times in it, as node_exporter refuses them."""
     newest: dict[tuple[str, ...], tuple[Record, dict[str, str]]] = {}
-    for record in sorted(records, key=lambda record: (instant(record.created), record.run_id)):
+    for record in sorted(records, key=lambda record: (parse_instant(record.created), record.run_id)):
         labels = _labels(record)
         newest[tuple(labels.values())] = record, labels
     lines: list[str] = []
@@ -84,7 +84,7 @@ def _families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_Family
         ("target_reached", "", "1 where the target was reached.", lambda record: record.quality.reached),
         ("valid", "", "1 where the result is valid.", lambda record: record.status == "valid"),
         ("doubts", "", "Reasons to trust the result less.", lambda record: len(record.doubts)),
-        ("created_timestamp_seconds", "seconds", "When the run began.", lambda record: instant(record.created)),
+        ("created_timestamp_seconds", "seconds", "When the run began.", lambda record: parse_instant(record.created)),
     )
     for name, unit, said, value in values:
         yield _Family(f"trainmark_{name}", unit, said, [_Sample(labels, float(value(run))) for run, labels in runs])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from trainmark import features
 from trainmark.analysis.audit_record import audit_record
-from trainmark.analysis.priced import priced
-from trainmark.features.report.run_page import draw_page
+from trainmark.analysis.priced import add_cost
+from trainmark.features.report.run_page import draw_page, facts_beside
 from trainmark.features.report.trend import trends
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.language import by_locale
+from trainmark.record.language import locale_language
 from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -37,7 +37,7 @@ def render(
 
     The records of a `published` copy say other hosts than the events do, and are audited alone.
     """
-    language, folders = language or by_locale(), folders or {}
+    language, folders = language or locale_language(), folders or {}
 
     def audited(record: Record) -> tuple[CheckResult, ...]:
         folder = None if published else folders.get(record.run_id)
@@ -54,13 +54,14 @@ def render(
             price=price,
             language=language,
             published=published,
+            facts=facts_beside(records, store, language),
             trends=trends(records) if trend else (),
         )
     from trainmark.features.report import formats
 
     with_rows = {"markdown": formats.to_markdown, "csv": formats.to_csv, "json": formats.to_json}
     if form in ("markdown", "csv"):
-        records = [priced(record, price or Price()) for record in records]
+        records = [add_cost(record, price or Price()) for record in records]
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":

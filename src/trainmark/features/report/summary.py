@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.features.report.header import shown_status, shown_verdict
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.metrics import Quantity
 from trainmark.record.published_row import PREFIX, PublishedRow
@@ -16,7 +16,7 @@ from trainmark.record.recipe import fix_hp
 from trainmark.record.record import Record
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.frame import filter_bar, sortable_table
-from trainmark.view.published_table import figure
+from trainmark.view.published_table import format_figure
 from trainmark.workloads import quality_word, title, title_of
 
 _LONGEST_WHOLE = 28
@@ -107,7 +107,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequ
         NOTHING
         if quality.value is None
         else [
-            f"{quality_word(quality.name)} {shown_quality(quality)} ",
+            f"{quality_word(quality.name)} {format_quality(quality)} ",
             el("br"),
             el("span", shown_verdict(record, say), class_=f"verdict {verdict(record).replace(' ', '-')}"),
         ]
@@ -124,7 +124,7 @@ def _of_record(record: Record, anchor: str, contents: ReportInputs, priced: Sequ
         _Cell(shown=record.precision),
         _Cell(shown=_settings(fix_hp(record.plan.deviations))),
         _of_metric(
-            record, "p_core", lambda quantity: f"{quantity.unit} {plus_minus(quantity.interval, noisy)}".rstrip()
+            record, "p_core", lambda quantity: f"{quantity.unit} {format_interval(quantity.interval, noisy)}".rstrip()
         ),
         _of_metric(record, "mfu"),
         _Cell(shown=shown, key=quality.value, class_="number"),
@@ -179,7 +179,7 @@ def _kwh(record: Record) -> Callable[[Quantity], str] | None:
 
 
 def _of_published(row: PublishedRow, priced: Sequence[str], say: Say) -> list[_Cell]:
-    used = mfu(row)
+    used = estimate_mfu(row)
     quality: Child = NOTHING
     if row.quality is not None and row.quality_name is not None:
         unit = " %" if row.quality_unit == "%" else ""
@@ -193,7 +193,11 @@ def _of_published(row: PublishedRow, priced: Sequence[str], say: Say) -> list[_C
         _Cell(shown=[row.device, el("small", row.topology)]),
         _Cell(shown=[row.precision, el("small", say("as labelled"))]),
         _Cell(shown=_settings(row.fix_hp or NOTHING)),
-        _Cell(shown=[figure(rate), el("small", unit + word) if rate is not None else None], key=rate, class_="number"),
+        _Cell(
+            shown=[format_figure(rate), el("small", unit + word) if rate is not None else None],
+            key=rate,
+            class_="number",
+        ),
         _with_unit(used, "%", "number bad" if (used or 0) > 100 else "number"),
         _Cell(shown=quality, key=row.quality, class_="number"),
         _with_unit(row.e2e_time_s, "s"),

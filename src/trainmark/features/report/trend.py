@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import compare, side_of
+from trainmark.analysis.comparison import collect_values, compare
 from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
 from trainmark.record.format import short_device
@@ -97,12 +97,12 @@ def _trend(runs: Sequence[Record], metric: str) -> Trend | None:
     subjects = [Subject(word=name, label=name, records=tuple(group)) for name, group in groups.items()]
     if len(subjects) < 2:
         return None
-    compared = quantities.find(metric, subjects)
+    compared = quantities.find_compared(metric, subjects)
     changes = [None, *(_change(a, b, metric) for a, b in pairwise(subjects))]
-    sides = [side_of(subject.records, compared) for subject in subjects]
+    sides = [collect_values(subject.records, compared) for subject in subjects]
     return Trend(
         metric=compared.name,
-        unit=quantities.of_record(runs[0], compared)[1],
+        unit=quantities.value_of_record(runs[0], compared)[1],
         points=tuple(
             TrendPoint(
                 records=subject.records,

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from trainmark.record.format import NOTHING, device_name, number, telling, with_unit
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number, with_unit
 from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
 from trainmark.view import chart
 from trainmark.view.element import Markup, el
-from trainmark.view.headline import trained
+from trainmark.view.headline import name_network
 
 if TYPE_CHECKING:
     from trainmark.features.report.trend import Trend, TrendPoint
@@ -33,17 +33,17 @@ def draw(trends: Sequence[Trend], say: Say) -> Markup | None:
 def _chart(trend: Trend, say: Say) -> Markup:
     points, unit = trend.points, "" if trend.unit == "-" else trend.unit
     said = _sentence(trend, say)
-    spread = [telling(point.interval) for point in points]
+    spread = [drop_noisy(point.interval) for point in points]
     values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
     middle, room = median(values), 0.15 * (max(values) - min(values))
-    y = chart.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
+    y = chart.linear_axis([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
     every = -(-len(points) // _MAX_MARKS)
     marks = {float(place): _mark(points[place - 1]) for place in range(1, len(points) + 1, every)}
     record = trend.record
     steps = [place for place, point in enumerate(points, 1) if point.change is not None]
-    return chart.draw(
-        f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
+    return chart.draw_chart(
+        f"{name_network(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
         said,
         say,
         x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmark.features.report.header import shown_status
-from trainmark.record.audit import SEVERITIES, by_gravity
+from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
@@ -57,7 +57,7 @@ def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
 
 def _findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
     """The gravest first; many of them are folded, so that the card stays a card."""
-    ordered = by_gravity(found)
+    ordered = sort_by_gravity(found)
     first, rest = ordered[:MAX_FINDINGS], ordered[MAX_FINDINGS:]
     shown: list[Child] = [el("ul", [_finding(finding, say) for finding in first], class_="findings")] if first else []
     if rest:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from trainmark.cli.progress import watching
-from trainmark.cli.terminal import say
-from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
+from trainmark.cli.progress import show_progress
+from trainmark.cli.terminal import print_status
+from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
 
 NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
@@ -48,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
     store = session.store_of(options)
     original = find_runs(args.run, store)
     plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
-    quantities.find(args.metric, (original,))  # a wrong word ends here and not after the run
-    result = session.run_plan(plan, options, say=say, watching=watching)
+    quantities.find_compared(args.metric, (original,))  # a wrong word ends here and not after the run
+    result = session.run_plan(plan, options, say=print_status, watching=show_progress)
     for complaint in result.complaints:
-        say(f"trainmark: {complaint}")
+        print_status(f"trainmark: {complaint}")
     if result.exit_code:
         return result.exit_code
     for record in result.records:
-        say(f"record: {store.path(record.run_id)}")
+        print_status(f"record: {store.path(record.run_id)}")
     # the plan was the same: what came out unlike, such as the precision that ran, is told and not refused
     found = api.compare(original, result.records, metric=args.metric, threshold=threshold, anyway=True)
-    return show(found, as_json=args.json, gate=args.gate)
+    return show_verdict(found, as_json=args.json, gate=args.gate)

@@ -15,13 +15,13 @@ from trainmark.features.report.document import render as run_page
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.site.contents import SiteContents
 from trainmark.features.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
-from trainmark.record.language import Say, speaker
-from trainmark.record.whole_files import whole_folder
+from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, filter_bar, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, filter_bar, page_footer, page_header, skip_link, sortable_table
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
@@ -50,7 +50,7 @@ class _Site:
 def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
     """Writes the whole site, or nothing, and returns how many pages it has; a site that is there is replaced."""
     _check_place(out)
-    say = speaker(language)
+    say = translator(language)
     pages = _file_names([run.record.run_id for run in contents.runs], "run")
     tables = _file_names(contents.workloads, "workload")
     results = (
@@ -68,7 +68,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     )
     written = 0
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             for name, text in _files(site, pages):
                 path = folder / name
                 path.parent.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def _file_names(words: Sequence[str], otherwise: str) -> list[str]:
     """A file's name for each word, never the same twice, and never the first page's."""
     found = ["index"]
     for text in words:
-        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
+        plain = re.sub(r"[^a-z0-9]+", "-", names.slugify(text, otherwise)).strip("-") or otherwise
         name, count = plain, 1
         while name in found:
             count += 1
@@ -276,6 +276,6 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
         body,
         page_footer(__version__, say, say("What a word means: trainmark explain p_core")),
     ]
-    return whole_page(
+    return build_page(
         f"{heading} · {site.title}", inside, language=site.language, trainmark=__version__, styles=STYLES, class_="site"
     )

@@ -29,21 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from datetime import datetime, timezone
 
-    from trainmark.cli.terminal import result_is_kept, say
+    from trainmark.cli.terminal import mark_result_saved, print_status
     from trainmark.features.site import contents
     from trainmark.features.site.build import build
     from trainmark.record import escape
-    from trainmark.record.language import by_locale
+    from trainmark.record.language import locale_language
 
     found = contents.find(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
-        say(escape.terminal(sentence))
+        print_status(escape.terminal(sentence))
     if args.publish:
         found, replaced = contents.publishable(found)
         for sentence in replaced:
-            say(escape.terminal(f"replaced {sentence}"))
+            print_status(escape.terminal(f"replaced {sentence}"))
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    build(found, args.out, heading=args.title, made=made, language=args.lang or by_locale())
-    result_is_kept()
+    build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language())
+    mark_result_saved()
     print(escape.terminal(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
     return 0

@@ -12,11 +12,11 @@ from trainmark.analysis import imported_rows as imported, published_library as l
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
 from trainmark.features.published.found import page_files
-from trainmark.record.audit import by_gravity
+from trainmark.record.audit import sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.record import KIND, Record, listed, parse
+from trainmark.record.record import KIND, Record, list_repeats, parse
 from trainmark.record.store import read_record
 
 MAX_FILES = 20_000
@@ -33,7 +33,7 @@ class SiteRun:
 
     @property
     def findings(self) -> tuple[CheckResult, ...]:
-        return tuple(by_gravity(found for check in self.checks for found in check.findings))
+        return tuple(sort_by_gravity(found for check in self.checks for found in check.findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
     if not records and not rows and not judged:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
     # what was found when they were shipped or imported tells no two rows apart
-    known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
+    known = [replace(row, findings=()) for row in (*(library.load_rows() if with_library else ()), *rows)]
     everything = _told_apart(known)
     doubted = audit.find_doubts(audit.by_source(everything))
     return SiteContents(
@@ -141,7 +141,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")
-        document = listed(parse(path.read_bytes()))
+        document = list_repeats(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
     if isinstance(document, list):
@@ -150,7 +150,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
         yield read_record(path)
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
-            yield from imported.rows_of(document)
+            yield from imported.parse_rows(document)
         except ValueError as error:
             raise UsageError(f"it is damaged ({error})") from error
 
@@ -167,7 +167,7 @@ def _run_folder(path: Path, record: Record) -> Path | None:
 
 def publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
     """The same with copies of the records that are safe to share, and what was replaced in them."""
-    from trainmark.view.publish import publishable as copied
+    from trainmark.view.publish import make_publishable as copied
 
     safe = copied([run.record for run in contents.runs])
     runs = tuple(

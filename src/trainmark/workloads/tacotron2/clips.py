@@ -10,11 +10,10 @@ from torch import Tensor, from_numpy
 
 from trainmark.data import audio, griffin_lim
 from trainmark.data.mel import log_mel
-from trainmark.record.sample import SpokenClips
+from trainmark.record.sample import RECORDINGS, SpokenClips
 from trainmark.workloads.sampling import Trained
 
 GRIFFIN_LIM = "griffin-lim"
-RECORDINGS = "recordings"
 
 
 class TextClip(Protocol):
