@@ -119,7 +119,7 @@ def test_a_run_says_so_before_it_begins(machine: Machine, tmp_path: Path, monkey
 
 def test_the_doctor_doubts_a_platform_while_an_accelerator_is_left_unused(machine: Machine) -> None:
     machine.has("mtia")
-    found = device_checks.platform(
+    found = device_checks.check_platform(
         files.load("cpu"), chosen_by="found by auto", device_names=["a CPU"], unused=undescribed_where_chosen(None)
     )
     assert found.verdict == "doubt"
@@ -145,7 +145,7 @@ def test_a_new_file_is_written_from_what_torch_reports_and_is_valid(
 
 
 def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
-    seen = new_file.Seen(
+    seen = new_file.Accelerator(
         device_type="lumen",
         device_name="L9 (64G)",
         count=8,
@@ -156,7 +156,7 @@ def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
         refused=(("fp16", "no\nsuch"),),
         torch="2.13.0+lumen",
     )
-    text = new_file.text("lumen", seen)
+    text = new_file.make_file("lumen", seen)
     keys = re.sub(r"(?m)^# (?=(\w+ = |\[|\]|  \{))", "", text)
     found = tables.read(files.PlatformFile, tomllib.loads(keys), "a file", name="lumen", word="lumen", text=keys)
     assert (found.plugin, found.precisions, found.least_torch) == ("torch_lumen", ("fp32", "bf16"), "2.13")
@@ -168,7 +168,7 @@ def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
 
 def test_without_an_accelerator_there_is_nothing_to_write_a_file_from(machine: Machine, tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="torch sees no accelerator here"):
-        new_file.look()
+        new_file.inspect_accelerator()
 
 
 def installed(folder: Path, plugin: str) -> dict[str, str]:

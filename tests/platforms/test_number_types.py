@@ -77,7 +77,7 @@ def test_a_device_that_drops_digits_of_eight_bits_is_found_out(lost: str, monkey
     device = Platform(files.load("cpu")).open(0)
     found = number_types.computed_types(device, PRECISIONS["fp8"])["matmul"]
     assert (found[lost], found[E5M2 if lost == E4M3 else E4M3]) == (TOO_NARROW, E5M2 if lost == E4M3 else E4M3)
-    checked = conformance.precision_is_real(device, PRECISIONS["fp8"])
+    checked = conformance.check_precision(device, PRECISIONS["fp8"])
     assert (checked.verdict, f"not in {lost}" in checked.sentence) == ("failed", True)
 
 

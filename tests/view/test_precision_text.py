@@ -107,10 +107,10 @@ def test_the_page_of_a_run_shows_every_batch_that_was_tried() -> None:
 def test_a_plan_says_that_its_batch_is_found_when_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "resnet50", "--recipe", "fill", "--platform", "cpu"]
     assert main(words) == 0
-    assert "found when it runs" in capsys.readouterr().out
+    assert "searched at the start" in capsys.readouterr().out
     assert main([*words, "--set", "batch_per_device=64"]) == 0
     said = capsys.readouterr().out
-    assert "found when it runs" not in said
+    assert "searched at the start" not in said
     assert "learning_rate            0.2   (reference: 0.1)" in said
 
 

@@ -15,7 +15,7 @@ from conftest import Cli
 from rich.cells import cell_len
 from support.fleets import pair_links
 
-from trainmark.features.doctor import checks, command as doctor, screen as doctor_screen
+from trainmark.features.doctor import checks, command as doctor, command as doctor_screen
 from trainmark.launch import cluster_env, ssh_run, without_training
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links
@@ -203,7 +203,7 @@ def test_a_probe_of_hosts_that_was_interrupted_has_failed(
 
 
 def test_hosts_need_a_topology() -> None:
-    with pytest.raises(UsageError, match="say which, such as --topology 2x8"):
+    with pytest.raises(UsageError, match="needs a topology, such as --topology 2x8"):
         call("--hosts", "a,b")
 
 
@@ -234,11 +234,11 @@ KEYS = ("name", "group", "verdict", "sentence", "remedy", "exit_code", "facts")
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.Asked]:
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.DoctorOptions]:
     """What was to be examined; it always finds the same."""
-    every: list[checks.Asked] = []
+    every: list[checks.DoctorOptions] = []
 
-    def examine(asked: checks.Asked, tell: Callable[[str], None]) -> list[CheckResult]:
+    def examine(asked: checks.DoctorOptions, tell: Callable[[str], None]) -> list[CheckResult]:
         every.append(asked)
         return [*SECTIONS, FAILED] if asked.platform == "broken" else SECTIONS
 
@@ -248,7 +248,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.Asked]:
 
 @pytest.mark.parametrize(("words", "probe_s"), [((), 20.0), (("--quick",), 2.0), (("--no-probe",), 0.0)])
 def test_without_a_topology_the_machine_is_examined(
-    looked_at: list[checks.Asked],
+    looked_at: list[checks.DoctorOptions],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
@@ -258,7 +258,7 @@ def test_without_a_topology_the_machine_is_examined(
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "ready; 1 doubt, 1 unknown"
     assert err == ""
-    assert looked_at == [checks.Asked(store=tmp_path / "store", probe_s=probe_s)]
+    assert looked_at == [checks.DoctorOptions(store=tmp_path / "store", probe_s=probe_s)]
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -284,7 +284,7 @@ def test_the_links_are_not_measured_more_quickly_on_demand(word: str) -> None:
 
 def screen(width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    return doctor_screen.machine(writer, [*SECTIONS, FAILED], "not ready; 1 failed")
+    return doctor_screen.render_machine(writer, [*SECTIONS, FAILED], "not ready; 1 failed")
 
 
 def test_each_group_has_a_heading_and_each_section_a_verdict_a_name_and_a_sentence() -> None:
@@ -334,7 +334,7 @@ def test_the_interfaces_are_told_with_the_links_and_a_missing_one_fails(
     (tmp_path / "site.toml").write_text('[network]\ninterface = "nowhere0"\n')
     monkeypatch.setenv("TRAINMARK_CONFIG", str(tmp_path / "site.toml"))
     assert call("--topology", "1x2", "--platform", "cpu") == 3
-    assert "network: failed\n  trainmark.toml says interface 'nowhere0'" in capsys.readouterr().out
+    assert "network: failed\n  trainmark.toml names interface 'nowhere0'" in capsys.readouterr().out
     assert len(asked) == 2
 
 

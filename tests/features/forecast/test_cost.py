@@ -20,28 +20,6 @@ from trainmark.record.record import Evaluation, Record
 S = 1_000_000_000
 
 
-@pytest.mark.parametrize(
-    ("word", "steps", "times"),
-    [
-        ("100 steps", 1000, 10),
-        ("100 steps", 1050, 11),  # the last at the end
-        ("2 epochs", 1000, 10),
-        ("8 epochs from 2", 900, 3),  # after epochs 2, 10 and 18
-        ("3200 items", 1000, 10),
-        ("end", 1000, 1),
-        ("end", 0, 0),
-        ("never", 1000, 0),
-        ("when the moon is full", 1000, None),
-        ("", 1000, None),
-    ],
-)
-def test_pauses_are_counted_as_a_run_makes_them(word: str, steps: float, times: int | None) -> None:
-    recipe = {"evaluate_every": word}
-    assert cost.count_pauses(recipe, "evaluate_every", steps, steps_per_epoch=50, items_per_step=32) == times
-    if "epoch" in word:
-        assert cost.count_pauses(recipe, "evaluate_every", steps, steps_per_epoch=None, items_per_step=32) is None
-
-
 def run(**changes: Any) -> Record:
     history = tuple(Evaluation(step=step, epoch=step / 30, values={"acc1": 10.0}, samples=8) for step in (30, 60))
     recipe = {"batch_per_device": 32, "epochs": 90, "evaluate_every": "1 epoch", "checkpoint_every": "10 epochs"}

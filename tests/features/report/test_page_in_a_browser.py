@@ -17,9 +17,9 @@ from support.records import make_record, renamed
 from support.site_folders import imported_page, many_rows
 
 from trainmark.analysis import published_library as library
-from trainmark.features.fleet import links as fleet_links, page as fleet_page
-from trainmark.features.fleet.hosts import HostRuns, by_host
-from trainmark.features.fleet.verdict import judge
+from trainmark.features.fleet import outliers as fleet_links, page as fleet_page
+from trainmark.features.fleet.hosts import HostRuns, group_by_host
+from trainmark.features.fleet.verdict import judge_hosts
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.report.trend import trends
@@ -563,8 +563,8 @@ def test_a_site_fits_a_telephone_and_the_dark(visit: Visit, view: dict[str, Any]
 
 def test_the_page_of_a_fleet_shows_hosts_and_pairs_and_sorts(opened: Open) -> None:
     hostile = {**TWO_SLOW, HOSTILE[0]: 0.7}
-    links = fleet_links.judge(list(hostile), pair_links(len(hostile), thin={5: 4.0}))
-    fleet = judge([*by_host(fleet_records(hostile)), HostRuns(host="gone", failed=HOSTILE[1])], links=links)
+    links = fleet_links.judge_links(list(hostile), pair_links(len(hostile), thin={5: 4.0}))
+    fleet = judge_hosts([*group_by_host(fleet_records(hostile)), HostRuns(host="gone", failed=HOSTILE[1])], links=links)
     page = opened(fleet_page.render(fleet, language="en", trainmark="0.1.0", made="2026-11-17"))
     text = page.inner_text("body")
     assert "not accepted; slow hosts: 3 of 12; failed hosts: 1 of 12; slow cables: 1" in text

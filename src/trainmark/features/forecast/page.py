@@ -1,4 +1,4 @@
-"""The page of forecasts: a table of all sizes, one chart per training, and what they rest on."""
+"""Renders the page of forecasts: a table of all sizes, one chart per training, and their basis."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _cell(figure: ForecastFigure, say: Say, *, main: bool = False) -> Markup:
         return number_cell(NOTHING, None)
     unit = say("days") if figure.unit == "days" else figure.unit
     middle = NOTHING if span.value is None else f"{number(span.value)} {unit}".rstrip()
-    ends = f"{shown_range((span.low, span.high))} {unit}".rstrip()
+    ends = f"{format_range((span.low, span.high))} {unit}".rstrip()
     return number_cell([middle, el("small", ends)], figure.sort_key, "number main" if main else "number")
 
 
@@ -101,7 +101,7 @@ def _basis(one: Forecast, say: Say) -> list[Child]:
 
 
 def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
-    """What runs of several sizes say of the next ones; nothing where they carry no forecast."""
+    """Charts the next sizes; None where the runs allow no forecast."""
     try:
         return draw_chart(forecast_next_sizes(records), say)
     except UsageError:
@@ -109,7 +109,7 @@ def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
 
 
 def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | None:
-    """What one device does as more are added, so that the ideal is level; nothing where nothing could be forecast."""
+    """Charts the rate per device, so that the ideal is level; None where nothing is forecast."""
     expected = sorted(
         ((rate, rate.interval) for rate, _ in found.sizes if rate.interval and rate.kind != rates.MEASURED),
         key=lambda pair: pair[0].topology.devices,
@@ -178,17 +178,17 @@ def _start(
 def _middle(
     measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]], say: Say
 ) -> list[chart.Line]:
-    """The forecasts themselves, with what they keep of the ideal; none where only a range is known."""
-    told = [
+    """The line of forecasts, with their efficiency; none where only a range is known."""
+    known = [
         (float(rate.topology.devices), rate.rate / rate.topology.devices, rate.efficiency)
         for rate, _ in expected
         if rate.rate is not None
     ]
-    if not told:
+    if not known:
         return []
     count, value, _ = _start(measured, expected)
-    shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in told]
-    points = [(count, value), *((devices, middle) for devices, middle, _ in told)]
+    shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in known]
+    points = [(count, value), *((devices, middle) for devices, middle, _ in known)]
     return [chart.Line(name=say("forecast"), points=points, color=1, labels=["", *shares])]
 
 
@@ -203,7 +203,7 @@ def kind_word(kind: str, say: Say) -> str:
     return words.get(kind, kind)
 
 
-def shown_range(interval: Bounds | None) -> str:
+def format_range(interval: Bounds | None) -> str:
     return NOTHING if interval is None else f"{number(interval[0])} – {number(interval[1])}"
 
 
@@ -212,7 +212,7 @@ def _chart_row(rate: RateForecast, say: Say) -> list[str]:
         str(rate.topology),
         str(rate.topology.devices),
         NOTHING if rate.rate is None else number(rate.rate),
-        shown_range(rate.interval),
+        format_range(rate.interval),
         NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %",
         kind_word(rate.kind, say),
     ]

@@ -1,4 +1,4 @@
-"""What runs of several sizes say of the next ones, as charts on their page."""
+"""Charts forecasts of the next sizes on the page of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDER = 3
 
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
-    """One chart for each group of runs that differ in their topology alone, if they carry a forecast."""
+    """One chart per group of runs that differ in topology alone, if they allow a forecast."""
     if not (found := find_scalings(records)):
         return None
     from trainmark.features.forecast.page import draw_next_sizes  # a run of one size needs no forecast

@@ -1,4 +1,4 @@
-"""Draws forecasts as terminal tables: one per training, with the interval of every number and what it rests on."""
+"""Renders forecasts as terminal tables: one per training, with intervals and their basis."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from trainmark.features.forecast.backtest import Backtest, BacktestLine
 from trainmark.features.forecast.cost import ForecastRange, TrainingCost
 from trainmark.features.forecast.forecast import Forecast
 from trainmark.features.forecast.rates import FORECAST, RateForecast
+from trainmark.features.forecast.scaling_law import Backtest, BacktestLine
 from trainmark.record.format import NOTHING, number
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
 
@@ -23,7 +23,7 @@ class ForecastFigure(NamedTuple):
     title_unit: str
     value: ForecastRange | None
     unit: str = ""
-    """That this value is given in, where a column has no unit of its own."""
+    """Unit of this value, where the column has none."""
     unit_size: float = 1.0
 
     @property
@@ -49,7 +49,7 @@ def figures(
 
 
 def _time(span: ForecastRange) -> ForecastFigure:
-    """Seconds in a unit in which the three can be compared at a glance."""
+    """A time in one unit for value and interval."""
     unit, size_s = next((each for each in UNITS_S if (span.value or span.low) >= each[1]), UNITS_S[-1])
     return ForecastFigure("time", "", span.scale(1 / size_s), unit, size_s)
 
@@ -105,7 +105,7 @@ def render_backtest(found: Backtest, *, width: int = 100, color: bool = False, e
     rows = [[Cell(pieces=(text,)) for text in _backtest_row(line)] for line in found.lines]
     draw_table(writer, TableModel(columns=columns, rows=rows))
     writer.put(
-        f"{found.inside} of {found.count} outcomes lay in their range, {100 * found.coverage:.0f} %; it is for 90 %. "
+        f"{found.inside} of {found.count} outcomes were in their 90 % range, {100 * found.coverage:.0f} %. "
         "Every forecast was made without the data of its own submitter (MLPerf) or case (FlagPerf)."
     )
     return writer.getvalue()

@@ -1,4 +1,4 @@
-"""Draws scaling efficiency: one table per group of like runs, or of published rows."""
+"""Renders scaling efficiency: one table per group of runs or of published rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, dr
 
 
 def render(found: Sequence[Scaling], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
-    """A table for each group of like runs, with what to know before trusting it."""
+    """One table per group of like runs, with notes."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for index, group in enumerate(found):
         facts = (group.workload, group.recipe_name, group.precision, group.device, f"{group.data} data")
@@ -35,11 +35,11 @@ def render_published(
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """A table for each group of published rows: by every throughput, or by one of them."""
+    """One table per group of published rows, by every throughput or one of them."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for group in found:
         base = group.base
-        batch = "batch not published" if base.batch_per_device is None else f"batch {base.batch_per_device} a device"
+        batch = "batch not published" if base.batch_per_device is None else f"batch {base.batch_per_device} per device"
         facts = (base.workload, base.device, f"labelled {base.precision}", batch)
         writer.put(writer.text(" · ".join(facts), "bold"))
         draw_table(writer, _published_table_model(group, THROUGHPUTS if metric is None else (metric,)))
