@@ -236,7 +236,7 @@ def samples(
     device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
     trained = sampling.load_trained(source, device)
     asked = SampleRequest(
-        said=tuple(settings),
+        options=tuple(settings),
         score=score,
         data=sampling.find_data_folder(source.plan),
         open_run=lambda word: sampling.load_trained(_find_network(word, kept), device),

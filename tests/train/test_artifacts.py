@@ -101,7 +101,7 @@ def interrupt(asked: SampleRequest) -> None:
         (Painter(fail), "RuntimeError: the vocoder is hoarse"),
         (Painter(refuse), "the disk is full"),
         (Painter(interrupt), "interrupted"),
-        (Painter(take_an_example), "the data of this run is not there to take an example from; give an INPUT"),
+        (Painter(take_an_example), "the data of this run no longer exists, so there is no example; give an INPUT"),
     ],
 )
 def test_whatever_goes_wrong_is_written_down_and_nothing_more(

@@ -131,7 +131,7 @@ def test_the_reference_recipes_take_the_published_batches() -> None:
 def test_smoke_aims_at_a_tenth_above_the_floor_of_the_text_it_reads(name: str, tmp_path: Path) -> None:
     """Of the usual set, whose validation lines need not all be written to know what they hold."""
     recipe = recipe_of(name, "smoke")
-    lines = [language.line(make.SEED, 1, number) for number in range(make.LINES // make.FOR_VALIDATION)]
+    lines = [language.random_line(make.SEED, 1, number) for number in range(make.LINES // make.FOR_VALIDATION)]
     floor = sum(line.nats for line in lines) / sum(len(line.tokens) for line in lines)
     assert recipe.target == pytest.approx(1.10 * floor, abs=0.005)
     assert recipe.vocabulary >= len(language.vocabulary())
@@ -367,13 +367,13 @@ def test_a_loss_below_the_floor_is_a_doubt() -> None:
 def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = TextDecoder(TINY)
-    said = continuation.continued(model, [3, 4, 5], 20, seed=1, known=300)
+    said = continuation.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300)
     assert said[:3] == [3, 4, 5]
     assert len(said) == 23
     assert max(said) < 300
-    assert continuation.continued(model, [3, 4, 5], 20, seed=1, known=300) == said
-    greedy = continuation.continued(model, [3], 2, seed=1, known=300, temperature=0)
-    assert greedy == continuation.continued(model, [3], 2, seed=9, known=300, temperature=0)
+    assert continuation.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300) == said
+    greedy = continuation.continue_tokens(model, [3], 2, seed=1, known=300, temperature=0)
+    assert greedy == continuation.continue_tokens(model, [3], 2, seed=9, known=300, temperature=0)
     trained = Trained(
         workload=workloads.load("gpt124m"),
         model=model.eval(),
@@ -385,7 +385,7 @@ def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_p
     lines = shown.facts["continuations"]
     assert len(lines) == 3
     assert all(" |" in line for line in lines)
-    asked = SampleRequest(data=text, given="Ada sang", said=("continuations=2", "tokens=5", "temperature=0"))
+    asked = SampleRequest(data=text, given="Ada sang", options=("continuations=2", "tokens=5", "temperature=0"))
     assert continuation.sample(trained, asked).facts["continuations"][0].startswith("Ada sang |")
     with pytest.raises(UsageError, match="an empty text"):
         continuation.sample(trained, SampleRequest(data=text, given=" "))

@@ -122,7 +122,7 @@ def test_a_file_changed_after_planning_is_refused(tmp_path: Path) -> None:
         ),
         ("class Mine: pass\nWORKLOAD = Mine\n", "is a class; make it WORKLOAD = Mine()"),
         ("class Mine: name = 'mine'\nWORKLOAD = Mine()\n", "has no build, check_data, data_set, flops_per_item"),
-        (SUMS.replace('"sums", "characters"', '"resnet50", "characters"'), "is called 'resnet50', as one of ours is"),
+        (SUMS.replace('"sums", "characters"', '"resnet50", "characters"'), "is called 'resnet50', like a built-in one"),
         (SUMS.replace('"sums", "characters"', '"a/b", "characters"'), "is called 'a/b'; give it a name of letters"),
         (SUMS.replace('{"reference": REFERENCE, ', "{"), "has no recipe 'reference'"),
     ],
@@ -156,4 +156,4 @@ def test_a_package_offers_a_workload_by_an_entry_point(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match="did you mean 'sums'"):
         make_plan("sumz", RunOptions())
     with pytest.raises(NotReadyError, match=r"adding-up 1.2 was changed after the run was planned"):
-        outside.again(replace(source, sha256="0" * 64))
+        outside.reload(replace(source, sha256="0" * 64))

@@ -140,9 +140,9 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, d
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"epoch": 3, "loss": torch.ones(1)}, "holds nothing like weights"),
-        ({}, "holds nothing like weights"),
-        ([torch.ones(2)], "holds nothing like weights"),
+        ({"epoch": 3, "loss": torch.ones(1)}, "holds no weights"),
+        ({}, "holds no weights"),
+        ([torch.ones(2)], "holds no weights"),
         (b"a page that was not found", "is not a file that torch.save wrote, or it is damaged"),
         (b"garbage", "is not a file that torch.save wrote, or it is damaged"),
         (b"", "is not a file that torch.save wrote, or it is damaged"),

@@ -148,7 +148,7 @@ def load_newest_on_all_ranks(folder: Path, ranks: Collectives, *, mapped: bool) 
         try:
             path, found["damaged"] = _find_newest(folder.absolute())
             state = _load_state(path, mapped=mapped)
-            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.without_values(state)}
+            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.strip_values(state)}
         except NotReadyError as error:
             found["refusal"] = str(error)
         packed = io.BytesIO()
@@ -174,7 +174,7 @@ def find_damage(path: Path) -> str | None:
     """What is wrong with a checkpoint folder; None where it is whole."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.names(path)}}
+        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.piece_files(path)}}
         with ThreadPoolExecutor() as pool:
             return next(
                 filter(None, pool.map(_compare_with_manifest, [path / name for name in files], files.values())), None
@@ -221,7 +221,7 @@ def measure_size_bytes(path: Path) -> int:
 
 def _load_state(path: Path, *, mapped: bool) -> dict[str, Any]:
     state = torch.load(path / STATE, map_location="cpu", weights_only=True, mmap=mapped)
-    found: dict[str, Any] = pieces.opened(state, path)
+    found: dict[str, Any] = pieces.open_state(state, path)
     return found
 
 
@@ -236,7 +236,7 @@ def _can_see(path: Path, manifest: str) -> bool:
 def _read_through_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
     """A state whose tensors rank 0 reads and broadcasts when all ranks access them."""
     values: dict[str, Tensor | Stored] = {}
-    pieces.changed(state, values.__setitem__)
+    pieces.map_leaves(state, values.__setitem__)
 
     def defer(path: str, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_meta:
@@ -245,10 +245,10 @@ def _read_through_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
         def read(region: pieces.Region) -> Tensor:
             data = None
             if ranks.rank == 0:
-                data = bytes(pieces.in_bytes(values[path][pieces.everything(value.shape)]))
+                data = bytes(pieces.as_bytes(values[path][pieces.full_region(value.shape)]))
             whole = torch.frombuffer(bytearray(ranks.broadcast(data)), dtype=value.dtype)
             return whole.view(value.shape)[region].clone()
 
         return Stored(value.shape, value.dtype, read)
 
-    return pieces.changed(bare, defer)
+    return pieces.map_leaves(bare, defer)

@@ -189,7 +189,7 @@ def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
     left = []
     for part, path in _name_files(sample, place):
         if isinstance(part, SoundPart):
-            audio.write(path, audio.levelled(part.samples))
+            audio.write(path, audio.normalise_level(part.samples))
         else:
             write_user_file(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
         left.append(Artifact(file=path.name, caption=part.caption))
@@ -219,7 +219,7 @@ def write_sample(
         input=sample.shown,
         networks=(trained.source, *sample.networks),
         generator=sample.generator,
-        settings=dict(setting.split("=", 1) for setting in request.said),
+        settings=dict(setting.split("=", 1) for setting in request.options),
         device=trained.device.name(),
         seconds=seconds,
         level_dbfs=audio.LEVEL_DBFS if has_sound else None,

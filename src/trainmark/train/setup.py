@@ -43,7 +43,7 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import make_losses
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.tensor_group import DrawnInParts
+from trainmark.workloads.tensor_group import ShardedInit
 from trainmark.workloads.workload import HearsMels, Share, Workload
 
 VARIABLES = (
@@ -292,7 +292,7 @@ def build_sharded_stepper(
         model = workload.build(recipe)
     if initial is not None:
         weights.check_fit(model, initial, "the file of --init-from")
-    elif not isinstance(model, DrawnInParts):
+    elif not isinstance(model, ShardedInit):
         raise UsageError(
             f"{workload.name} cannot initialize its weights in shards, so it is not sharded; leave out parallel"
         )
@@ -355,7 +355,7 @@ def resume_from_checkpoint(
     state, damaged = checkpoint.load_newest_on_all_ranks(Path(checkpoints), collectives, mapped=sharded)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
-    stepper.load_state(state["stepper"] if sharded else pieces.whole(state["stepper"]))
+    stepper.load_state(state["stepper"] if sharded else pieces.read_all(state["stepper"]))
     stepper.device.synchronize()
     took_ns = time.perf_counter_ns() - began_ns
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]

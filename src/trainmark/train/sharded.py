@@ -19,7 +19,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
 from trainmark.train import tensor_parallel
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
-from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything
+from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
 
 Fill = Callable[[nn.Module], None]
 """Initializes the weights of a network, by `copy_into` where they are sharded."""
@@ -142,7 +142,7 @@ class ShardedParallel(OneDevice):
                 held.append(Piece(path, begins, own))
             return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-        return changed(state, bare), held
+        return map_leaves(state, bare), held
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for name, parameter in model.named_parameters():
@@ -208,12 +208,12 @@ def copy_into(parameter: Tensor, whole: Tensor | Stored) -> None:
     if isinstance(parameter, DTensor):
         parameter.to_local().copy_(whole[find_local_region(parameter)])
     else:
-        parameter.copy_(whole[everything(whole.shape)])
+        parameter.copy_(whole[full_region(whole.shape)])
 
 
 def find_local_region(tensor: DTensor) -> Region:
     """The region of the whole tensor that this rank holds."""
-    found = list(everything(tensor.shape))
+    found = list(full_region(tensor.shape))
     # the last dimension of a mesh shards first, then the one before it
     for dimension, placement in reversed(list(enumerate(tensor.placements))):
         cut = getattr(placement, "dim", None)
@@ -237,7 +237,7 @@ def _is_first_replica(tensor: DTensor) -> bool:
 
 def _take_local_part(like: Tensor, whole: Tensor | Stored) -> Tensor:
     if not isinstance(like, DTensor):
-        return whole[everything(whole.shape)]
+        return whole[full_region(whole.shape)]
     local = whole[find_local_region(like)].to(like.device, copy=True)
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()

@@ -13,7 +13,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainmark.record.errors import UsageError
 from trainmark.train.parallel import Exchange
-from trainmark.workloads.tensor_group import own
 
 
 class RankTensorGroup:
@@ -85,7 +84,9 @@ def shard(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
 
 def _bind_local_weights(module: nn.Module, given: Any) -> None:
     """A layer computes with local shards of its weights, and does not see DTensors."""
-    module.__dict__.update({name: own(weight) for name, weight in module._parameters.items() if weight is not None})
+    module.__dict__.update(
+        {name: local_part(weight) for name, weight in module._parameters.items() if weight is not None}
+    )
 
 
 def _unbind_local_weights(module: nn.Module, given: Any, result: Any) -> None:

@@ -257,7 +257,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
         (["last", "Hello.", "--seed", "-1"], 2, "setting seed must be at least 0, not -1"),
         (["last", "Hello.", "--platform", "nvdia"], 2, "platform 'nvdia' is not known; did you mean 'nvidia'?"),
         (["last", "Hello.", "--vocodr", "x"], 2, "argument '--vocodr' is not known; did you mean '--vocoder'?"),
-        (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 makes no sound of mels"),
+        (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 is no vocoder"),
         (["tako-1", "Hello."], 2, "no run 'tako-1' in the store"),
         (["last-vit"], 2, "holds no runs of vit yet"),
         (["nowhere/run"], 3, "nowhere/run does not exist; give a run"),
@@ -300,19 +300,19 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
 def test_data_that_is_gone_is_no_matter_where_an_input_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     a_run("resnet50-1", "resnet50", IMAGES, "/nowhere")
     assert call("last") == 3
-    assert "the data of this run is not there to take an example from; give an INPUT" in refused(capsys)
+    assert "the data of this run no longer exists, so there is no example; give an INPUT" in refused(capsys)
     Path("x.jpg").write_bytes(b"no picture")
     assert call("last", "x.jpg") == 3
-    assert "x.jpg is no picture that can be read" in refused(capsys)
+    assert "x.jpg is no image that can be read" in refused(capsys)
     assert call("last", "cat.jpg") == 3
-    assert "INPUT cat.jpg is no file; this network names the classes of a picture" in refused(capsys)
+    assert "INPUT cat.jpg is no file; this network names the classes of an image" in refused(capsys)
 
 
 def test_a_sound_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run("wavenet-1", "wavenet", WAVE)
     audio.write(Path("fast.wav"), torch.zeros(100), rate=44100)
     assert call("last", "fast.wav") == 3
-    assert "cannot use fast.wav: it has 44,100 samples a second, not 22,050" in refused(capsys)
+    assert "cannot use fast.wav: it has 44,100 Hz, not 22,050" in refused(capsys)
 
 
 def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

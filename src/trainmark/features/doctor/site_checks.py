@@ -178,7 +178,7 @@ def _check_given(name: str, folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "synthetic": False}
     remedy = f"trainmark data verify {name} {folder}"
     try:
-        found, complaint = datasets.find(name).look(folder)
+        found, complaint = datasets.find(name).inspect(folder)
     except OSError as error:
         return failed(f"{_shorten(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
     except TrainmarkError as error:
