@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from support.records import make_record, make_timeline
-
 from trainmark.record.links import PairLink
 from trainmark.record.record import Record
 from trainmark.record.tournament import rounds

@@ -14,14 +14,14 @@ from support import mlperf_logs
 from support.mlperf_logs import Entries, at, entries, write_log, write_result
 
 from trainmark.features.mlperf import official
-from trainmark.features.mlperf.audit_result import audits
-from trainmark.features.mlperf.folder import result_folders
-from trainmark.features.mlperf.package import DESCRIBED
+from trainmark.features.mlperf.audit_result import audit_results
+from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.package import DESCRIPTION_FIELDS
 from trainmark.record.audit import SEVERITIES, Audit, findings, is_wrong
 
 
 def audited(path: Path) -> list[Audit]:
-    return [audit for _, found in audits(result_folders(path)) for audit in found]
+    return [audit for _, found in audit_results(find_result_folders(path)) for audit in found]
 
 
 def found(path: Path) -> set[tuple[str, str]]:
@@ -271,7 +271,7 @@ def test_a_description_of_a_system_is_held_against_the_rules(tmp_path: Path) -> 
     write_result(tmp_path)
     systems = tmp_path / "systems"
     systems.mkdir()
-    about = {**dict.fromkeys(DESCRIBED, "1"), "division": "closed", "status": "Available on-premise"}
+    about = {**dict.fromkeys(DESCRIPTION_FIELDS, "1"), "division": "closed", "status": "Available on-premise"}
     (systems / "lumen_l9.json").write_text(json.dumps(about))
     assert not any(name in ("result-system", "mlcommons-files") for name, _ in found(tmp_path))
     (systems / "lumen_l9.json").write_text(json.dumps({**about, "division": "open", "status": "soon"}))

@@ -16,9 +16,9 @@ from conftest import Cli
 from support.clean_records import Run, pictures
 
 from trainmark.features.mlperf import package, write
-from trainmark.features.mlperf.audit_result import audits
-from trainmark.features.mlperf.convergence import look_at
-from trainmark.features.mlperf.folder import result_folders
+from trainmark.features.mlperf.audit_result import audit_results
+from trainmark.features.mlperf.convergence import check_convergence
+from trainmark.features.mlperf.folder import find_result_folders
 from trainmark.record import endings, gather
 from trainmark.record.audit import findings
 from trainmark.record.errors import UsageError
@@ -95,7 +95,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def opened(store: Path) -> list[write.MlperfRun]:
     known = Store(store)
-    return [write.opened(known.record(row.run_id), known.runs / row.run_id) for row in known.contents().rows]
+    return [write.open_run(known.record(row.run_id), known.runs / row.run_id) for row in known.contents().rows]
 
 
 def packaged(store: Path, out: Path, **words: Any) -> package.Package:
@@ -170,7 +170,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> list[write.Mlper
     for seed in range(10):
         plan = replace(record.plan, recipe={**to_values(recipe), "seed": seed})
         told = replace(record, run_id=f"run-{seed}", created=f"2026-11-1{seed}T10:00:00Z", plan=plan)
-        found.append(write.opened(told, store / "runs" / record.run_id))
+        found.append(write.open_run(told, store / "runs" / record.run_id))
     return found
 
 
@@ -189,7 +189,7 @@ def test_a_language_model_passes_the_newest_rules_too(
         1_199_872,
         "bfloat16",
     )
-    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
+    judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
     assert [one for one in findings(judged) if one.verdict == "failed"] == []
 
 
@@ -202,20 +202,20 @@ def test_fp8_is_said_of_linear_layers_alone(language_model: list[write.MlperfRun
 
 
 def test_a_language_model_is_held_against_its_reference_points(language_model: list[write.MlperfRun]) -> None:
-    [check] = look_at(language_model[0].record)
+    [check] = check_convergence(language_model[0].record)
     assert check.verdict == "ok", check
 
 
 def test_our_own_audit_finds_nothing_wrong_with_it(closed: Path, tmp_path: Path) -> None:
     found = packaged(closed, tmp_path / "out")
-    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
+    judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
     assert findings(judged) == []
 
 
 def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
     run = opened(closed)[0]
     entries = [
-        json.loads(line.removeprefix(":::MLLOG ")) for line in write.log_text(run, division="closed").splitlines()
+        json.loads(line.removeprefix(":::MLLOG ")) for line in write.format_log(run, division="closed").splitlines()
     ]
     said, evaluations = values(entries), [entry for entry in entries if entry["key"] == "eval_accuracy"]
     assert (said["global_batch_size"], said["opt_name"], said["model_bn_span"]) == (3264, "lars", 408)
@@ -229,7 +229,7 @@ def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
     assert times["run_stop"][0] - times["init_start"][0] == pytest.approx(last.elapsed_ns / 1e6, abs=1)
     assert entries[-1]["metadata"]["status"] == "success"
     assert said["trainmark"]["run"] == run.record.run_id
-    assert said["submission_org"] == write.NOBODY
+    assert said["submission_org"] == write.NO_ORGANISATION
 
 
 @pytest.mark.parametrize(
@@ -247,29 +247,29 @@ def test_what_a_run_cannot_claim_is_not_written(tmp_path: Path, change: dict[str
     run = replace(CLOSED, **{name: value for name, value in change.items() if name in known})
     record = run.leave(tmp_path)
     with pytest.raises(UsageError, match=sentence):
-        write.opened(record, tmp_path / "runs" / record.run_id)
+        write.open_run(record, tmp_path / "runs" / record.run_id)
 
 
 def test_a_record_without_its_events_is_no_log(closed: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="its events, which tell when everything was"):
-        write.opened(opened(closed)[0].record, tmp_path)
+        write.open_run(opened(closed)[0].record, tmp_path)
 
 
 def test_runs_that_are_no_result_are_refused(closed: Path, tmp_path: Path) -> None:
     runs = opened(closed)
     with pytest.raises(UsageError, match="has 5 runs, and 4 were named"):
-        package.check_together(runs[:4])
+        package.check_runs(runs[:4])
     with pytest.raises(UsageError, match="they are not independent"):
-        package.check_together([*runs[:4], runs[0]])
+        package.check_runs([*runs[:4], runs[0]])
     slower = replace(runs[0], record=replace(runs[0].record, plan=replace(runs[0].record.plan, topology="2x8")))
     with pytest.raises(UsageError, match="differ in more than their seed"):
-        package.check_together([*runs[1:], slower])
+        package.check_runs([*runs[1:], slower])
     failed = [
         replace(run, record=replace(run.record, quality=replace(run.record.quality, reached=False))) for run in runs
     ]
-    package.check_together([*runs[1:], failed[0]])
+    package.check_runs([*runs[1:], failed[0]])
     with pytest.raises(UsageError, match="2 runs did not reach their target, and 1 may"):
-        package.check_together([*runs[2:], *failed[:2]])
+        package.check_runs([*runs[2:], *failed[:2]])
 
 
 def test_a_recipe_that_was_changed_is_not_closed(closed: Path, tmp_path: Path) -> None:
@@ -278,9 +278,9 @@ def test_a_recipe_that_was_changed_is_not_closed(closed: Path, tmp_path: Path) -
     changed = replace(run, record=replace(run.record, plan=replace(run.record.plan, recipe=recipe)))
     assert changed.why_open == ("mixup_alpha is 0.2, the closed division asks for 0",)
     with pytest.raises(UsageError, match="not of the closed division"):
-        write.divisions([run, changed], "closed")
-    assert write.divisions([run, changed], None) == "open"
-    assert write.divisions([run], None) == "closed"
+        write.choose_division([run, changed], "closed")
+    assert write.choose_division([run, changed], None) == "open"
+    assert write.choose_division([run], None) == "closed"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_our_own_runs_are_held_against_the_reference_points_too(
     tmp_path: Path, epochs: int, recipe: Recipe, expected: list[str]
 ) -> None:
     record = whole_run(recipe, epochs=tuple(range(1, epochs + 1, 4))).leave(tmp_path)
-    [check] = look_at(record)
+    [check] = check_convergence(record)
     assert [found.verdict for found in check.findings] == expected
     if recipe is REFERENCE:
         assert check.verdict == "unknown", "its target is easier"

@@ -12,8 +12,8 @@ from trainmark import workloads
 from trainmark.analysis import published_library as library
 from trainmark.analysis.peaks import card, family
 from trainmark.analysis.published_page import PublishedPage, Said
-from trainmark.features.published.audit import audit, audit_page, by_source
-from trainmark.features.published.read import read
+from trainmark.features.published.audit import audit, audit_page, group_by_source
+from trainmark.features.published.read import read_page
 from trainmark.record.audit import Audit
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedDetail, PublishedRow
@@ -30,7 +30,7 @@ def check(page: PublishedPage, code: str) -> CheckResult:
 
 
 def page_of(title: str) -> PublishedPage:
-    return next(page for page in by_source(library.rows()) if page.title == title)
+    return next(page for page in group_by_source(library.rows()) if page.title == title)
 
 
 VIT, RESNET = page_of("FlagPerf: ViT on NVIDIA"), page_of("FlagPerf: ResNet-50 on NVIDIA")
@@ -177,7 +177,7 @@ def table(*lines: str, accelerator: str = "", data: str = "", model: str = "mobi
     told = f"- 加速卡型号: {accelerator}\n\n" if accelerator else ""
     metrics = f"| 指标名称 | 指标值 | 特殊说明 |\n|---|---|---|\n| 模型 | {model} | |\n| 数据集 | {data} | |\n"
     images = "| 总吞吐量 | p_whole | 实际训练图片数除以总时间 |\n\n"
-    return read(
+    return read_page(
         told + metrics + images + "\n".join((lines[0], "|" + "---|" * (lines[0].count("|") - 1), *lines[1:])),
         name="p.md",
     )
@@ -286,7 +286,7 @@ def test_an_evaluation_that_does_not_get_faster_explains_its_share() -> None:
 
 def test_a_page_without_figures_is_no_pass() -> None:
     empty = table(HEADS, "| A100单机8卡（1x8） | fp32 | / | / | / | / | / | / | / |")
-    for nothing in (empty, read("# nothing here", name="p.md")):
+    for nothing in (empty, read_page("# nothing here", name="p.md")):
         assert audit(nothing).empty
         assert {entry.verdict for entry in audit(nothing).checks if entry.name != "read"} == {"unknown"}
     assert not audit(page(HONEST)).empty
@@ -301,7 +301,7 @@ def test_only_a_page_that_was_read_whole_is_said_to_be() -> None:
 
 def test_pages_of_one_title_are_not_put_together() -> None:
     rows = [replace(HONEST, source=replace(HONEST.source, title="README", address=name)) for name in ("a.md", "b.md")]
-    assert [len(entry.rows) for entry in by_source(rows)] == [1, 1]
+    assert [len(entry.rows) for entry in group_by_source(rows)] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
 
 
 def test_the_page_about_audits_shows_what_is_printed() -> None:
-    audits = [Audit(title=page.title, checks=audit_page(page)) for page in by_source(library.rows())]
+    audits = [Audit(title=page.title, checks=audit_page(page)) for page in group_by_source(library.rows())]
     shown = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert render(audits, width=110) in shown, "paste what 'COLUMNS=110 trainmark audit published' prints"
 

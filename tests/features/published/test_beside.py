@@ -55,7 +55,7 @@ def test_a_row_the_audit_calls_wrong_is_taken_only_where_there_is_no_other() -> 
 def test_shipped_findings_are_what_the_audit_finds_now() -> None:
     rows = shipped.rows()
     bare = [dataclasses.replace(row, findings=()) for row in rows]
-    found = audit.with_findings(bare, audit.find_doubts(audit.by_source(bare)))
+    found = audit.attach_findings(bare, audit.find_doubts(audit.group_by_source(bare)))
     assert found == rows, "run scripts/published_findings.py"
     assert {finding.verdict for row in rows for finding in row.findings} == {"wrong", "doubtful"}
 

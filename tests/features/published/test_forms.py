@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.features.published.read import read as read_page
+from trainmark.features.published.read import read_page as read_page
 from trainmark.record.published_row import PublishedRow
 
 RULES = {count: "|" + "---|" * count for count in range(1, 20)}

@@ -24,14 +24,14 @@ TEXT = """\
 
 
 def keep(store: Path, text: str = TEXT, name: str = "page.md", day: str = "2026-11-16") -> imported.Kept:
-    page = add_findings(read.read(text, name=name))
+    page = add_findings(read.read_page(text, name=name))
     return imported.keep(store, page, content=text.encode(), day=day)
 
 
 def test_what_is_kept_is_read_back_with_the_day_it_was_imported(tmp_path: Path) -> None:
     keep(tmp_path)
     found = imported.rows(tmp_path)
-    wanted = add_findings(read.read(TEXT, name="page.md")).rows
+    wanted = add_findings(read.read_page(TEXT, name="page.md")).rows
     assert [replace(row, source=wanted[0].source) for row in found] == list(wanted)
     assert {(row.source.title, row.source.address, row.source.date) for row in found} == {
         ("vit", "page.md", "imported 2026-11-16")
@@ -88,7 +88,7 @@ def test_a_store_without_imports_has_none(tmp_path: Path) -> None:
 
 
 def spoilt(change: Any) -> str:
-    row = {**vars(read.read(TEXT, name="page.md").rows[0])}
+    row = {**vars(read.read_page(TEXT, name="page.md").rows[0])}
     row["source"] = vars(row["source"])
     document = {"kind": imported.KIND, "schema": 1, "imported": "2026-11-16", "rows": [row]}
     change(document, row)

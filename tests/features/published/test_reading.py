@@ -8,7 +8,7 @@ from trainmark.analysis.peaks import mfu
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.analysis.scaling_published import published_scalings
 from trainmark.features.published import cells
-from trainmark.features.published.read import read as read_page
+from trainmark.features.published.read import read_page as read_page
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow
 
@@ -271,7 +271,7 @@ def test_rows_that_would_have_one_name_are_numbered() -> None:
     ],
 )
 def test_a_configuration_tells_device_and_topology(text: str, device: str, topology: str | None) -> None:
-    found = cells.place(text)
+    found = cells.parse_place(text)
     assert found.device == device
     assert found.topology == (Topology.parse(topology) if topology else None)
 
@@ -280,4 +280,4 @@ def test_a_configuration_tells_device_and_topology(text: str, device: str, topol
     "text", ["", "abc", "1e999", "nan", "inf", "١٢٣", "1_000", "1,2,3", "5 6", "--5", "1.2.3", "0x10"]
 )
 def test_what_is_no_number_is_not_taken_for_one(text: str) -> None:
-    assert cells.figure(text) is None
+    assert cells.parse_figure(text) is None

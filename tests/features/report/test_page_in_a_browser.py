@@ -22,7 +22,7 @@ from trainmark.features.fleet.hosts import HostRuns, by_host
 from trainmark.features.fleet.verdict import judge
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.features.report.trend import trends
+from trainmark.features.report.trend import compute_trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
 from trainmark.record.audit import concluded, doubtful, not_checked, wrong
@@ -271,7 +271,7 @@ def test_a_chart_tells_its_values_to_the_mouse_and_to_the_keyboard(opened: Open)
 def test_a_trend_tells_each_run_with_its_day_and_revision(opened: Open) -> None:
     first = shown.on_a_laptop()
     runs = tuple(renamed(first, f"run-{day}", f"2026-11-{day}T08:00:00Z", revision=f"{day}c0ffee") for day in (11, 12))
-    page = opened(render(ReportInputs(records=runs, trends=tuple(trends(runs)))))
+    page = opened(render(ReportInputs(records=runs, trends=tuple(compute_trends(runs)))))
     page.locator(".growth .chart").first.focus()
     for key, said in (("Home", "2026-11-11 08:00 · 11c0ffee · 11 · p_core"), ("End", "2026-11-12 08:00 · 12c0ffee")):
         page.keyboard.press(key)
@@ -484,7 +484,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     imported_page(folder, many_rows(500))
     for record in several()[:2]:
         (folder / f"{record.run_id}.json").write_text(record.dumps(), encoding="utf-8")
-    build(contents.find(folder), folder.parent / "public", made="2026-11-17")
+    build(contents.find_contents(folder), folder.parent / "public", made="2026-11-17")
     return folder.parent / "public"
 
 

@@ -18,7 +18,7 @@ from support.clean_records import EVERY_KIND
 from support.records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.features.report import command as report
-from trainmark.features.report.output import formats_known
+from trainmark.features.report.output import list_formats
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import DataChoice
 from trainmark.record.record import Doubt, Record, Restart
@@ -178,7 +178,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("form", [form for form in formats_known() if form != "mllog"])  # which needs a run's events
+@pytest.mark.parametrize("form", [form for form in list_formats() if form != "mllog"])  # which needs a run's events
 def test_nothing_that_was_planted_is_in_a_published_report(
     form: str,
     language: str,

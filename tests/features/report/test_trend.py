@@ -10,8 +10,8 @@ import pytest
 from support.records import make_quality, make_record, make_timeline
 
 from trainmark.cli.main import main
-from trainmark.features.report.trend import followed, trends
-from trainmark.features.report.trend_chart import draw
+from trainmark.features.report.trend import compute_trends, select_trend_rows
+from trainmark.features.report.trend_chart import draw_trends
 from trainmark.record.language import speaker
 from trainmark.record.record import Record
 from trainmark.record.store import Store
@@ -38,7 +38,7 @@ OTHERS = [a_run(7, plan={"topology": "1x2"}), a_run(8, device="Another CPU"), a_
 
 
 def test_a_step_stands_where_neighbours_differ_and_repeats_are_one_point() -> None:
-    speed, quality = trends([*reversed(A_SLOWER_REVISION), *OTHERS])
+    speed, quality = compute_trends([*reversed(A_SLOWER_REVISION), *OTHERS])
     assert (speed.metric, quality.metric) == ("p_core", "acc")
     assert [len(point.records) for point in speed.points] == [1, 1, 1, 2, 1]
     assert [point.change is not None for point in speed.points] == [False, False, True, False, False]
@@ -56,25 +56,25 @@ def test_a_lower_loss_is_a_step_to_the_better_only_where_repeats_tell_it() -> No
             for i in range(3)
         ]
 
-    quality = trends([*repeats(1, 6.9), *repeats(11, 5.1)])[1]
+    quality = compute_trends([*repeats(1, 6.9), *repeats(11, 5.1)])[1]
     assert quality.steps and not quality.steps[0].worse
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_the_chart_tells_revisions_steps_and_intervals(language: str) -> None:
-    drawn = draw(trends(A_SLOWER_REVISION), speaker(language)) or ""
+    drawn = draw_trends(compute_trends(A_SLOWER_REVISION), speaker(language)) or ""
     # a day with the tag, the revision, or the package's version
     assert all(mark in drawn for mark in ("10-02 abcdef0", "10-03 0003c0f", "10-06 0.1.0"))
     assert drawn.count('class="rule"') == 1
     assert "−10." in drawn
     assert "2026-10-03 20:51 · 0003c0ffee00 · 000003 · p_core" in drawn
-    assert draw([], speaker(language)) is None
+    assert draw_trends([], speaker(language)) is None
 
 
 def test_a_point_that_tells_nothing_has_the_longest_bar_and_not_none() -> None:
     wild = [a_run(day, ms=ms, group="wild") for day, ms in enumerate((500, 2400, 900), 1)]
     calm = [a_run(day, ms=900 + day, group="calm") for day in range(11, 14)]
-    drawn = draw(trends([*wild, *calm])[:1], speaker("en")) or ""
+    drawn = draw_trends(compute_trends([*wild, *calm])[:1], speaker("en")) or ""
     bars = re.findall(r'<line x1="[\d.]+" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)" class="spread"', drawn)
     first, second = (abs(float(low) - float(high)) for low, high in bars)
     assert first > 10 * second
@@ -87,7 +87,7 @@ def test_the_command_finds_the_runs_of_a_plan_and_says_where_there_are_too_few(
     store = Store(tmp_path / "store")
     for record in (*A_SLOWER_REVISION, *OTHERS):
         store.add(record)
-    assert len(followed(store.rows())) == len(A_SLOWER_REVISION)
+    assert len(select_trend_rows(store.rows())) == len(A_SLOWER_REVISION)
     page, words = tmp_path / "page.html", ["--store", str(store.folder), "--lang", "en"]
     for word in ([], ["resnet50"], ["000003"]):
         assert main(["report", "--html", str(page), *words, "--trend", *word]) == 0

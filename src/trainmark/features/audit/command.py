@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.record.store import Store, default_folder
 
     store = Store(args.store or default_folder())
-    audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
+    audits = [audit for word in args.what or ["last"] for audit in _audit_word(word, store)]
     screen = console()
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     return 5 if is_wrong(audits) else 2 if empty else 0
 
 
-def _audited(word: str, store: Store) -> Iterator[Audit]:
+def _audit_word(word: str, store: Store) -> Iterator[Audit]:
     """What a feature recognises by its word, else a run, its folder or one of its logs."""
     from trainmark import features
     from trainmark.analysis.audit_events import audit_log, audit_logs
@@ -68,15 +68,15 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
     from trainmark.record.lookup import group
 
     path = Path(word)
-    if path.is_dir() and (file := _record_file(path.absolute())).is_file():
-        yield from _record(file)
+    if path.is_dir() and (file := _find_record_file(path.absolute())).is_file():
+        yield from _audit_record(file)
         return
     for feature in features.offers("audit_source"):
         if feature.recognises(word):
             yield from feature.audits(word, store)
             return
     if path.suffix == ".jsonl":
-        yield audit_log(path, _record_of(path.absolute().parent))
+        yield audit_log(path, _read_record(path.absolute().parent))
     elif path.is_dir():
         yield from audit_logs(path)
     else:
@@ -85,17 +85,17 @@ def _audited(word: str, store: Store) -> Iterator[Audit]:
         except UsageError:
             if repeats := group(word, store):
                 for record in repeats:
-                    yield from _record(store.path(record.run_id))
+                    yield from _audit_record(store.path(record.run_id))
                 return
             # a run that was cut off leaves events and no record
-            if word == "last" or not (folder := _run_folder(store, word)):
+            if word == "last" or not (folder := _find_run_folder(store, word)):
                 raise
             yield from audit_logs(folder)
             return
-        yield from _record(file)
+        yield from _audit_record(file)
 
 
-def _record(file: Path) -> Iterator[Audit]:
+def _audit_record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
     from trainmark import features
     from trainmark.analysis.audit_events import audit_logs
@@ -107,7 +107,7 @@ def _record(file: Path) -> Iterator[Audit]:
 
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
-    for document in _documents(file):
+    for document in _read_documents(file):
         checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
         with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
             record = Record.from_json(document, series_beside(file))
@@ -118,7 +118,7 @@ def _record(file: Path) -> Iterator[Audit]:
         yield from audit_logs(folder, recorded=True)
 
 
-def _documents(file: Path) -> list[dict[str, Any]]:
+def _read_documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
     from trainmark.record.errors import TrainmarkError, UsageError
     from trainmark.record.record import listed, parse
@@ -139,24 +139,24 @@ def _documents(file: Path) -> list[dict[str, Any]]:
     return documents
 
 
-def _record_file(folder: Path) -> Path:
+def _find_record_file(folder: Path) -> Path:
     """Where the record of a run folder lies in a store."""
     return folder.parent.parent / "records" / f"{folder.name}.json"
 
 
-def _record_of(folder: Path) -> Record | None:
+def _read_record(folder: Path) -> Record | None:
     """The record of a run folder, if it can be read; its own audit says so if it cannot."""
     from trainmark.record.errors import TrainmarkError
     from trainmark.record.store import read_record
 
-    file = _record_file(folder)
+    file = _find_record_file(folder)
     try:
         return read_record(file) if file.is_file() else None
     except TrainmarkError:
         return None
 
 
-def _run_folder(store: Store, word: str) -> Path | None:
+def _find_run_folder(store: Store, word: str) -> Path | None:
     from trainmark.record.errors import UsageError
 
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmarks
+from trainmark.features.mlperf.benchmarks import Benchmark, load_benchmarks
 from trainmark.features.mlperf.log import LogEvent, RunLog, as_number
 from trainmark.features.mlperf.score import TOKENS
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
@@ -34,7 +34,7 @@ class LogCase:
 
     @property
     def benchmark(self) -> Benchmark:
-        known = benchmarks().get(self.log.benchmark)
+        known = load_benchmarks().get(self.log.benchmark)
         if known is None:
             raise CannotCheckError(f"no rules are known for the benchmark {self.log.benchmark or 'nobody named'!r}")
         return known
@@ -76,7 +76,7 @@ def order(case: LogCase) -> Iterator[CheckResult]:
 
 @check("mllog-stamps", "the clock of the log goes forward, and what takes time takes some")
 def stamps(case: LogCase) -> Iterator[CheckResult]:
-    timeline = [event for event in _timeline(case) if not event.key.startswith("init_")]
+    timeline = [event for event in _require_timeline(case) if not event.key.startswith("init_")]
     back = [(one, other) for one, other in pairwise(timeline) if one.time_ms - other.time_ms > JITTER_MS]
     if back:
         one, other = max(back, key=lambda pair: pair[0].time_ms - pair[1].time_ms)
@@ -88,7 +88,7 @@ def stamps(case: LogCase) -> Iterator[CheckResult]:
             "whether lines were moved or changed",
         )
     for what in ("epoch", "block", "eval"):
-        none = [begin for begin, end in spans(case.log, what) if begin.time_ms == end.time_ms]
+        none = [begin for begin, end in pair_spans(case.log, what) if begin.time_ms == end.time_ms]
         if none:
             report = doubtful if what == "eval" else wrong
             yield report(
@@ -99,8 +99,8 @@ def stamps(case: LogCase) -> Iterator[CheckResult]:
 
 
 @check("mllog-inside", "training and evaluation happen between run_start and run_stop")
-def inside(case: LogCase) -> Iterator[CheckResult]:
-    _timeline(case)
+def within_run(case: LogCase) -> Iterator[CheckResult]:
+    _require_timeline(case)
     start, stop = case.log.first("run_start"), case.log.last("run_stop")
     if start is None or stop is None:
         raise CannotCheckError("the log has no run_start or no run_stop")
@@ -108,18 +108,18 @@ def inside(case: LogCase) -> Iterator[CheckResult]:
     early = [event for event in begun if event.time_ms < start.time_ms - JITTER_MS]
     late = [event for event in begun if event.time_ms > stop.time_ms + JITTER_MS or event.line > stop.line]
     if early:
-        yield wrong(_named(early), "this happened before the clock was started", "where run_start is logged")
+        yield wrong(_name_events(early), "this happened before the clock was started", "where run_start is logged")
     trained = [event for event in late if event.key in ("epoch_start", "block_start")]
     scored = [event for event in late if event not in trained]
     if trained and scored:  # a block by itself is one that had begun when the clock stopped
-        yield wrong(_named(trained), "training went on after run_stop", "where run_stop is logged")
+        yield wrong(_name_events(trained), "training went on after run_stop", "where run_stop is logged")
     elif scored:
-        yield doubtful(_named(scored), "the model was judged after run_stop", "which evaluation ended the run")
+        yield doubtful(_name_events(scored), "the model was judged after run_stop", "which evaluation ended the run")
 
 
 @check("mllog-epochs", "epochs follow each other, and none is much faster than the others")
 def epochs(case: LogCase) -> Iterator[CheckResult]:
-    found = spans(case.log, "epoch")
+    found = pair_spans(case.log, "epoch")
     if len(found) < 2:
         raise CannotCheckError("the log has fewer than two whole epochs")
     numbers = [begin.place.get("epoch_num") for begin, _ in found]
@@ -216,10 +216,10 @@ def data(case: LogCase) -> Iterator[CheckResult]:
             yield report(f"{key} = {said:,.0f}", f"the benchmark's own data has {of:,.0f}", "which data it was")
 
 
-CHECKS: tuple[Check[LogCase], ...] = (lines, order, stamps, inside, epochs, cadence, reached, data)
+CHECKS: tuple[Check[LogCase], ...] = (lines, order, stamps, within_run, epochs, cadence, reached, data)
 
 
-def spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:
+def pair_spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:
     """Beginnings with their ends, in order; what was left open is passed over."""
     found, begun = [], None
     for event in log.of(f"{what}_start", f"{what}_stop"):
@@ -231,7 +231,7 @@ def spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:
     return found
 
 
-def _timeline(case: LogCase) -> list[LogEvent]:
+def _require_timeline(case: LogCase) -> list[LogEvent]:
     if case.log.benchmark in OFFLINE:
         raise CannotCheckError(f"{case.log.benchmark} is evaluated after the run, in any order")
     if len(case.log.events) < 2:
@@ -239,7 +239,7 @@ def _timeline(case: LogCase) -> list[LogEvent]:
     return case.log.events
 
 
-def _named(events: list[LogEvent]) -> str:
+def _name_events(events: list[LogEvent]) -> str:
     first = events[0]
     more = f", and {len(events) - 1} more" if len(events) > 1 else ""
     return f"{first.key} line {first.line}{more}"

@@ -38,14 +38,14 @@ class ResultCase:
         return self.official
 
 
-def audits(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolder, list[Audit]]]:
+def audit_results(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolder, list[Audit]]]:
     """Of each result its logs one by one, then all together."""
     with Checkers() as checkers:
         for folder in folders:
             found = []
             for log in folder.logs:
                 title = f"{folder.title}/{log.name}" if folder.whole else log.name
-                case = audit_log.LogCase(log=log, round=folder.round, division=_division(log))
+                case = audit_log.LogCase(log=log, round=folder.round, division=_find_division(log))
                 checks = look(audit_log.CHECKS, case, log.name)
                 found.append(Audit(title=title, checks=checks, empty=not log.entries))
             together = ResultCase(folder=folder, official=checkers.verdict(folder))
@@ -53,7 +53,7 @@ def audits(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolder, list
             yield folder, [*found, Audit(title=folder.title, checks=judged, empty=not folder.logs)]
 
 
-def _division(log: RunLog) -> str:
+def _find_division(log: RunLog) -> str:
     said = log.word("submission_division")
     return said if said in ("closed", "open") else "closed"
 
@@ -93,7 +93,7 @@ def same_bytes(case: ResultCase) -> Iterator[CheckResult]:
 
 
 @check("result-alike", "all runs are of one benchmark, one system and one batch")
-def alike(case: ResultCase) -> Iterator[CheckResult]:
+def same_settings(case: ResultCase) -> Iterator[CheckResult]:
     for key in SAME_IN_ALL:
         found = Counter(terminal(str(log.value(key)))[:40] for log in case.folder.logs if key in log.values)
         if len(found) > 1:
@@ -104,12 +104,12 @@ def alike(case: ResultCase) -> Iterator[CheckResult]:
 
 
 @check("result-converged", "no more runs failed than the score leaves out")
-def converged(case: ResultCase) -> Iterator[CheckResult]:
+def failed_runs(case: ResultCase) -> Iterator[CheckResult]:
     failed = [log for log in case.folder.logs if log.status != "success"]
     if failed:
         named = ", ".join(f"{log.name} {terminal(log.status)[:20] or 'without an end'}" for log in failed[:MAX_NAMED])
-        if len(failed) > _dropped(case):
-            of = f"more than {_dropped(case)} of {len(case.folder.logs)} runs"
+        if len(failed) > _count_dropped(case):
+            of = f"more than {_count_dropped(case)} of {len(case.folder.logs)} runs"
             yield wrong(named, f"{of} did not converge: there is no score", "those runs")
         else:
             yield note(named, "it did not converge, and counts as the slowest run", "the score, which leaves it out")
@@ -119,7 +119,7 @@ def converged(case: ResultCase) -> Iterator[CheckResult]:
 def spread(case: ResultCase) -> Iterator[CheckResult]:
     if case.folder.benchmark in audit_log.OFFLINE:
         raise CannotCheckError(f"{case.folder.benchmark} is evaluated after the run, in any order")
-    rates = {log.name: rate for log in case.folder.logs if (rate := score.training_rate(log))}
+    rates = {log.name: rate for log in case.folder.logs if (rate := score.compute_training_rate(log))}
     if len(rates) < 3:
         raise CannotCheckError("fewer than three runs tell how many samples they trained on")
     usual = median(rates.values())
@@ -132,7 +132,7 @@ def spread(case: ResultCase) -> Iterator[CheckResult]:
 
 
 @check("result-apart", "no two runs of one system were going on at once")
-def apart(case: ResultCase) -> Iterator[CheckResult]:
+def overlap(case: ResultCase) -> Iterator[CheckResult]:
     spans = sorted(
         (start.time_ms, stop.time_ms, log.name)
         for log in case.folder.logs
@@ -182,7 +182,7 @@ def power(case: ResultCase) -> Iterator[CheckResult]:
 @check("mlcommons-compliance", "mlcommons' compliance checker passes every log")
 def compliance(case: ResultCase) -> Iterator[CheckResult]:
     found = {log: said for log, said in case.verdict("compliance").compliance.items() if said}
-    excused = case.folder.whole and len(found) <= _dropped(case)
+    excused = case.folder.whole and len(found) <= _count_dropped(case)
     report = note if excused else wrong
     why = "it does not comply; the score leaves so many runs out" if excused else "it does not comply with its rules"
     for log, complaints in found.items():
@@ -205,7 +205,7 @@ def convergence(case: ResultCase) -> Iterator[CheckResult]:
 
 
 @check("mlcommons-files", "mlcommons' checkers pass seeds, the system's description and power logs")
-def described(case: ResultCase) -> Iterator[CheckResult]:
+def system_and_seeds(case: ResultCase) -> Iterator[CheckResult]:
     if not (found := case.verdict("files").complaints):
         raise CannotCheckError("there is nothing of that here for mlcommons' checkers")
     for what, lines in found.items():
@@ -217,11 +217,11 @@ def described(case: ResultCase) -> Iterator[CheckResult]:
             )
 
 
-def _dropped(case: ResultCase) -> int:
+def _count_dropped(case: ResultCase) -> int:
     return case.folder.known.dropped if case.folder.known else 1
 
 
 CHECKS: tuple[Check[ResultCase], ...] = (
-    files, same_bytes, alike, converged, spread, apart, system, power,
-    compliance, convergence, described,
+    files, same_bytes, same_settings, failed_runs, spread, overlap, system, power,
+    compliance, convergence, system_and_seeds,
 )  # fmt: skip

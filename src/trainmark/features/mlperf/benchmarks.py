@@ -54,68 +54,68 @@ class Benchmark:
 
 
 @cache
-def benchmarks() -> Mapping[str, Benchmark]:
+def load_benchmarks() -> Mapping[str, Benchmark]:
     return {
         entry["benchmark"]: Benchmark(
             name=entry["benchmark"],
-            rounds=_rounds(*entry["rounds"].split("-")),
+            rounds=_list_rounds(*entry["rounds"].split("-")),
             runs=int(entry["runs"]),
             dropped=int(entry["dropped"]),
             workload=entry["workload"],
             item=entry["item"],
-            train_samples=_number(entry["train_samples"]),
-            eval_samples=_number(entry["eval_samples"]),
+            train_samples=_parse_number(entry["train_samples"]),
+            eval_samples=_parse_number(entry["eval_samples"]),
             better=entry["better"],
-            target=_number(entry["target"]),
+            target=_parse_number(entry["target"]),
             units=tuple(entry["unit"].split()),
-            every=_number(entry["every"]),
+            every=_parse_number(entry["every"]),
             first=int(entry["first"] or 1),
         )
-        for entry in table("benchmarks.csv")
+        for entry in read_table("benchmarks.csv")
     }
 
 
-def benchmark_of(workload: str) -> Benchmark | None:
+def find_benchmark(workload: str) -> Benchmark | None:
     """The benchmark that trains a workload of ours."""
-    return next((one for one in benchmarks().values() if one.workload == workload), None)
+    return next((one for one in load_benchmarks().values() if one.workload == workload), None)
 
 
-def unit_of(name: str, place: float | None = None) -> str:
+def find_unit(name: str, place: float | None = None) -> str:
     """What a log of a benchmark that converged at `place` counts its training in; empty where that is not known."""
-    known = benchmarks().get(name)
+    known = load_benchmarks().get(name)
     units = known.units if known else ()
     return "" if not units else units[0] if place is not None and place <= MAX_EPOCHS else units[-1]
 
 
-def round_of(name: str, *, path: str, time_ms: float | None) -> str | None:
+def find_round(name: str, *, path: str, time_ms: float | None) -> str | None:
     """The round whose rules a log is held to: the one its path names, else the first that closed after it was run.
 
     None where no round has the benchmark."""
-    known = benchmarks().get(name)
+    known = load_benchmarks().get(name)
     if known is None:
         return None
     said = re.search(r"(?:results?|training)_?v?([0-9]\.[0-9])(?![0-9])", path)
     if said and said[1] in known.rounds:
         return said[1]
-    day = "9999" if time_ms is None else _day(time_ms)
+    day = "9999" if time_ms is None else _format_day(time_ms)
     return next((name for name in known.rounds if day <= CLOSES[name]), known.rounds[-1])
 
 
-def table(name: str) -> list[dict[str, str]]:
+def read_table(name: str) -> list[dict[str, str]]:
     text = files("trainmark.features.mlperf").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
-def _rounds(first: str, last: str = "") -> tuple[str, ...]:
+def _list_rounds(first: str, last: str = "") -> tuple[str, ...]:
     known = tuple(CLOSES)
     return known[known.index(first) : known.index(last or first) + 1]
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def _day(time_ms: float) -> str:
+def _format_day(time_ms: float) -> str:
     try:
         return datetime.fromtimestamp(time_ms / 1000, timezone.utc).date().isoformat()
     except (OverflowError, OSError, ValueError):

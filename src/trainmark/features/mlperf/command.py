@@ -35,10 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.cli.terminal import console, look, result_is_kept, say
-    from trainmark.features.mlperf.audit_result import audits
-    from trainmark.features.mlperf.folder import result_folders
+    from trainmark.features.mlperf.audit_result import audit_results
+    from trainmark.features.mlperf.folder import find_result_folders
     from trainmark.features.mlperf.package import write_package
-    from trainmark.features.mlperf.write import opened
+    from trainmark.features.mlperf.write import open_run
     from trainmark.record import escape
     from trainmark.record.audit import is_wrong
     from trainmark.record.lookup import records_of
@@ -48,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
 
     store = Store(args.store or default_folder())
     safe = publishable(records_of(args.runs, store)).records  # a doubt may name a host
-    runs = [opened(record, store.runs / record.run_id) for record in safe]
+    runs = [open_run(record, store.runs / record.run_id) for record in safe]
     found = write_package(runs, args.out, org=args.org, status=args.status, system=args.system, division=args.division)
     result_is_kept()
     for reason in found.why_open if found.division == "open" else ():
         say(escape.terminal(f"open division: {reason}"))
-    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
+    judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
     screen = console()
     screen.file.write(render(judged, everything=False, **look(screen)))
     screen.file.write(escape.terminal(f"{found.results}: {len(runs)} runs, {found.division} division") + "\n")

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmark_of, table
+from trainmark.features.mlperf.benchmarks import Benchmark, find_benchmark, read_table
 from trainmark.record.audit import CannotCheckError, check, doubtful, look, note
 from trainmark.record.checks import CheckResult
 from trainmark.record.plan import Topology
@@ -33,10 +33,10 @@ class ConvergencePoint:
         return max(0.0, min(self.fastest, self.mean - FAR * self.deviation))
 
 
-def points(benchmark: Benchmark) -> list[ConvergencePoint]:
+def load_points(benchmark: Benchmark) -> list[ConvergencePoint]:
     """Those of the newest round that has the benchmark, by batch; of benchmarks that are workloads of ours."""
     found = []
-    for entry in table("convergence.csv"):
+    for entry in read_table("convergence.csv"):
         if entry["benchmark"] == benchmark.name:
             reached = sorted(map(float, entry["reached_at"].split()))
             found.append(
@@ -51,15 +51,15 @@ def points(benchmark: Benchmark) -> list[ConvergencePoint]:
     return sorted(found, key=lambda point: point.global_batch)
 
 
-def expected(benchmark: Benchmark, global_batch: float) -> ConvergencePoint | None:
+def expect_point(benchmark: Benchmark, global_batch: float) -> ConvergencePoint | None:
     """What the reference needs at a batch: a point, one between two, or that of the smallest batch for a smaller one.
 
     None above the largest batch, for which nobody knows."""
-    known = _pruned(points(benchmark))
+    known = _prune(load_points(benchmark))
     below = [point for point in known if point.global_batch <= global_batch]
     above = [point for point in known if point.global_batch >= global_batch]
     if below and above:
-        return _between(below[-1], above[0], global_batch)
+        return _interpolate(below[-1], above[0], global_batch)
     return above[0] if above else None
 
 
@@ -69,7 +69,7 @@ def olympic_mean(values: Sequence[float], dropped: int) -> float:
     return statistics.fmean(ordered[dropped : len(ordered) - dropped] or ordered)
 
 
-def _pruned(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
+def _prune(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
     """The points a result is held to: those that need no more than a line between their neighbours would."""
     if not known:
         return []
@@ -77,14 +77,14 @@ def _pruned(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
     left = [point for point in known if point.global_batch >= fastest.global_batch]
     index = 1
     while index < len(left) - 1:
-        if left[index].mean > _between(left[index - 1], left[index + 1], left[index].global_batch).mean:
+        if left[index].mean > _interpolate(left[index - 1], left[index + 1], left[index].global_batch).mean:
             del left[index]  # and on with the next: the rules' own way, which is not quite the lower envelope
         else:
             index += 1
     return left
 
 
-def _between(low: ConvergencePoint, high: ConvergencePoint, global_batch: float) -> ConvergencePoint:
+def _interpolate(low: ConvergencePoint, high: ConvergencePoint, global_batch: float) -> ConvergencePoint:
     if low is high:
         return low
     share = (global_batch - low.global_batch) / (high.global_batch - low.global_batch)
@@ -104,28 +104,28 @@ def _between(low: ConvergencePoint, high: ConvergencePoint, global_batch: float)
 # Our own runs
 
 
-def look_at(record: Record) -> tuple[CheckResult, ...]:
+def check_convergence(record: Record) -> tuple[CheckResult, ...]:
     """Nothing of workloads that are no benchmark, and of runs on synthetic data, which are no such training."""
-    benchmark = benchmark_of(record.plan.workload)
-    return look([_converged], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
+    benchmark = find_benchmark(record.plan.workload)
+    return look([_convergence], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
 
 
-def batch_of(record: Record) -> int:
+def compute_global_batch(record: Record) -> int:
     plan = record.plan
     devices = Topology.parse(plan.topology).devices
     return int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1)) * devices
 
 
 @check("mlperf-convergence", "the target was not reached with less training than MLPerf's reference needs")
-def _converged(record: Record) -> Iterator[CheckResult]:
-    quality, batch = record.quality, batch_of(record)
-    known = benchmark_of(record.plan.workload)
+def _convergence(record: Record) -> Iterator[CheckResult]:
+    quality, batch = record.quality, compute_global_batch(record)
+    known = find_benchmark(record.plan.workload)
     if known is None or known.target is None or not quality.reached or not quality.history:
         raise CannotCheckError("the run reached no target of MLPerf's")
     goal = known.target * (100 if quality.unit == "%" else 1)
     if (quality.goal < goal) if quality.better == "higher" else (quality.goal > goal):
         raise CannotCheckError(f"its target is easier than MLPerf's {goal:g}")
-    point = expected(known, batch)
+    point = expect_point(known, batch)
     if point is None:
         raise CannotCheckError(f"no reference point is known at a batch of {batch:,}")
     last, unit = quality.history[-1], known.units[-1]

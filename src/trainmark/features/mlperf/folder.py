@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.features.mlperf import power
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmarks, round_of
-from trainmark.features.mlperf.log import RunLog, is_log, read
+from trainmark.features.mlperf.benchmarks import Benchmark, find_round, load_benchmarks
+from trainmark.features.mlperf.log import RunLog, is_log, read_log
 from trainmark.record.errors import UsageError
 
 RESULT = re.compile(r"result_[^/]*\.txt")
@@ -52,7 +52,7 @@ class ResultFolder:
 
     @property
     def known(self) -> Benchmark | None:
-        return benchmarks().get(self.benchmark)
+        return load_benchmarks().get(self.benchmark)
 
     @property
     def division(self) -> str:
@@ -61,7 +61,7 @@ class ResultFolder:
     @property
     def round(self) -> str | None:
         starts = [event.time_ms for log in self.logs if (event := log.first("run_start"))]
-        return round_of(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
+        return find_round(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
 
     @property
     def description_file(self) -> Path:
@@ -86,39 +86,39 @@ class ResultFolder:
         folder = self.path / "power"
         if not self.whole or not folder.is_dir():
             return {}
-        return {log.name: power.measure(folder / Path(log.name).stem, log) for log in self.logs}
+        return {log.name: power.measure_power(folder / Path(log.name).stem, log) for log in self.logs}
 
 
-def holds_logs(path: Path) -> bool:
+def has_logs(path: Path) -> bool:
     """Whether a folder has result logs anywhere inside."""
-    return any(is_log(found) for found in _results(path))
+    return any(is_log(found) for found in _find_logs(path))
 
 
-def result_folders(path: Path) -> Iterator[ResultFolder]:
+def find_result_folders(path: Path) -> Iterator[ResultFolder]:
     """Each benchmark of each system below a folder, by name; or one log. One at a time, so that few are in memory."""
     if path.is_file():
-        yield ResultFolder(path=path, logs=(read(path),), whole=False)
+        yield ResultFolder(path=path, logs=(read_log(path),), whole=False)
         return
     members: dict[Path, list[Path]] = {}
-    for count, found in enumerate(_results(path)):
+    for count, found in enumerate(_find_logs(path)):
         if count == MAX_LOGS:
             raise UsageError(f"folder {path} has more than {MAX_LOGS} result logs; name a folder inside it")
         members.setdefault(found.parent, []).append(found)
     for folder in sorted(members):
-        yield _folder(folder, members[folder])
+        yield _read_folder(folder, members[folder])
 
 
-def _results(path: Path) -> Iterator[Path]:
+def _find_logs(path: Path) -> Iterator[Path]:
     for found in path.rglob("result_*.txt"):
         if RESULT.fullmatch(found.name) and found.is_file():
             yield found
 
 
-def _folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
+def _read_folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
     logs, unreadable = [], []
-    for path in sorted(found, key=_in_order):
+    for path in sorted(found, key=_sort_key):
         try:
-            logs.append(read(path))
+            logs.append(read_log(path))
         except UsageError as error:
             unreadable.append(str(error))
     names = {path.name for path in found}
@@ -126,7 +126,7 @@ def _folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
     return ResultFolder(path=folder, logs=tuple(logs), unreadable=tuple(unreadable), others=tuple(others))
 
 
-def _in_order(path: Path) -> tuple[int, str]:
+def _sort_key(path: Path) -> tuple[int, str]:
     """result_2 before result_10."""
     number = re.search(r"([0-9]{1,9})", path.name)
     return (int(number[1]) if number else -1, path.name)

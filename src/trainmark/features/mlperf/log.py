@@ -157,24 +157,24 @@ def is_log(path: Path) -> bool:
     """Whether a file holds a line of such a log."""
     try:
         with path.open("rb") as stream:
-            return any(TOKEN in line for line, _ in lines_of(stream, most=MAX_HEAD))
+            return any(TOKEN in line for line, _ in read_lines(stream, most=MAX_HEAD))
     except OSError:
         return False
 
 
-def read(path: Path) -> RunLog:
+def read_log(path: Path) -> RunLog:
     """UsageError where the file cannot be read or is of another kind."""
     log, older = RunLog(name=path.name, path=path), False
     content, said = hashlib.sha256(), hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            for number, (line, whole) in enumerate(lines_of(stream), 1):
+            for number, (line, whole) in enumerate(read_lines(stream), 1):
                 content.update(line)
                 _, token, text = line.rpartition(TOKEN)
                 older = older or OLDER in line
-                if token and (found := _decoded(log, number, text, whole=whole)):
+                if token and (found := _decode_line(log, number, text, whole=whole)):
                     said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
-                    _keep(log, number, found)
+                    _keep_entry(log, number, found)
     except OSError as error:
         raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
     if not log.entries and not log.damages:
@@ -186,7 +186,7 @@ def read(path: Path) -> RunLog:
     return log
 
 
-def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
+def read_lines(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
     """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
     taken = 0
     while taken < most and (line := stream.readline(MAX_LINE)):
@@ -199,19 +199,19 @@ def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, 
                 break
 
 
-def _decoded(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
+def _decode_line(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
     """The entry of a line; None of one that is damaged, which the log then names."""
     try:
         if not whole:
             raise ValueError(f"it is longer than {MAX_LINE // 2**10} KiB")
-        return decoded(text)
+        return decode_entry(text)
     except ValueError as error:
         if len(log.damages) < MAX_DAMAGES:
             log.damages.append((number, str(error)))
         return None
 
 
-def _keep(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
+def _keep_entry(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
     key, value, metadata = found["key"], found.get("value"), found.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     log.entries += 1
@@ -236,7 +236,7 @@ def _keep(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
     )
 
 
-def decoded(text: bytes) -> dict[str, Any]:
+def decode_entry(text: bytes) -> dict[str, Any]:
     """The entry of a line; ValueError says in a few words what is wrong with it."""
     try:
         found = msgspec.json.decode(text)

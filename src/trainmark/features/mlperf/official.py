@@ -66,7 +66,7 @@ class Checkers:
             return INSTALL
         if folder.round is None:
             return f"they know no benchmark {folder.benchmark or 'without a name'!r}"
-        question = _question(folder)
+        question = _make_question(folder)
         try:
             process = self._process = self._process or _start()
             return _ask(process, question)
@@ -81,7 +81,7 @@ class Checkers:
             self._process = None
 
 
-def _question(folder: ResultFolder) -> Question:
+def _make_question(folder: ResultFolder) -> Question:
     place = str(folder.path.absolute())
     described = folder.description_file if folder.whole and folder.description is not None else None
     return Question(
@@ -116,7 +116,7 @@ def _ask(process: subprocess.Popen[bytes], question: Question) -> OfficialVerdic
 def answer_all(questions: IO[bytes], answers: IO[bytes]) -> None:
     said = _Messages()
     logging.basicConfig(handlers=[said], level=logging.WARNING)
-    _module("compliance_checker.mlp_compliance").enqueue_config = _enqueue_rules
+    _import_checker("compliance_checker.mlp_compliance").enqueue_config = _enqueue_rules
     for line in questions:
         verdict = _answer(msgspec.json.decode(line, type=Question), said.lines)
         answers.write(msgspec.json.encode(verdict) + b"\n")
@@ -135,7 +135,9 @@ class _Messages(logging.Handler):
 
 
 def _answer(question: Question, said: list[str]) -> OfficialVerdict:
-    verdict = OfficialVerdict(compliance={Path(log).name: _complaints(log, question.ruleset) for log in question.logs})
+    verdict = OfficialVerdict(
+        compliance={Path(log).name: _check_compliance(log, question.ruleset) for log in question.logs}
+    )
 
     def complaints(name: str, check: Callable[[], Any]) -> None:
         said.clear()
@@ -144,20 +146,20 @@ def _answer(question: Question, said: list[str]) -> OfficialVerdict:
             home = f"{question.folder}/"
             verdict.complaints[name] = [line.replace(home, "").strip()[:MAX_TEXT] for line in said]
         except Exception as error:
-            verdict.complaints[name] = [f"it ended with {_named(error)}"]
+            verdict.complaints[name] = [f"it ended with {_describe_error(error)}"]
 
     if question.folder and question.closed:
-        seeds = _module("package_checker.seed_checker").SeedChecker(question.ruleset)
+        seeds = _import_checker("package_checker.seed_checker").SeedChecker(question.ruleset)
         complaints("seeds", lambda: seeds.check_seeds(question.logs))
         try:
-            verdict.convergence = _convergence(question.folder, question.ruleset)
+            verdict.convergence = _check_convergence(question.folder, question.ruleset)
         except Exception as error:
-            verdict.failures["convergence"] = _named(error)
+            verdict.failures["convergence"] = _describe_error(error)
     if question.power:
-        power = _module("package_checker.power_checker").PowerChecker(question.ruleset)
+        power = _import_checker("package_checker.power_checker").PowerChecker(question.ruleset)
         complaints("power", lambda: power.check_power(question.power, question.logs))
     if question.description:
-        systems = _module("system_desc_checker.system_desc_checker")
+        systems = _import_checker("system_desc_checker.system_desc_checker")
         # the words for a status came with 4.1, and their check asks for them in 4.0 already
         ruleset = "3.1.0" if question.ruleset == "4.0.0" else question.ruleset
         complaints("system", lambda: systems.check_system_desc(question.description, "training", ruleset))
@@ -168,30 +170,30 @@ def _enqueue_rules(name: str) -> None:
     """In place of theirs, which takes a word of the log for a path: the code in a file of rules is executed."""
     if not re.fullmatch(r"training_[0-9.]+/[a-z0-9_]+\.yaml", name):
         raise ValueError(f"{name!r} is no file of their rules")
-    _module("compliance_checker.mlp_compliance").enqueued_configs.append(name)
+    _import_checker("compliance_checker.mlp_compliance").enqueued_configs.append(name)
 
 
-def _complaints(log: str, ruleset: str) -> list[str]:
-    compliance = _module("compliance_checker.mlp_compliance")
+def _check_compliance(log: str, ruleset: str) -> list[str]:
+    compliance = _import_checker("compliance_checker.mlp_compliance")
     compliance.enqueued_configs.clear()
     checker = compliance.make_checker("training", ruleset, True, False)
     ended = []
     try:
         checker.check_file(log, f"training_{ruleset}/common.yaml")
     except Exception as error:
-        ended = [_named(error)]
+        ended = [_describe_error(error)]
     found = [*checker.overwritable.values(), *checker.not_overwritable, *ended]
-    return [_short(text) for text in found]
+    return [_shorten(text) for text in found]
 
 
-def _short(complaint: str) -> str:
+def _shorten(complaint: str) -> str:
     """Without the line of the log and the state of the checker, which follow."""
     lines = complaint.partition("\ncurrent context")[0].splitlines()
     return " ".join(line.strip() for line in lines if not line.startswith(":::MLLOG"))[:MAX_TEXT]
 
 
-def _convergence(folder: str, ruleset: str) -> tuple[bool, str, float]:
-    check = _module("rcp_checker.rcp_checker").check_directory
+def _check_convergence(folder: str, ruleset: str) -> tuple[bool, str, float]:
+    check = _import_checker("rcp_checker.rcp_checker").check_directory
     pruned = {"rcp_pass": "pruned_rcps"}
     for by_train_samples in (False, True):  # as BERT's may count
         passed, why, factor = check(folder, "training", ruleset, False, by_train_samples, **pruned)
@@ -200,11 +202,11 @@ def _convergence(folder: str, ruleset: str) -> tuple[bool, str, float]:
     return bool(passed), why, float(factor)
 
 
-def _module(name: str) -> Any:
+def _import_checker(name: str) -> Any:
     return importlib.import_module(f"mlperf_logging.{name}")
 
 
-def _named(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:MAX_TEXT]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmark.features.mlperf.log import TOKEN, RunLog, as_number, decoded, lines_of
+from trainmark.features.mlperf.log import TOKEN, RunLog, as_number, decode_entry, read_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,21 +20,21 @@ class NodePower:
     ended_ms: float | None
 
 
-def measure(folder: Path, log: RunLog) -> list[NodePower]:
+def measure_power(folder: Path, log: RunLog) -> list[NodePower]:
     """What lies in power/RESULT/ for a log."""
-    return [_node(path, log) for kind in ("node", "sw") for path in sorted(folder.glob(f"{kind}_*"))]
+    return [_measure_node(path, log) for kind in ("node", "sw") for path in sorted(folder.glob(f"{kind}_*"))]
 
 
-def energy_j(nodes: list[NodePower]) -> float | None:
+def sum_energy_j(nodes: list[NodePower]) -> float | None:
     parts = [node.energy_j for node in nodes]
     known = [part for part in parts if part is not None]
     return sum(known) if parts and len(known) == len(parts) else None
 
 
-def _node(path: Path, log: RunLog) -> NodePower:
+def _measure_node(path: Path, log: RunLog) -> NodePower:
     began = ended = last = None
     aggregate, efficiency, estimate = 0.0, 1.0, None
-    for key, time_ms, value in _entries(path):
+    for key, time_ms, value in _read_entries(path):
         if key == "power_measurement_start":
             began = last = time_ms
         elif key == "power_measurement_stop":
@@ -55,14 +55,14 @@ def _node(path: Path, log: RunLog) -> NodePower:
     return NodePower(name=path.name, energy_j=energy, began_ms=began, ended_ms=ended)
 
 
-def _entries(path: Path) -> Iterator[tuple[str, float, float | None]]:
+def _read_entries(path: Path) -> Iterator[tuple[str, float, float | None]]:
     """Line by line: key, time and number; what is damaged is passed over."""
     try:
         with path.open("rb") as stream:
-            for line, whole in lines_of(stream):
+            for line, whole in read_lines(stream):
                 _, token, text = line.rpartition(TOKEN)
                 try:
-                    found = decoded(text) if token and whole else None
+                    found = decode_entry(text) if token and whole else None
                 except ValueError:
                     continue
                 if found:

@@ -11,7 +11,7 @@ from trainmark import workloads
 from trainmark.analysis import device_names as names
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.mlperf import power, score
-from trainmark.features.mlperf.benchmarks import unit_of
+from trainmark.features.mlperf.benchmarks import find_unit
 from trainmark.features.mlperf.folder import ResultFolder
 from trainmark.features.mlperf.log import as_number
 from trainmark.record.plan import Topology
@@ -20,14 +20,14 @@ from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
 RUN_TIME = "time is from run_start to run_stop, without initialisation"
 
 
-def page(folder: ResultFolder) -> PublishedPage:
+def make_page(folder: ResultFolder) -> PublishedPage:
     """A result as a page of one row; what could not be read is said, with its lines."""
-    found = _row(folder) if folder.logs else None
+    found = _make_row(folder) if folder.logs else None
     rows = names.named([found] if found else [], _page_name(folder))
-    return PublishedPage(title=folder.title, rows=rows, unread=tuple(_unread(folder)), was_read=True)
+    return PublishedPage(title=folder.title, rows=rows, unread=tuple(_list_unread(folder)), was_read=True)
 
 
-def content(folder: ResultFolder) -> bytes:
+def digest_logs(folder: ResultFolder) -> bytes:
     """What tells a result from others: the digests of its logs."""
     text = "\n".join(f"{log.name} {log.sha256}" for log in folder.logs)
     return hashlib.sha256(text.encode()).digest()
@@ -38,7 +38,7 @@ def _page_name(folder: ResultFolder) -> str:
     return "-".join(part for part in ("mlperf", folder.round or "", org, folder.system or folder.path.stem) if part)
 
 
-def _unread(folder: ResultFolder) -> Iterator[str]:
+def _list_unread(folder: ResultFolder) -> Iterator[str]:
     yield from folder.unreadable
     for log in folder.logs:
         for line, why in log.damages[:20]:
@@ -47,22 +47,22 @@ def _unread(folder: ResultFolder) -> Iterator[str]:
             yield f"{log.name}: {len(log.damages) - 20} more lines are damaged"
 
 
-def _row(folder: ResultFolder) -> PublishedRow:
+def _make_row(folder: ResultFolder) -> PublishedRow:
     first, described = folder.logs[0], folder.description or {}
     known = folder.known
     facts = next((one for one in workloads.all_facts() if known and one.name == known.workload), None)
-    topology = _topology(described)
+    topology = _parse_topology(described)
     device = names.device(
         str(described.get("accelerator_model_name") or first.word("submission_platform") or "unknown")
     )
     batch = first.number("global_batch_size")
     dropped, runs = (known.dropped, known.runs) if known else (1, 1)
-    time_s = score.time_to_train(folder.logs, dropped, runs)
+    time_s = score.compute_time_to_train(folder.logs, dropped, runs)
     percent = facts is not None and facts.quality.unit == "%"
     goal = known.target_in(folder.round) if known else None
     done = [log for log in folder.logs if log.status == "success"]
     ends = [value for log in done if log.evaluations and (value := as_number(log.evaluations[-1].value)) is not None]
-    quality = score.mean_of(ends)
+    quality = score.mean_known(ends)
     share = 100 if percent else 1
     return PublishedRow(
         name="",
@@ -77,11 +77,11 @@ def _row(folder: ResultFolder) -> PublishedRow:
         topology=str(topology) if topology else names.UNKNOWN,
         precision=first.word("lowest_numerical_precision_in_linear") or names.UNKNOWN,
         fix_hp=f"bs={batch / topology.devices:g}" if batch and topology else None,
-        batch_per_device=_per_device(batch, topology, first.number("gradient_accumulation_steps")),
+        batch_per_device=_divide_batch(batch, topology, first.number("gradient_accumulation_steps")),
         item=known.item if known else "samples",
         e2e_time_s=time_s,
-        p_whole=score.mean_of([score.whole_rate(log) for log in done]),
-        p_train=score.mean_of([score.training_rate(log) for log in done]),
+        p_whole=score.mean_known([score.compute_whole_rate(log) for log in done]),
+        p_train=score.mean_known([score.compute_training_rate(log) for log in done]),
         p_core=None,
         quality_name=facts.quality.name if facts else "eval_accuracy",
         quality_unit=facts.quality.unit if facts else None,
@@ -93,11 +93,11 @@ def _row(folder: ResultFolder) -> PublishedRow:
         remark=RUN_TIME,
         line=None,
         framework=names.framework(str(described.get("framework") or "")),
-        details=tuple(_details(folder, batch)),
+        details=tuple(_list_details(folder, batch)),
     )
 
 
-def _details(folder: ResultFolder, batch: float | None) -> Iterator[PublishedDetail]:
+def _list_details(folder: ResultFolder, batch: float | None) -> Iterator[PublishedDetail]:
     def detail(name: str, value: object, unit: str | None = None) -> PublishedDetail:
         return PublishedDetail(name=name, text=str(value), value=as_number(value), unit=unit)
 
@@ -111,39 +111,39 @@ def _details(folder: ResultFolder, batch: float | None) -> Iterator[PublishedDet
     yield detail("converged", len(done))
     if batch is not None:
         yield detail("global_batch", batch)
-    places = [place for log in done if (place := score.converged_at(log)) is not None]
+    places = [place for log in done if (place := score.find_convergence(log)) is not None]
     if places:
         counted = any("samples_count" in event.place for event in done[0].evaluations)
-        unit = "samples" if counted else unit_of(folder.benchmark, places[-1]) or "epochs"
-        yield detail(f"{unit}_to_target", score.mean_of(places), unit)
-    trained = [score.samples(log) for log in done]
-    if (mean := score.mean_of(trained)) is not None:
+        unit = "samples" if counted else find_unit(folder.benchmark, places[-1]) or "epochs"
+        yield detail(f"{unit}_to_target", score.mean_known(places), unit)
+    trained = [score.count_samples(log) for log in done]
+    if (mean := score.mean_known(trained)) is not None:
         yield detail("samples_trained", mean, "samples")
     times = [run_s for log in done if (run_s := log.run_s) is not None]
     if len(times) > 1:
         yield detail("fastest_run", min(times), "s")
         yield detail("slowest_run", max(times), "s")
-    yield detail("evaluations", score.mean_of([float(len(log.evaluations)) for log in done]) or 0)
+    yield detail("evaluations", score.mean_known([float(len(log.evaluations)) for log in done]) or 0)
     if seeds := [str(log.seeds[0]) for log in folder.logs if log.seeds]:
         yield PublishedDetail(name="seeds", text=" ".join(seeds)[:400])
-    if (init := score.mean_of([log.init_s for log in done])) is not None:
+    if (init := score.mean_known([log.init_s for log in done])) is not None:
         yield detail("init_time", init, "s")
-    energies = [power.energy_j(nodes) for nodes in folder.power.values()]
+    energies = [power.sum_energy_j(nodes) for nodes in folder.power.values()]
     if energies and None not in energies:
-        yield detail("energy", score.mean_of(energies), "J")
+        yield detail("energy", score.mean_known(energies), "J")
 
 
-def _topology(described: Mapping[str, Any]) -> Topology | None:
-    nodes, devices = (_count(described.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
+def _parse_topology(described: Mapping[str, Any]) -> Topology | None:
+    nodes, devices = (_parse_count(described.get(name)) for name in ("number_of_nodes", "accelerators_per_node"))
     return Topology(nodes=nodes, devices_per_node=devices) if nodes and devices else None
 
 
-def _count(value: object) -> int | None:
+def _parse_count(value: object) -> int | None:
     text = str(value).strip()
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,6}", text) else None
 
 
-def _per_device(batch: float | None, topology: Topology | None, accumulate: float | None) -> int | None:
+def _divide_batch(batch: float | None, topology: Topology | None, accumulate: float | None) -> int | None:
     if batch is None or topology is None:
         return None
     share = batch / topology.devices / (accumulate or 1)

@@ -16,22 +16,22 @@ CHECKS = (*audit_rows.CHECKS, *audit_tables.CHECKS, *audit_words.CHECKS)
 
 def audit(page: PublishedPage) -> Audit:
     """Everything that was found on a page; one without figures has nothing that could be right or wrong."""
-    return Audit(title=page.title, checks=audit_page(page), empty=not holds_figures(page))
+    return Audit(title=page.title, checks=audit_page(page), empty=not has_figures(page))
 
 
 def audit_page(page: PublishedPage) -> tuple[CheckResult, ...]:
-    if holds_figures(page):
+    if has_figures(page):
         return look(CHECKS, page, page.title)
     why = "no row of the page holds a figure" if page.rows else "no row of results was read"
-    left = [not_checked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.read]
-    return (*left, *look([audit_words.read], page, page.title))
+    left = [not_checked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.unread_lines]
+    return (*left, *look([audit_words.unread_lines], page, page.title))
 
 
-def holds_figures(page: PublishedPage) -> bool:
+def has_figures(page: PublishedPage) -> bool:
     return any(row.has_figures for row in page.rows)
 
 
-def by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
+def group_by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
     """Rows put back on the pages they were read from; of their words only what the rows hold is left."""
     pages: dict[tuple[str, str], list[PublishedRow]] = {}
     for row in rows:
@@ -52,10 +52,10 @@ def find_doubts(pages: Iterable[PublishedPage]) -> Mapping[str, tuple[CheckResul
 
 def add_findings(page: PublishedPage) -> PublishedPage:
     """The page with what its audit finds kept on each row, so that nobody who reads the row has to audit it again."""
-    return replace(page, rows=with_findings(page.rows, find_doubts([page])))
+    return replace(page, rows=attach_findings(page.rows, find_doubts([page])))
 
 
-def with_findings(
+def attach_findings(
     rows: Sequence[PublishedRow], doubts: Mapping[str, tuple[CheckResult, ...]]
 ) -> tuple[PublishedRow, ...]:
     return tuple(

@@ -24,15 +24,15 @@ NEAR_CAP = 0.01
 """Training within this share of the cap's epochs is taken to have been ended by it."""
 
 
-def epochs(row: PublishedRow, page: PublishedPage) -> float | None:
+def count_epochs(row: PublishedRow, page: PublishedPage) -> float | None:
     """How often a row went through its data set: at most this, as e2e_time also holds what came before."""
-    items = items_per_epoch(row, page)
+    items = find_items_per_epoch(row, page)
     if items is None or row.e2e_time_s is None or row.p_whole is None:
         return None
     return row.e2e_time_s * row.p_whole / items
 
 
-def items_per_epoch(row: PublishedRow, page: PublishedPage) -> float | None:
+def find_items_per_epoch(row: PublishedRow, page: PublishedPage) -> float | None:
     """Of the workload, or of the data set that the page names, where others here are trained on it."""
     known = facts(row.workload)
     if known is not None:
@@ -45,7 +45,7 @@ def items_per_epoch(row: PublishedRow, page: PublishedPage) -> float | None:
     return None
 
 
-def cap(row: PublishedRow) -> int | None:
+def find_epoch_cap(row: PublishedRow) -> int | None:
     """The epochs after which the reference recipe ends."""
     known = facts(row.workload)
     return known.reference.epochs if known and known.reference else None
@@ -102,7 +102,7 @@ def card_memory(page: PublishedPage) -> Iterator[CheckResult]:
     for row in page.rows:
         if row.mem_total_gib is not None and peaks.memory_sizes(row.device):
             compared.setdefault((row.device, row.mem_total_gib), []).append(row)
-    _needed(len(compared), "no row gives the memory of a card that is known")
+    _require(len(compared), "no row gives the memory of a card that is known")
     for (device, total), rows in compared.items():
         sizes = sorted(peaks.memory_sizes(device))
         if not any(abs(total / size - 1) <= MEMORY_ALIKE for size in sizes):
@@ -129,7 +129,7 @@ def throughput_order(page: PublishedPage) -> Iterator[CheckResult]:
                     "which timer was read for which column",
                     row.name,
                 )
-    _needed(compared, "no row gives two throughputs")
+    _require(compared, "no row gives two throughputs")
 
 
 @check("mfu", "no card computes more than its peak in the precision a row is labelled with")
@@ -159,7 +159,7 @@ def mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether tf32 was allowed, as frameworks of the time did by default",
                 row.name,
             )
-    _needed(held, "no row has a rate and a card whose peak is known")
+    _require(held, "no row has a rate and a card whose peak is known")
 
 
 @check("memory-fits", "memory used is at most the card's")
@@ -178,7 +178,7 @@ def memory_fits(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether the figure is of one card or of all",
                 row.name,
             )
-    _needed(compared, "no row gives memory used and the card's")
+    _require(compared, "no row gives memory used and the card's")
 
 
 @check("target", "the quality reaches the target")
@@ -191,7 +191,7 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
         word, unit = quality_word(row.quality_name or "quality"), (row.quality_unit or "").strip("-")
         numbers = f"{word} {row.quality:g} {unit}".rstrip() + f", target {row.target:g} {unit}".rstrip()
         if not reached(row.quality, row.target, row.better):
-            done, most, ended = epochs(row, page), cap(row), ""
+            done, most, ended = count_epochs(row, page), find_epoch_cap(row), ""
             if done is not None and most is not None and abs(done / most - 1) <= NEAR_CAP:
                 ended = f", and its {number(done)} epochs are the recipe's cap of {most}"
             yield note(
@@ -207,19 +207,19 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
                 "the log of the run",
                 row.name,
             )
-    _needed(judged, "no row gives a quality and its target")
+    _require(judged, "no row gives a quality and its target")
 
 
 @check("epochs", "e2e_time x p_whole is a number of epochs the recipe allows")
 def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
     counted = 0
     for row in page.rows:
-        done, most = epochs(row, page), cap(row)
+        done, most = count_epochs(row, page), find_epoch_cap(row)
         if done is None:
             continue
         counted += 1
         product = f"{number(row.e2e_time_s or 0)} s x {number(row.p_whole or 0)} {row.item or 'items'}/s"
-        numbers = f"{product} / {number(items_per_epoch(row, page) or 0)} = {done:.1f} epochs"
+        numbers = f"{product} / {number(find_items_per_epoch(row, page) or 0)} = {done:.1f} epochs"
         if most is None and done > MAX_EPOCHS:
             yield doubtful(
                 numbers,
@@ -249,7 +249,7 @@ def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether e2e_time and p_whole are of one run",
                 row.name,
             )
-    _needed(counted, "no row gives e2e_time and p_whole of a training whose data set is known")
+    _require(counted, "no row gives e2e_time and p_whole of a training whose data set is known")
 
 
 @check("item", "throughput counts what its word says")
@@ -267,12 +267,12 @@ def item(page: PublishedPage) -> Iterator[CheckResult]:
         needed = rate / each * known.flops_per_item * (known.items_per_sample or 1) / 1e12
         if needed > able:
             beyond.append((rate / each, needed, able, row, known))
-    _needed(counted, "no row gives a throughput of a training whose items are known")
+    _require(counted, "no row gives a throughput of a training whose items are known")
     if not beyond:
         return
     rate, needed, able, row, known = max(beyond, key=lambda entry: entry[0])
     called = next((entry[3].item for entry in beyond if _means_samples(entry[3].item or "", known)), None)
-    called = called or _page_word(page, known)
+    called = called or _find_page_word(page, known)
     numbers = (
         f"{number(rate)} a second and card; as {known.sample}s {number(needed)} TFLOP/s, and the card has {able:g}"
     )
@@ -299,7 +299,7 @@ def _means_samples(text: str, known: WorkloadFacts) -> bool:
     return any(word in text.lower() for word in known.sample_words)
 
 
-def _page_word(page: PublishedPage, known: WorkloadFacts) -> str | None:
+def _find_page_word(page: PublishedPage, known: WorkloadFacts) -> str | None:
     """The page's own word for what it counts, if that means samples."""
     units = (said.unit for said in page.said if said.quantity == "throughput" and said.unit)
     return next((unit for unit in units if _means_samples(unit, known)), None)
@@ -333,7 +333,7 @@ def _is_measured(row: PublishedRow, page: PublishedPage) -> bool:
     return ours or any(other.quality not in (None, row.quality) for other in alike)
 
 
-def _needed(count: int, why_not: str) -> None:
+def _require(count: int, why_not: str) -> None:
     if not count:
         raise CannotCheckError(why_not)
 

@@ -38,7 +38,7 @@ SHARES = (
 @check("shares", "evaluation and data wait take shares of the time that rows of one training explain together")
 def shares(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
-    for rows in _alike(page, lambda row: (row.workload, row.device, _label(row), _recipe(row))).values():
+    for rows in _group_rows(page, lambda row: (row.workload, row.device, _label(row), _recipe(row))).values():
         for word, low, high in SHARES:
             known = [(row.devices or 0, share, row) for row in rows if (share := _share(row, low, high)) is not None]
             if len({count for count, _, _ in known}) < 2:
@@ -46,13 +46,13 @@ def shares(page: PublishedPage) -> Iterator[CheckResult]:
             compared += 1
             few, least, base = min(known, key=_first)
             for many, most, row in sorted(known, key=_first):
-                falls, grows = least - most, most - _at_most(least, many / few) if few else 0.0
+                falls, grows = least - most, most - _max_share(least, many / few) if few else 0.0
                 if many <= few or max(falls, grows) <= UNLIKE_SHARES:
                     continue
                 larger, smaller = ((least, base), (most, row)) if least > most else ((most, row), (least, base))
                 yield doubtful(
                     f"{word} would take {100 * larger[0]:.0f} % of the time in the {larger[1].topology} row "
-                    f"({low} {_plain(larger[1], low)}, {high} {_plain(larger[1], high)}), "
+                    f"({low} {_format(larger[1], low)}, {high} {_format(larger[1], high)}), "
                     f"{100 * smaller[0]:.0f} % in the {smaller[1].topology} row",
                     f"with more devices the share of {word} does not fall, and grows at most as training gets faster: "
                     "a timer missed the wait for the device, or the rows were set up differently",
@@ -64,7 +64,7 @@ def shares(page: PublishedPage) -> Iterator[CheckResult]:
         raise CannotCheckError("no two rows of one training give the throughputs")
 
 
-def _at_most(share: float, times: float) -> float:
+def _max_share(share: float, times: float) -> float:
     """The share of what gets no faster with so many times the devices, where all the rest does."""
     return times * share / (1 - share + times * share) if 0 < share < 1 else share
 
@@ -108,7 +108,7 @@ def scaling(page: PublishedPage) -> Iterator[CheckResult]:
 @check("samples-once", "e2e_time x p_whole does not grow with the devices")
 def samples_once(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
-    for rows in _alike(page, lambda row: (row.workload, row.device, _label(row))).values():
+    for rows in _group_rows(page, lambda row: (row.workload, row.device, _label(row))).values():
         timed = [
             (row.devices, row.e2e_time_s * row.p_whole, row)
             for row in rows
@@ -159,7 +159,11 @@ def parallel(page: PublishedPage) -> Iterator[CheckResult]:
 def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
-        rate, share, size = _detail(row, "tokenps", "tokensps"), _detail(row, "mfu"), parameters(row.workload)
+        rate, share, size = (
+            _find_detail(row, "tokenps", "tokensps"),
+            _find_detail(row, "mfu"),
+            parse_parameters(row.workload),
+        )
         if not rate or not share or not size:
             continue
         compared += 1
@@ -190,7 +194,7 @@ def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
         raise CannotCheckError("no row gives token/p/s and MFU of a model whose size its name tells")
 
 
-def parameters(model: str) -> float | None:
+def parse_parameters(model: str) -> float | None:
     """At least so many as a model's name says: 7e9 of `llama2_7b`; of `mixtral_8x7B` one expert's."""
     match = re.search(r"(?<![0-9.])([0-9]{1,4}(?:\.[0-9]{1,2})?)\s?([bm])(?![a-z0-9])", model.casefold())
     return float(match[1]) * (1e9 if match[2] == "b" else 1e6) if match else None
@@ -201,14 +205,14 @@ def _fits(ratio: float) -> bool:
     return any(abs(ratio / fits - 1) <= MFU_ALIKE for fits in (1, 3))
 
 
-def _detail(row: PublishedRow, *names: str) -> float | None:
+def _find_detail(row: PublishedRow, *names: str) -> float | None:
     plain = ((re.sub(r"[^a-z]", "", detail.name.casefold()), detail.value) for detail in row.details)
     return next((value for name, value in plain if name in names and value is not None), None)
 
 
 @check("one-recipe", "rows that look comparable were trained with one recipe")
 def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
-    groups = _alike(page, lambda row: (row.workload, row.device, _label(row)))
+    groups = _group_rows(page, lambda row: (row.workload, row.device, _label(row)))
     rated = ([row for row in rows if _rate(row) or row.p_whole] for rows in groups.values())
     several = [rows for rows in rated if len({row.topology for row in rows}) > 1]
     if not several:
@@ -216,7 +220,7 @@ def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
     for rows in several:
         recipes: dict[tuple[object, object], list[PublishedRow]] = {}
         for row in rows:
-            recipes.setdefault((row.batch_per_device, _learning_rate(row)), []).append(row)
+            recipes.setdefault((row.batch_per_device, _find_learning_rate(row)), []).append(row)
         known = {key: members for key, members in recipes.items() if key[0] is not None}
         if len(known) > 1:
             listed = "; ".join(
@@ -244,7 +248,7 @@ def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
 def faster_when_narrower(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     order = ("fp32", "tf32", "amp", "fp16", "bf16")
-    groups = _alike(page, lambda row: (row.workload, row.device, row.topology))
+    groups = _group_rows(page, lambda row: (row.workload, row.device, row.topology))
     for rows in groups.values():
         rated = [(order.index(row.precision), row) for row in rows if row.precision in order and _rate(row)]
         for place, row in rated:
@@ -273,7 +277,7 @@ def _recipe(row: PublishedRow) -> object:
     return row.batch_per_device if row.batch_per_device is not None else row.fix_hp
 
 
-def _alike(
+def _group_rows(
     page: PublishedPage, key: Callable[[PublishedRow], tuple[object, ...]]
 ) -> dict[tuple[object, ...], list[PublishedRow]]:
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
@@ -292,7 +296,7 @@ def _first(entry: tuple[int, float, PublishedRow]) -> int:
     return entry[0]
 
 
-def _plain(row: PublishedRow, alias: str) -> str:
+def _format(row: PublishedRow, alias: str) -> str:
     return f"{getattr(row, alias):g}"
 
 
@@ -300,7 +304,7 @@ def _rate(row: PublishedRow) -> float | None:
     return row.p_core or row.p_train
 
 
-def _learning_rate(row: PublishedRow) -> float | None:
+def _find_learning_rate(row: PublishedRow) -> float | None:
     """As fix_hp says it, or where it does not speak of it, the reference recipe's."""
     said = re.search(r"\blr\s*=\s*([0-9.eE+-]+)", row.fix_hp or "")
     if said:

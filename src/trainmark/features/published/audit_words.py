@@ -44,7 +44,7 @@ def configuration(page: PublishedPage) -> Iterator[CheckResult]:
 
 @check("quality-named-once", "the quality is called by one name throughout the page")
 def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
-    said = [entry for entry in _words(page) if entry.quantity in ("quality", "convergence")]
+    said = [entry for entry in _require_words(page) if entry.quantity in ("quality", "convergence")]
     kinds: dict[str, dict[str, Said]] = {}
     for entry in said:
         kind = next((kind for kind, pattern in _KINDS.items() if re.search(pattern, entry.word.lower())), None)
@@ -78,7 +78,7 @@ def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
     for index, (row, one) in enumerate(rated):
         for other_row, other in rated[index + 1 :]:
             low, high = sorted((one.value or 0.0, other.value or 0.0))
-            if key(one.name) == key(other.name) or high <= low * (1 + APART) or not _reads_as_one(row, other_row):
+            if key(one.name) == key(other.name) or high <= low * (1 + APART) or not _is_same_run(row, other_row):
                 continue
             units = "" if one.unit or other.unit else "; neither has a unit"
             times = f", {high / low:.2g} times as much" if low > 0 else ""
@@ -89,7 +89,7 @@ def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
             )
 
 
-def _reads_as_one(row: PublishedRow, other: PublishedRow) -> bool:
+def _is_same_run(row: PublishedRow, other: PublishedRow) -> bool:
     """Whether nothing that two rows say tells them apart."""
     if row is other:
         return True
@@ -102,7 +102,7 @@ def _reads_as_one(row: PublishedRow, other: PublishedRow) -> bool:
 
 @check("units", "every figure has a unit")
 def units(page: PublishedPage) -> Iterator[CheckResult]:
-    needing = [entry for entry in _words(page) if entry.quantity in NEEDING_UNITS and _is_given(entry, page)]
+    needing = [entry for entry in _require_words(page) if entry.quantity in NEEDING_UNITS and _is_given(entry, page)]
     if not needing:
         raise CannotCheckError("the page gives no figure that needs one")
     without: dict[str, list[Said]] = {}
@@ -135,7 +135,7 @@ def _is_given(entry: Said, page: PublishedPage) -> bool:
 
 @check("ratios", "a scalability is at most 1")
 def ratios(page: PublishedPage) -> Iterator[CheckResult]:
-    known = [entry for entry in _words(page) if entry.quantity == "scalability" and entry.value is not None]
+    known = [entry for entry in _require_words(page) if entry.quantity == "scalability" and entry.value is not None]
     if not known:
         raise CannotCheckError("the page gives no scalability of its own")
     for entry in known:
@@ -176,19 +176,19 @@ def remarks(page: PublishedPage) -> Iterator[CheckResult]:
 
 
 @check("read", "the whole page could be read")
-def read(page: PublishedPage) -> Iterator[CheckResult]:
+def unread_lines(page: PublishedPage) -> Iterator[CheckResult]:
     if not page.was_read and not page.unread:
         raise CannotCheckError("the page's own words are not known, only its rows")
     for sentence in page.unread:
         yield note(sentence, "what could not be read was not checked either", "the line on the page")
 
 
-def _words(page: PublishedPage) -> tuple[Said, ...]:
+def _require_words(page: PublishedPage) -> tuple[Said, ...]:
     if not page.said:
         raise CannotCheckError("the page's own words are not known, only its rows")
     return page.said
 
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
-    configuration, quality_named_once, one_throughput, units, ratios, val_loss, remarks, read,
+    configuration, quality_named_once, one_throughput, units, ratios, val_loss, remarks, unread_lines,
 )  # fmt: skip

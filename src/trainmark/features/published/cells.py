@@ -47,7 +47,12 @@ _GIB = {
 _LAST_BRACKET = re.compile(r"[(\[]([^()\[\]]{0,80})[)\]]\s*$")
 _BRACKETED = re.compile(r"\s*([0-9]{1,6}\s*[x×*]\s*[0-9]{1,6})\s*(?:[x×*]\s*([0-9]{1,4})\s*gi?b?)?\s*", re.IGNORECASE)
 """`1x8`, `1x8*80G`: nodes, devices on each, and what memory each of these has."""
-_COUNTS = {**{sign: place for place, sign in enumerate("一二三四五六七八九十", 1)}, "单": 1, "两": 2, "双": 2}
+_COUNTS = {
+    **{sign: count for count, sign in enumerate("一二三四五六七八九十", 1)},
+    "单": 1,
+    "两": 2,
+    "双": 2,
+}
 _MANY = "[0-9]{1,6}|[一二三四五六七八九十单两双]"
 _WORDED = re.compile(
     rf"(?:(?:(?P<machines>{_MANY})\s*机)?\s*(?P<cards>{_MANY})\s*卡"
@@ -102,7 +107,7 @@ def is_blank(text: str) -> bool:
     return plain in BLANKS or not plain.strip("-—–")
 
 
-def figure(text: str) -> Figure | None:
+def parse_figure(text: str) -> Figure | None:
     """A finite number and what follows it; None for anything else, which is never taken for a part of a number."""
     match = _FIGURE.fullmatch(tidy(text))
     if not match:
@@ -111,41 +116,41 @@ def figure(text: str) -> Figure | None:
     return Figure(value=value, unit=_SLASH.sub("/", match[2].strip())) if math.isfinite(value) else None
 
 
-def measured(text: str) -> Figure | None:
+def parse_measured(text: str) -> Figure | None:
     """A figure with a remark: `0.0495(checkpoint 81)`, `0.979+-0.006`, `17.23 * 2048 / 8 = 4410 tokens/s`."""
     plain = tidy(text)
     if len(plain) > LONGEST:
         return None
     if match := _REMARK.fullmatch(plain):
-        found, remark = figure(match[1]), match[2]
+        found, remark = parse_figure(match[1]), match[2]
     elif match := _SPREAD.fullmatch(plain):
-        found, spread = figure(match[1]), figure(match[2])
+        found, spread = parse_figure(match[1]), parse_figure(match[2])
         found, remark = (found if spread else None), f"± {match[2].strip()}"
     elif match := _SUM.fullmatch(plain):
-        found, remark = figure(match[2]), match[1].strip()
+        found, remark = parse_figure(match[2]), match[1].strip()
     else:
-        found, remark = figure(plain), ""
+        found, remark = parse_figure(plain), ""
     if found is None or "(" in found.unit:
         return None
     return Figure(value=found.value, unit=found.unit, remark=remark)
 
 
-def figures(text: str, parts: int, separator: str) -> list[Figure] | None:
+def parse_figures(text: str, parts: int, separator: str) -> list[Figure] | None:
     """The figures of `0.38 && 0.34` or `0.886/0.860/0.753`; None unless there are as many as parts."""
-    found = [figure(part) for part in tidy(text).split(separator)]
+    found = [parse_figure(part) for part in tidy(text).split(separator)]
     known = [one for one in found if one is not None]
     return known if len(found) == len(known) == parts else None
 
 
-def each(text: str) -> tuple[Figure | None, int | None]:
+def parse_each(text: str) -> tuple[Figure | None, int | None]:
     """`128*8`, `66.27 * 8 GB`: what each of so many devices has, and how many there are, where that is said."""
     if match := _TIMES.fullmatch(tidy(text)):
-        found = figure(match[1])
+        found = parse_figure(match[1])
         return (found and Figure(value=found.value, unit=found.unit or match[3].strip())), int(match[2])
-    return figure(text), None
+    return parse_figure(text), None
 
 
-def seconds(text: str, unit: str = "") -> float | None:
+def parse_seconds(text: str, unit: str = "") -> float | None:
     """A time in the unit the cell, or else its column, gives: `1000`, `0:16:40`, `4d3h`."""
     plain = tidy(text)
     if match := _CLOCK.fullmatch(plain):
@@ -154,24 +159,24 @@ def seconds(text: str, unit: str = "") -> float | None:
         return float(
             sum(int(part or 0) * size for part, size in zip(match.groups(), (86400, 3600, 60, 1), strict=True))
         )
-    return _converted(figure(plain), unit, _SECONDS)
+    return _convert(parse_figure(plain), unit, _SECONDS)
 
 
-def memory_gib(text: str, unit: str = "") -> tuple[float | None, float | None] | None:
+def parse_memory_gib(text: str, unit: str = "") -> tuple[float | None, float | None] | None:
     """Used and total of `37.5/40.0`, `18.4*8`, `28.1 GiB`; None where it is none of these."""
     parts = tidy(text).split("/")
     if len(parts) > 2:
         return None
     found = []
     for part in parts:
-        value = None if is_blank(part) else _converted(each(part)[0], unit, _GIB)
+        value = None if is_blank(part) else _convert(parse_each(part)[0], unit, _GIB)
         if value is None and not is_blank(part):
             return None
         found.append(value)
     return found[0], found[1] if len(found) > 1 else None
 
 
-def _converted(found: Figure | None, unit: str, factors: dict[str, float]) -> float | None:
+def _convert(found: Figure | None, unit: str, factors: dict[str, float]) -> float | None:
     if found is None:
         return None
     factor = factors.get((found.unit or unit).casefold().strip(" ."))
@@ -179,7 +184,7 @@ def _converted(found: Figure | None, unit: str, factors: dict[str, float]) -> fl
 
 
 @lru_cache(maxsize=5000)
-def place(text: str) -> Place:
+def parse_place(text: str) -> Place:
     """Device and topology of `A100单机8卡（1x8*80G）`, `A100 1 node, 8 devices (1x8)`, `BI-V100 x8`."""
     rest, topology, memory = tidy(text)[:LONGEST], None, None
     remarks: list[str] = []
@@ -190,19 +195,19 @@ def place(text: str) -> Place:
             if before is None or not _BRACKETED.fullmatch(before[1]):
                 break  # it belongs to the device's own name
         if inside and topology is None:
-            topology, memory = _topology(inside[1]), float(inside[2]) if inside[2] else None
+            topology, memory = _parse_topology(inside[1]), float(inside[2]) if inside[2] else None
         elif match[1].strip():
             remarks.insert(0, match[1].strip())
         rest = rest[: match.start()].rstrip()
     worded = None
-    if topology is not None and (end := _spelt_end(rest, topology)) is not None:
+    if topology is not None and (end := _find_spelt_end(rest, topology)) is not None:
         # `A10016机8卡`: the name ends in digits, and the bracket tells how many are the machines'
         rest = rest[:end]
     elif match := _WORDED.search(rest):
-        worded = _worded(match)
+        worded = _parse_worded(match)
         rest = rest[: match.start()]
     elif topology is None and (match := _AHEAD.match(rest)):
-        worded = _topology(f"1x{match[1]}")
+        worded = _parse_topology(f"1x{match[1]}")
         rest = rest[match.end() :]
     rest = rest.rstrip(" ,")
     return Place(
@@ -214,48 +219,48 @@ def place(text: str) -> Place:
     )
 
 
-def _spelt_end(text: str, topology: Topology) -> int | None:
+def _find_spelt_end(text: str, topology: Topology) -> int | None:
     """Where words begin that say the same as the bracket: cards are counted on each node, or in all."""
     counts = dict.fromkeys((topology.devices_per_node, topology.devices))
-    nodes, cards = _spelt(topology.nodes), "|".join(_spelt(count) for count in counts)
+    nodes, cards = _list_spellings(topology.nodes), "|".join(_list_spellings(count) for count in counts)
     alone = "" if topology.nodes > 1 else "?"
     spelt = re.search(rf"(?:(?:{nodes})\s*机){alone}\s*(?:{cards})\s*卡$", text)
     return spelt.start() if spelt else None
 
 
-def _spelt(count: int) -> str:
+def _list_spellings(count: int) -> str:
     return "|".join((str(count), *(sign for sign, value in _COUNTS.items() if value == count)))
 
 
-def _worded(match: re.Match[str]) -> Topology | None:
+def _parse_worded(match: re.Match[str]) -> Topology | None:
     found = match.groupdict()
     if found["cards"]:
-        return _topology(f"{_count(found['machines'] or '1')}x{_count(found['cards'])}")
+        return _parse_topology(f"{_parse_count(found['machines'] or '1')}x{_parse_count(found['cards'])}")
     if found["counted"]:
-        return _topology(f"1x{found['counted']}")
+        return _parse_topology(f"1x{found['counted']}")
     if found["nodes"]:
-        return _topology(f"{found['nodes']}x{found['devices']}")
-    return _topology(f"1x{found['before']}" if found["before"] else f"{found['rows'] or 1}x{found['after']}")
+        return _parse_topology(f"{found['nodes']}x{found['devices']}")
+    return _parse_topology(f"1x{found['before']}" if found["before"] else f"{found['rows'] or 1}x{found['after']}")
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     return _COUNTS.get(text) or int(text)
 
 
-def _topology(text: str) -> Topology | None:
+def _parse_topology(text: str) -> Topology | None:
     try:
         return Topology.parse(re.sub(r"\s", "", text))
     except UsageError:
         return None
 
 
-def batch(text: str) -> BatchCell | None:
+def parse_batch(text: str) -> BatchCell | None:
     """The batch named in `bs=256,lr=0.8`, `per_device_bs=4` or `SDK V2.2,bs:128,8x`; never a global one."""
     match = _BATCH.search(tidy(text))
     return BatchCell(size=int(match["size"]), per_device=bool(match["each"] or match["of"])) if match else None
 
 
-def precision(text: str) -> str:
+def normalize_precision(text: str) -> str:
     """Known words in one spelling; anything else as the page writes it."""
     word = tidy(text)
     return word.lower() if word.lower() in (*PRECISIONS, "amp") else word

@@ -31,22 +31,22 @@ class PageFile:
     text: str
 
 
-def page_files(words: Sequence[str | Path]) -> Iterator[PageFile]:
+def read_page_files(words: Sequence[str | Path]) -> Iterator[PageFile]:
     """Every page the words name. What cannot be read, or is no text, is an error; nothing is left out silently."""
     for word in words:
         if str(word) == STANDARD_INPUT:
-            yield _page("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
+            yield _decode_page("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
             continue
         path = Path(word)
-        for found in _in_folder(path) if path.is_dir() else (path,):
-            yield _page(str(found), _content(found))
+        for found in _list_pages(path) if path.is_dir() else (path,):
+            yield _decode_page(str(found), _read_bytes(found))
 
 
 def has_pages(folder: Path) -> bool:
-    return any(_in_folder(folder, wanted=False))
+    return any(_list_pages(folder, wanted=False))
 
 
-def _in_folder(folder: Path, *, wanted: bool = True) -> list[Path]:
+def _list_pages(folder: Path, *, wanted: bool = True) -> list[Path]:
     """Pages of a folder and of those in it, by name; hidden ones are none."""
     found = []
     for path in sorted(folder.rglob("*")):
@@ -60,7 +60,7 @@ def _in_folder(folder: Path, *, wanted: bool = True) -> list[Path]:
     return found
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as stream:
             return stream.read(MAX_BYTES + 1)
@@ -68,7 +68,7 @@ def _content(path: Path) -> bytes:
         raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
 
 
-def _page(name: str, content: bytes) -> PageFile:
+def _decode_page(name: str, content: bytes) -> PageFile:
     if len(content) > MAX_BYTES:
         raise UsageError(f"page {name} has more than {MAX_BYTES // 2**20} MiB; give a page of results in Markdown")
     for encoding in _ENCODINGS:
@@ -79,12 +79,12 @@ def _page(name: str, content: bytes) -> PageFile:
     raise UsageError(f"page {name} is not text in UTF-8 or GB 18030; give a page in Markdown")
 
 
-def found_pages(words: Sequence[str | Path]) -> Iterator[FoundPage]:
+def find_pages(words: Sequence[str | Path]) -> Iterator[FoundPage]:
     """Every page and every result the words name, in their order."""
     for word in words:
         source = next((one for one in features.offers("import_source") if one.recognises(word)), None)
         if source:
             yield from source.pages(word)
             continue
-        for file in page_files([word]):
-            yield FoundPage(name=file.name, page=read.read(file.text, name=file.name), content=file.content)
+        for file in read_page_files([word]):
+            yield FoundPage(name=file.name, page=read.read_page(file.text, name=file.name), content=file.content)

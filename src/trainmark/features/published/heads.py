@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from trainmark import workloads
 from trainmark.analysis.device_names import key, tidy
 from trainmark.features.published import units
-from trainmark.features.published.cells import place
+from trainmark.features.published.cells import parse_place
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.precision import PRECISIONS
 
@@ -124,30 +124,30 @@ class Head:
     """Of devices, by `8 Cards`."""
 
 
-def head(text: str, quality_word: str | None = None) -> Head:
+def parse_head(text: str, quality_word: str | None = None) -> Head:
     """What a column holds. `quality_word` is what the page has called its quality elsewhere."""
     whole = tidy(text)
     word, bracket, rest = whole.replace("[", "(").partition("(")
     word = word.strip()
     inside = [part.strip() for part in rest.rstrip(")] ").split(",")] if bracket else []
-    known = _whole_head(whole)
+    known = _parse_whole_head(whole)
     if known is not None:
         return known
-    kind = _kind(word, quality_word)
+    kind = _find_kind(word, quality_word)
     if kind is None and not inside:
         # `e2e_time/s`, `mem, GiB`
         short, _, unit = re.sub("[,;]", "/", whole).partition("/")
-        kind = _kind(short.strip(), quality_word)
+        kind = _find_kind(short.strip(), quality_word)
         if kind is not None:
             word, inside = short.strip(), [unit.strip()]
     if kind is None:
-        return _split(Head(kind=None, word=whole))
+        return _split_parts(Head(kind=None, word=whole))
     if kind in ("quality", "target") and not any(map(units.is_unit, inside)):
-        return _quality_head(kind, word, rest.rstrip(")] ").strip(), whole)
-    return _measure_head(kind, word, inside)
+        return _parse_quality_head(kind, word, rest.rstrip(")] ").strip(), whole)
+    return _parse_measure_head(kind, word, inside)
 
 
-def _whole_head(whole: str) -> Head | None:
+def _parse_whole_head(whole: str) -> Head | None:
     """Heads that no bracket is to be cut from."""
     if count := _COUNT.fullmatch(whole):
         return Head(kind="count_results", word=whole, count=_COUNTS.get(count[1].casefold()) or int(count[1]))
@@ -162,26 +162,26 @@ def _whole_head(whole: str) -> Head | None:
     return None
 
 
-def _quality_head(kind: str, word: str, inside: str, whole: str) -> Head:
+def _parse_quality_head(kind: str, word: str, inside: str, whole: str) -> Head:
     """`Score(MOS)`, `mAP(0.5:0.95)`, `WER (attention)`, `目标mAP精度(bbox && segm)`, `map_bbox && map_segm`."""
     for pattern in (_AIM, _REACHED):
         if (match := pattern.fullmatch(word)) and not _KINDS.get(key(word)):
             word = match[2].removesuffix("精度") or match[2]
     if not _is_general(word):
-        base = f"{word} ({inside})" if inside and not _separated(inside) else word
+        base = f"{word} ({inside})" if inside and not _find_separator(inside) else word
         found = Head(kind=kind, word=base, name=base)
-        if inside and (separator := _separated(inside)):
+        if inside and (separator := _find_separator(inside)):
             parts = tuple(f"{word} {part.strip()}" for part in inside.split(separator))
             return replace(found, parts=parts, separator=separator)
-        return _split(found)
+        return _split_parts(found)
     if inside and is_quality(word) and not is_quality(inside):
         return Head(kind=kind, word=whole, name=f"{word} ({inside})")
     if inside:
-        return _split(Head(kind=kind, word=inside, name=inside, bracketed=True))
+        return _split_parts(Head(kind=kind, word=inside, name=inside, bracketed=True))
     return Head(kind=kind, word=whole)
 
 
-def _measure_head(kind: str, word: str, inside: list[str]) -> Head:
+def _parse_measure_head(kind: str, word: str, inside: list[str]) -> Head:
     alias, where, name = None, "", None
     found: list[str] = []
     for part in inside:
@@ -193,7 +193,7 @@ def _measure_head(kind: str, word: str, inside: list[str]) -> Head:
             name, word = part, part
         elif units.is_unit(part):
             found.append(part)
-        elif kind in MEASURES and place(part).topology is not None:
+        elif kind in MEASURES and parse_place(part).topology is not None:
             where = part
     bracketed = name is not None
     if kind in ("quality", "target") and name is None and not _is_general(word):
@@ -209,20 +209,20 @@ def _measure_head(kind: str, word: str, inside: list[str]) -> Head:
     )
 
 
-def _split(found: Head) -> Head:
-    separator = _separated(found.word)
+def _split_parts(found: Head) -> Head:
+    separator = _find_separator(found.word)
     if not separator:
         return found
     return replace(found, parts=tuple(part.strip() for part in found.word.split(separator)), separator=separator)
 
 
-def _separated(text: str) -> str:
+def _find_separator(text: str) -> str:
     return next((separator for separator in _SEPARATORS if separator in text), "")
 
 
-def heads(cells: Sequence[str], quality_word: str | None = None) -> list[Head]:
+def parse_heads(cells: Sequence[str], quality_word: str | None = None) -> list[Head]:
     """Of two columns for the configuration the second is its file's."""
-    found = [head(cell, quality_word) for cell in cells]
+    found = [parse_head(cell, quality_word) for cell in cells]
     first = next((index for index, one in enumerate(found) if one.kind == "configuration"), len(found))
     return [
         replace(one, kind="config_file") if one.kind == "configuration" and index > first else one
@@ -241,9 +241,9 @@ def is_precision(text: str) -> bool:
     return words[0] in known and all(word in (*known, "nhwc", "nchw", "o1", "o2", "dali") for word in words)
 
 
-def measure_kind(name: str) -> str | None:
+def find_measure_kind(name: str) -> str | None:
     """What the name of a pair inside a cell speaks of; None where it is neither a known measure nor a quality."""
-    found = head(name)
+    found = parse_head(name)
     return found.kind if found.kind in (MEASURES - {"precision_results", "count_results"}) else None
 
 
@@ -251,13 +251,13 @@ def is_quality(text: str) -> bool:
     return bool(_QUALITY.search(tidy(text).casefold()))
 
 
-def better(name: str) -> str | None:
+def find_direction(name: str) -> str | None:
     """Whether a quality of this name is better where it is `higher` or `lower`."""
     plain = name.casefold()
     return "lower" if _LOWER.search(plain) else "higher" if _QUALITY.search(plain) else None
 
 
-def quality_name(word: str, workload: str = "", *, sure: bool = True) -> str | None:
+def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> str | None:
     """The name records use for a quality; the word itself where it is another, None where it names none.
 
     A word that many tasks use, such as acc, is a workload's own quality where the page is surely about that workload.
@@ -278,7 +278,7 @@ def _is_general(word: str) -> bool:
     return _KINDS.get(key(word)) in ("quality", "target") or key(word) in ("finalacc", "valacc", "精度", "")
 
 
-def _kind(word: str, quality_word: str | None) -> str | None:
+def _find_kind(word: str, quality_word: str | None) -> str | None:
     if not key(word):
         return None
     if found := _KINDS.get(key(word)):

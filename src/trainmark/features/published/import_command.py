@@ -39,38 +39,38 @@ def run(args: argparse.Namespace) -> int:
 
     from trainmark.analysis import imported_rows as imported
     from trainmark.features.published.audit import add_findings
-    from trainmark.features.published.found import found_pages
+    from trainmark.features.published.found import find_pages
     from trainmark.record.errors import UsageError
     from trainmark.record.store import default_folder
 
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
-    pages = list(found_pages(args.pages))  # every file is looked at before anything is kept
+    pages = list(find_pages(args.pages))  # every file is looked at before anything is kept
     found: list[tuple[str, PublishedPage, Kept | None]] = []
     for one in pages:
         keeps = bool(one.page.rows) and not args.dry_run
         kept = imported.keep(store, add_findings(one.page), content=one.content, day=day) if keeps else None
         found.append((one.name, one.page, kept))
-    _show(found, as_json=args.json)
-    _tell(found)
+    _print_rows(found, as_json=args.json)
+    _print_notes(found)
     if not any(page.rows for _, page, _ in found):
         names = ", ".join(str(word) for word in args.pages)
         raise UsageError(f"no rows of results could be read from {names}; 'trainmark import --help' says what is read")
     return 0
 
 
-def _show(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
+def _print_rows(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
     from trainmark.cli.terminal import console, look
     from trainmark.view.published_table import render
 
     screen = console()
     if as_json:
-        screen.file.write(json.dumps({"pages": [_document(*entry) for entry in found]}, indent=2) + "\n")
+        screen.file.write(json.dumps({"pages": [_make_document(*entry) for entry in found]}, indent=2) + "\n")
     elif rows := [row for _, page, _ in found for row in page.rows]:
         screen.file.write(render(rows, **look(screen)))
 
 
-def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
+def _make_document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
     from dataclasses import asdict
 
     from trainmark.analysis.peaks import mfu
@@ -86,7 +86,7 @@ def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, An
     }
 
 
-def _tell(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
+def _print_notes(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
     from trainmark.cli.terminal import say
     from trainmark.record import escape

@@ -25,7 +25,7 @@ _PLAIN = ("%", "w", "kw", "g", "gb", "gib", "m", "mb", "mib", "t", "x", "倍", "
 _NAMES = {word: item for item, words in _ITEMS.items() for word in words}
 
 
-def item(unit: str | None) -> str | None:
+def parse_item(unit: str | None) -> str | None:
     """What a rate in this unit counts: `images` of `imgs/sec`, `mel frames` of `mel frames/s`; None where no items."""
     plain = tidy(unit or "")
     slash = re.fullmatch(r"([^/]{1,40}?) ?/ ?([A-Za-z秒]{1,6})\.?", plain)
@@ -36,7 +36,7 @@ def item(unit: str | None) -> str | None:
 
 def is_rate(text: str) -> bool:
     """Whether a text is a rate of items that are known, such as `images/sec`."""
-    counted = item(text)
+    counted = parse_item(text)
     return counted is not None and counted.split(" ")[-1] in {*_ITEMS, *_NAMES}
 
 
@@ -44,7 +44,7 @@ def is_unit(text: str) -> bool:
     """Whether a word is a unit and not a name or a remark."""
     plain = tidy(text).casefold().strip(" .")
     above, slash, below = plain.partition("/")
-    if not slash or item(text):
+    if not slash or parse_item(text):
         return bool(slash) or plain in (*_TIMES, *_PLAIN)
     known = {*_NAMES, *_STEPS, *_TIMES, *_PLAIN, "p", "card", "gpu", "device"}
     return above.strip().split(" ")[-1] in known and all(part.strip() in known for part in below.split("/"))

@@ -26,7 +26,7 @@ KINDS = {
 """By the end of a file's name: its type, and what such a file begins with."""
 
 
-class Room:
+class ByteBudget:
     """What a page may still hold of sound and pictures."""
 
     def __init__(self, left_bytes: int = ALL_BYTES) -> None:
@@ -39,13 +39,13 @@ class Room:
         return True
 
 
-def draw(artifacts: Sequence[Artifact], folder: Path | None, room: Room, say: Say) -> Markup | None:
+def draw_artifacts(artifacts: Sequence[Artifact], folder: Path | None, room: ByteBudget, say: Say) -> Markup | None:
     if not artifacts:
         return None
     return el(
         "section",
         el("h3", say("What the trained model left")),
-        [_one(artifact, folder, room, say) for artifact in artifacts],
+        [_draw_one(artifact, folder, room, say) for artifact in artifacts],
         [draw_scores(document, say) for document in (documents(folder) if folder else ())],
         class_="samples",
     )
@@ -65,14 +65,14 @@ def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
     return el("div", el("div", table, class_="scroll") if rows else None, el("p", ears, class_="note"))
 
 
-def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
+def draw_samples(samples: Path | None, room: ByteBudget, say: Say) -> Markup | None:
     """What the network was asked to show after its run, with all networks that took part."""
     found = list(documents(samples))[-MAX_LATER:] if samples else []
     if not found:
         return None
     figures = [
         [
-            *(_one(artifact, samples, room, say) for artifact in document.files),
+            *(_draw_one(artifact, samples, room, say) for artifact in document.files),
             draw_scores(document, say),
             el("p", say("Made by {networks}").format(networks=", ".join(map(str, document.networks))), class_="note"),
         ]
@@ -81,8 +81,8 @@ def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
     return el("section", el("h3", say("What it was asked to show later")), figures, class_="samples")
 
 
-def _one(artifact: Artifact, folder: Path | None, room: Room, say: Say) -> Markup:
-    content = _content(artifact, folder, room)
+def _draw_one(artifact: Artifact, folder: Path | None, room: ByteBudget, say: Say) -> Markup:
+    content = _read_content(artifact, folder, room)
     caption = el("figcaption", artifact.caption)
     if content is None:
         return el("figure", caption, el("p", say("Not in this page: {file}").format(file=artifact.file), class_="note"))
@@ -96,7 +96,7 @@ def _one(artifact: Artifact, folder: Path | None, room: Room, say: Say) -> Marku
     return el("figure", caption, el("img", src=address, alt=artifact.caption, loading="lazy"))
 
 
-def _content(artifact: Artifact, folder: Path | None, room: Room) -> bytes | None:
+def _read_content(artifact: Artifact, folder: Path | None, room: ByteBudget) -> bytes | None:
     """The file's bytes if they are what its name says; a record from elsewhere may name any file, but gets none."""
     kind = KINDS.get(Path(artifact.file).suffix.lower())
     if folder is None or kind is None:

@@ -15,10 +15,15 @@ def card(record: Record) -> str:
     say = speaker(by_locale())
     section = el(
         "section",
-        el("h2", header.sentence(record, say)),
-        header.facts(record, say),
-        header.figures(record, say),
-        el("div", curves.time_spent(record, say), validity.card(record, check_record(record), say), class_="pair"),
+        el("h2", header.write_sentence(record, say)),
+        header.draw_facts(record, say),
+        header.draw_figures(record, say),
+        el(
+            "div",
+            curves.draw_time_spent(record, say),
+            validity.draw_validity(record, check_record(record), say),
+            class_="pair",
+        ),
         class_="run",
     )
     return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")

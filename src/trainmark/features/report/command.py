@@ -33,9 +33,9 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.features.report.output import formats_known
+    from trainmark.features.report.output import list_formats
 
-    add, known = parser.add_argument, formats_known()
+    add, known = parser.add_argument, list_formats()
     add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE")
     add("--format", choices=known, metavar="FORM", help=f"one of {', '.join(known)} (default: html)")
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--limit",
-        type=_count,
+        type=_parse_count,
         metavar="N",
         help=f"the newest N runs, 0 for all (default: {NEWEST}, of a trend {TRENDED})",
     )
@@ -71,21 +71,21 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.record.whole_files import is_stream
     from trainmark.view.files import keep_page, write
 
-    form, out = _asked(args)
+    form, out = _parse_output(args)
     if args.bom and form != "csv":
         raise UsageError(f"--bom is for --format csv, not for {form}; leave it out")
     if args.labels and not args.publish:
         raise UsageError("--labels is about the copy that --publish makes; elsewhere tags and notes are always kept")
     store = Store(args.store or default_folder())
     if args.trend is None:
-        records, rows = _chosen(args.runs, args.limit, store)
+        records, rows = _find_records(args.runs, args.limit, store)
     else:
-        records, rows = _followed(args, store), []
+        records, rows = _find_trend_records(args, store), []
     if args.published:
         rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
-    folders = run_page.run_folders(records, store)
+    folders = run_page.find_run_folders(records, store)
     if args.publish:
-        records = _published(records, labels=args.labels)
+        records = _make_publishable(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
         say(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
+def _parse_output(args: argparse.Namespace) -> tuple[str, Path | None]:
     """The form and the file; words that contradict each other are refused."""
     from trainmark.record.errors import UsageError
 
@@ -130,7 +130,7 @@ def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
     return "html", args.html
 
 
-def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
+def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
     """The records and published rows meant; without words the newest records."""
     from trainmark.analysis.published_lookup import subject
     from trainmark.record import escape
@@ -154,11 +154,11 @@ def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list
     return [read_record(store.path(row.run_id)) for row in newest], []
 
 
-def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
+def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
     """The newest runs of the plans that are to be followed."""
     from trainmark import workloads
     from trainmark.analysis.published_lookup import subject
-    from trainmark.features.report.trend import followed
+    from trainmark.features.report.trend import select_trend_rows
     from trainmark.record.errors import UsageError
     from trainmark.record.index import row_of
     from trainmark.record.store import read_record
@@ -168,12 +168,12 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
         raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")
     rows = store.rows()
     if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
-        found = followed(rows, workload=word or None)
+        found = select_trend_rows(rows, workload=word or None)
     else:
         meant = subject(word, store).records
         if not meant:
             raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
-        found = followed(rows, of=row_of(meant[0]))
+        found = select_trend_rows(rows, of=row_of(meant[0]))
     if not found:
         if word:
             raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
@@ -182,7 +182,7 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     return [read_record(store.path(row.run_id)) for row in newest]
 
 
-def _published(records: list[Record], *, labels: bool) -> list[Record]:
+def _make_publishable(records: list[Record], *, labels: bool) -> list[Record]:
     from trainmark.record import escape
     from trainmark.view.publish import publishable
 
@@ -196,7 +196,7 @@ def _published(records: list[Record], *, labels: bool) -> list[Record]:
     return list(safe.records)
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count; try {NEWEST}")
     return int(text)

@@ -28,7 +28,7 @@ _ROWS = 20
 _MAX_EVALUATIONS = 200
 
 
-def step_times(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
     """Every step of the slowest rank, with its warm-up and its steady part marked."""
     timeline = record.timeline
     if not timeline.ranks or not timeline.steps:
@@ -92,7 +92,7 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
     )
 
 
-def loss(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_loss(record: Record, say: Say, columns: int) -> Markup | None:
     points: list[Point] = [(step, value) for step, value in enumerate(record.loss, 1) if value is not None]
     if len(points) < 2:
         return None
@@ -117,7 +117,7 @@ def loss(record: Record, say: Say, columns: int) -> Markup | None:
     )
 
 
-def quality(record: Record, say: Say) -> Markup | None:
+def draw_quality(record: Record, say: Say) -> Markup | None:
     """Each evaluation, and the target it was trained to."""
     found = record.quality
     points: list[Point] = [
@@ -171,7 +171,7 @@ def _pieces(points: Sequence[Point]) -> list[list[str]]:
     return rows
 
 
-def time_spent(record: Record, say: Say) -> Markup | None:
+def draw_time_spent(record: Record, say: Say) -> Markup | None:
     """From the end-to-end time to the time p_core divides by, phase by phase, as bars beside their numbers."""
     found = time_steps(record)
     if not found:
@@ -181,7 +181,7 @@ def time_spent(record: Record, say: Say) -> Markup | None:
         chart.strip(
             time_word(step, say),
             rate_word(step, record),
-            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_color(step))],
+            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_pick_color(step))],
             (f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %"),
             class_=None if step.kind == "phase" else step.kind,
             data_ns=step.ns,
@@ -196,14 +196,14 @@ def time_spent(record: Record, say: Say) -> Markup | None:
     return el("figure", el("figcaption", el("b", say("Where the time went"))), table)
 
 
-def _color(step: TimeStep) -> int:
+def _pick_color(step: TimeStep) -> int:
     """What is taken off stands out, and so does what is left in the end."""
     if step.kind == "phase":
         return 1
     return {"p_core": 0, "computing": 0, "exchange": 2}.get(step.name, 5)
 
 
-def ranks(record: Record, say: Say) -> Markup | None:
+def draw_ranks(record: Record, say: Say) -> Markup | None:
     """How alike the ranks were: each one's own computing, and its exchange with the others."""
     found = rank_times(record)
     if not found:
@@ -218,12 +218,12 @@ def ranks(record: Record, say: Say) -> Markup | None:
     return el(
         "figure",
         el("figcaption", el("b", say("Ranks")), el("span", say("slowest first"), class_="unit")),
-        chart.strips(say("Rank"), heads, [_rank(one, longest) for one in found[:MAX_RANKS]]),
+        chart.strips(say("Rank"), heads, [_draw_rank(one, longest) for one in found[:MAX_RANKS]]),
         [el("p", note, class_="note") for note in notes],
     )
 
 
-def _rank(one: RankTime, longest: float) -> Markup:
+def _draw_rank(one: RankTime, longest: float) -> Markup:
     exchange = one.exchange_ns or 0
     pieces = [
         chart.Bar(start=0, length=one.own_ns / longest),

@@ -9,24 +9,24 @@ from trainmark.view.element import Child, Markup, el
 from trainmark.view.sections import FactSection
 
 
-def precision(record: Record, say: Say) -> Markup | None:
+def draw_precision(record: Record, say: Say) -> Markup | None:
     """What the watched step was really computed in, as a card of its own."""
     section = facts.precision(record, say)
-    return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
+    return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card") if section else None
 
 
-def card(section: FactSection) -> Markup:
+def draw_card(section: FactSection) -> Markup:
     """What a feature knows of a run, as a card of its own."""
-    return el("section", el("h3", _title(section)), _body(section), class_="card")
+    return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card")
 
 
-def profile(record: Record, say: Say) -> Markup | None:
+def draw_profile(record: Record, say: Say) -> Markup | None:
     """Where a step's time goes, as a card of its own."""
     section = profile_facts.profile(record, say)
-    return el("section", el("h3", _title(section)), _body(section), class_="card") if section else None
+    return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card") if section else None
 
 
-def folded(record: Record, say: Say) -> list[Markup]:
+def draw_folds(record: Record, say: Say) -> list[Markup]:
     """All else, to be opened by who wants to know."""
     found = [
         facts.metrics,
@@ -40,10 +40,12 @@ def folded(record: Record, say: Say) -> list[Markup]:
         facts.unknown,
     ]
     sections = [section for section in (one(record, say) for one in found) if section]
-    return [el("details", el("summary", _title(section)), _body(section), class_="fold") for section in sections]
+    return [
+        el("details", el("summary", _draw_title(section)), _draw_body(section), class_="fold") for section in sections
+    ]
 
 
-def fill(record: Record, say: Say) -> Markup | None:
+def draw_fill(record: Record, say: Say) -> Markup | None:
     """The batches that were tried, as a curve."""
     section, found = facts.fill(record, say), record.environment.fill
     fitting = [entry for entry in found.curve if entry.items_per_s and not entry.unfit] if found else []
@@ -67,22 +69,22 @@ def fill(record: Record, say: Say) -> Markup | None:
     )
 
 
-def _title(section: FactSection) -> list[Child]:
+def _draw_title(section: FactSection) -> list[Child]:
     return [section.title, el("small", f" {section.remark}") if section.remark else None]
 
 
-def _body(section: FactSection) -> list[Child]:
+def _draw_body(section: FactSection) -> list[Child]:
     pairs = [(fact.name, fact.value) for fact in section.facts if not fact.local]
     return [
         el("p", section.sentence, class_="note") if section.sentence else None,
         el("dl", [el("div", el("dt", name), el("dd", value)) for name, value in pairs], class_="pairs")
         if pairs
         else None,
-        _table(section) if section.rows else None,
+        _draw_table(section) if section.rows else None,
     ]
 
 
-def _table(section: FactSection) -> Markup:
+def _draw_table(section: FactSection) -> Markup:
     first, *rest = range(len(section.heads))
     rows = [
         el(

@@ -43,12 +43,12 @@ def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     # \n, not the format's own \r\n: on a terminal and in git the latter is a stray sign at every end
     writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
     writer.writerow({head: escape.csv_cell(head) for head in heads})
-    for cells in [*map(flat, records), *map(_published_cells, rows)]:
-        writer.writerow({head: _cell(cells.get(head)) for head in heads})
+    for cells in [*map(flat, records), *map(_list_published_cells, rows)]:
+        writer.writerow({head: _format_cell(cells.get(head)) for head in heads})
     return stream.getvalue()
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -56,7 +56,7 @@ def _cell(value: object) -> str:
     return repr(value) if isinstance(value, float) else escape.csv_cell(str(value))
 
 
-def _published_cells(row: PublishedRow) -> Mapping[str, object]:
+def _list_published_cells(row: PublishedRow) -> Mapping[str, object]:
     rate = f"{row.item}/s" if row.item else None
     values = {
         "e2e_time": (row.e2e_time_s, "s"),
@@ -94,11 +94,11 @@ def _published_cells(row: PublishedRow) -> Mapping[str, object]:
 
 def to_json(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     """One document: the list of records as they were written, published rows behind them."""
-    documents = [*(record.to_json() for record in records), *map(_published_document, rows)]
+    documents = [*(record.to_json() for record in records), *map(_make_published_document, rows)]
     return json.dumps(documents, allow_nan=False) + "\n"
 
 
-def _published_document(row: PublishedRow) -> dict[str, Any]:
+def _make_published_document(row: PublishedRow) -> dict[str, Any]:
     """Told apart from a record by its kind; null is what was not published."""
     source = {"source": row.source.title, "date": row.source.date}
     values = {name: value for name, value in asdict(row).items() if name != "source"}
@@ -118,11 +118,11 @@ def to_junit(records: Sequence[Record], check: Check) -> str:
         plan = record.plan
         name = f"trainmark.{plan.workload}.{plan.recipe_name}.{plan.topology}.{record.precision}"
         seen[name] += 1
-        suites.append(_suite(f"{name}.{seen[name]}" if seen[name] > 1 else name, record, check(record)))
+        suites.append(_make_suite(f"{name}.{seen[name]}" if seen[name] > 1 else name, record, check(record)))
     return junit_document(suites)
 
 
-def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
+def _make_suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
     e2e = record.metrics.get("e2e_time")
     seconds = f"{e2e.value:.3f}" if e2e is not None and e2e.value is not None else "0"
     valid, doubts = record.status == "valid", "; ".join(doubt.text for doubt in record.doubts)
@@ -133,11 +133,11 @@ def _suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Element:
         record.status,
         seconds,
     )
-    cases = [run, *map(_case, checks)]
-    return junit_suite(name, created=record.created, properties=_properties(record), cases=cases, seconds=seconds)
+    cases = [run, *map(_make_case, checks)]
+    return junit_suite(name, created=record.created, properties=_list_properties(record), cases=cases, seconds=seconds)
 
 
-def _case(check: CheckResult) -> JunitCase:
+def _make_case(check: CheckResult) -> JunitCase:
     said = [
         f"{SEVERITIES[found.verdict]}: {found.sentence} ({found.evidence}; look at: {found.remedy})"
         for found in check.findings
@@ -149,7 +149,7 @@ def _case(check: CheckResult) -> JunitCase:
     return JunitCase(check.claim, "passed", said)  # what a reader has to know, but no build should stop at
 
 
-def _properties(record: Record) -> dict[str, str]:
+def _list_properties(record: Record) -> dict[str, str]:
     plan = record.plan
     p_core = record.metrics.get("p_core")
     facts = {
@@ -178,17 +178,21 @@ def to_markdown(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) ->
     blocks = [table.markdown(records)] if records else []
     if rows:
         sides = ["---" if index < NUMERIC else "---:" for index in range(len(MARKDOWN_HEADS))]
-        lines = [_line(MARKDOWN_HEADS), "| " + " | ".join(sides) + " |", *(_line(_markdown_cells(row)) for row in rows)]
+        lines = [
+            _format_line(MARKDOWN_HEADS),
+            "| " + " | ".join(sides) + " |",
+            *(_format_line(_list_markdown_cells(row)) for row in rows),
+        ]
         units = ", ".join(dict.fromkeys(f"{row.item}/s" for row in rows if row.item))
         blocks.append("\n".join(lines) + f"\n\n{NOT_PUBLISHED} Throughputs in {escape.markdown_cell(units)}.\n")
     return "\n".join(blocks)
 
 
-def _line(cells: Sequence[str]) -> str:
+def _format_line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
 
 
-def _markdown_cells(row: PublishedRow) -> list[str]:
+def _list_markdown_cells(row: PublishedRow) -> list[str]:
     quality = NOTHING if row.quality is None else f"{quality_word(row.quality_name or '')} {row.quality:g}".strip()
     return [
         row.name.removeprefix(PREFIX),

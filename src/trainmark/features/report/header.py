@@ -13,19 +13,19 @@ from trainmark.view.element import Markup, el
 from trainmark.workloads import quality_word
 
 
-def sentence(record: Record, say: Say) -> str:
+def write_sentence(record: Record, say: Say) -> str:
     """The run's main number in words, as the terminal says it of this machine."""
     return headline.opening(record, say, where=device_name(record))
 
 
-def lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
+def draw_lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
     """What the heading goes on with: beside published devices, and what the run learnt."""
     told = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
     said = say("; ").join(part for part in told if part)
     return el("p", say("{sentence}.").format(sentence=said[0].upper() + said[1:]), class_="lead") if said else None
 
 
-def facts(record: Record, say: Say) -> Markup:
+def draw_facts(record: Record, say: Say) -> Markup:
     """Where, how and when, in a line of small words."""
     plan = record.plan
     data = say("synthetic data") if plan.data.synthetic else plan.data.name
@@ -39,12 +39,12 @@ def facts(record: Record, say: Say) -> Markup:
     return el("p", [el("span", word) for word in words], el("code", record.run_id), class_="facts")
 
 
-def figures(record: Record, say: Say) -> Markup:
+def draw_figures(record: Record, say: Say) -> Markup:
     """The numbers most people came for."""
-    return el("dl", [_figure(*found) for found in _figures(record, say)], class_="figures")
+    return el("dl", [_draw_figure(*found) for found in _list_figures(record, say)], class_="figures")
 
 
-def shown_verdict(record: Record, say: Say) -> str:
+def translate_verdict(record: Record, say: Say) -> str:
     words = {
         "reached": say("reached"),
         "missed": say("missed"),
@@ -57,11 +57,11 @@ def shown_verdict(record: Record, say: Say) -> str:
     return words[verdict(record)]
 
 
-def shown_status(status: str, say: Say) -> str:
+def translate_status(status: str, say: Say) -> str:
     return {"valid": say("valid"), "invalid": say("invalid"), "incomplete": say("incomplete")}.get(status, status)
 
 
-def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
+def _list_figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     """Word, number, unit, remark."""
     for alias, remark in (
         ("p_core", say("computing only")),
@@ -71,44 +71,56 @@ def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
         quantity = record.metrics.get(alias)
         known = quantity is not None and quantity.value is not None
         around = plus_minus(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
-        yield alias, *_number(record, alias), f"{remark} {around}".rstrip() if known else _why(record, alias, say)
-    reached = f"{shown_verdict(record, say)}, {goal(record.quality)}"
+        yield (
+            alias,
+            *_format_number(record, alias),
+            f"{remark} {around}".rstrip() if known else _explain_missing(record, alias, say),
+        )
+    reached = f"{translate_verdict(record, say)}, {goal(record.quality)}"
     yield quality_word(record.quality.name), shown_quality(record.quality), "", reached
-    yield "e2e_time", *_number(record, "e2e_time"), say("all phases")
-    memory, total = _number(record, "mem"), _number(record, "mem_total")
+    yield "e2e_time", *_format_number(record, "e2e_time"), say("all phases")
+    memory, total = _format_number(record, "mem"), _format_number(record, "mem_total")
     of_total = say("of {total} GiB").format(total=total[0]) if total[1] else ""
-    yield "mem", *memory, of_total if memory[1] else _why(record, "mem", say)
-    yield "mfu", *_number(record, "mfu"), say("of the peak") if _known(record, "mfu") else _why(record, "mfu", say)
+    yield "mem", *memory, of_total if memory[1] else _explain_missing(record, "mem", say)
+    yield (
+        "mfu",
+        *_format_number(record, "mfu"),
+        say("of the peak") if _has_value(record, "mfu") else _explain_missing(record, "mfu", say),
+    )
     mean = say("a device, mean")
-    yield "power", *_number(record, "power"), mean if _known(record, "power") else _why(record, "power", say)
+    yield (
+        "power",
+        *_format_number(record, "power"),
+        mean if _has_value(record, "power") else _explain_missing(record, "power", say),
+    )
     for alias, remark in (
         ("energy_kwh", say("of the devices, with the building's share")),
         ("cost", say("of the run, at the reader's price")),
         ("cost_per_million", say("at p_train and the reader's price")),
     ):
-        if _known(record, alias):
-            yield alias, *_number(record, alias), remark
+        if _has_value(record, alias):
+            yield alias, *_format_number(record, alias), remark
 
 
-def _figure(word: str, value: str, unit: str, remark: str) -> Markup:
+def _draw_figure(word: str, value: str, unit: str, remark: str) -> Markup:
     main = "main" if word == "p_core" else None
     shown = el("dd", el("b", value), el("span", unit, class_="unit") if unit else None, class_="value")
     return el("div", el("dt", word), shown, el("dd", remark, class_="remark"), class_=main)
 
 
-def _known(record: Record, alias: str) -> bool:
+def _has_value(record: Record, alias: str) -> bool:
     quantity = record.metrics.get(alias)
     return quantity is not None and quantity.value is not None
 
 
-def _number(record: Record, alias: str) -> tuple[str, str]:
+def _format_number(record: Record, alias: str) -> tuple[str, str]:
     quantity = record.metrics.get(alias)
     if quantity is None or quantity.value is None:
         return NOTHING, ""
     return number(quantity.value), quantity.unit
 
 
-def _why(record: Record, alias: str, say: Say) -> str:
+def _explain_missing(record: Record, alias: str, say: Say) -> str:
     quantity = record.metrics.get(alias)
     reason = quantity.unavailable if quantity else None
     return say(reason) if reason else say("not on the record")

@@ -15,22 +15,22 @@ _MAX_MACHINES = 4
 _SIZE = (320, 170)
 
 
-def draw(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_telemetry(record: Record, say: Say, columns: int) -> Markup | None:
     machines = record.telemetry.machines
     if not machines:
         return None
     shown: list[Child] = [el("h3", say("Machine"))]
     for machine in machines[:_MAX_MACHINES]:
         shown.append(el("p", facts.telemetry_remark(machine, say), class_="note"))
-        shown.append(el("div", _charts(machine, say, columns), class_="charts three"))
-        shown.append(_unavailable(machine, say))
+        shown.append(el("div", _draw_charts(machine, say, columns), class_="charts three"))
+        shown.append(_draw_unavailable(machine, say))
     if len(machines) > _MAX_MACHINES:
         left = say("{count} more machines were sampled.").format(count=len(machines) - _MAX_MACHINES)
         shown.append(el("p", left, class_="note"))
     return el("section", shown, class_="machine")
 
 
-def _charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
+def _draw_charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
     """One for each kind of sensor, with a line for each device."""
     charts: dict[str, tuple[str, list[chart.Line]]] = {}
     for curve in facts.telemetry_curves(machine, say):
@@ -40,10 +40,10 @@ def _charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
         label = "" if curve.device is None else say("device {number}").format(number=curve.device)
         points = list(zip(curve.at_s, curve.values, strict=False))
         drawn.append(chart.Line(name=label, points=points, color=1 if curve.device is None else len(drawn)))
-    return [_chart(word, unit, drawn, machine, say, columns) for word, (unit, drawn) in charts.items()]
+    return [_draw_chart(word, unit, drawn, machine, say, columns) for word, (unit, drawn) in charts.items()]
 
 
-def _chart(
+def _draw_chart(
     title: str, unit: str, drawn: Sequence[chart.Line], machine: MachineTelemetry, say: Say, columns: int
 ) -> Markup:
     values = [value for line in drawn for _, value in line.points]
@@ -76,7 +76,7 @@ def _chart(
     )
 
 
-def _unavailable(machine: MachineTelemetry, say: Say) -> Markup | None:
+def _draw_unavailable(machine: MachineTelemetry, say: Say) -> Markup | None:
     missing = facts.telemetry_missing(machine, say)
     if not missing:
         return None

@@ -44,18 +44,18 @@ def to_openmetrics(records: Sequence[Record]) -> str:
     counts. There are no times in it, as node_exporter refuses them."""
     newest: dict[tuple[str, ...], tuple[Record, dict[str, str]]] = {}
     for record in sorted(records, key=lambda record: (instant(record.created), record.run_id)):
-        labels = _labels(record)
+        labels = _make_labels(record)
         newest[tuple(labels.values())] = record, labels
     lines: list[str] = []
-    for family in _families(list(newest.values())):
+    for family in _list_families(list(newest.values())):
         if family.samples:
             lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} gauge"]
             lines += [f"# UNIT {family.name} {family.unit}"] if family.unit else []
-            lines += [f"{family.name}{{{_inside(sample.labels)}}} {sample.value!r}" for sample in family.samples]
+            lines += [f"{family.name}{{{_format_labels(sample.labels)}}} {sample.value!r}" for sample in family.samples]
     return "\n".join([*lines, "# EOF", ""])
 
 
-def _families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_Family]:
+def _list_families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_Family]:
     for alias, metric in METRICS.items():
         unit, times = BASE_UNITS[metric.unit]
         for index, end in enumerate(_ENDS):
@@ -65,7 +65,7 @@ def _families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_Family
             samples = []
             for record, labels in runs:
                 quantity = record.metrics.get(alias)
-                shown = _end(quantity.value, quantity.interval, index) if quantity else None
+                shown = _interval_end(quantity.value, quantity.interval, index) if quantity else None
                 if shown is not None:
                     item = {"item": record.item} if "item" in unit else {}
                     samples.append(_Sample({**labels, **item}, float(shown * times)))
@@ -90,13 +90,13 @@ def _families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_Family
         yield _Family(f"trainmark_{name}", unit, said, [_Sample(labels, float(value(run))) for run, labels in runs])
 
 
-def _end(value: float | None, interval: tuple[float, float] | None, index: int) -> float | None:
+def _interval_end(value: float | None, interval: tuple[float, float] | None, index: int) -> float | None:
     if index == 0:
         return value
     return None if interval is None else interval[index - 1]
 
 
-def _labels(record: Record) -> dict[str, str]:
+def _make_labels(record: Record) -> dict[str, str]:
     plan = record.plan
     return {
         "workload": plan.workload,
@@ -108,10 +108,10 @@ def _labels(record: Record) -> dict[str, str]:
     }
 
 
-def _inside(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+def _format_labels(labels: Mapping[str, str]) -> str:
+    return ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Within quotes; control characters are spelled out, as in every other form."""
     return escape.terminal(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -9,7 +9,7 @@ from trainmark import features
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.priced import priced
 from trainmark.features.report.run_page import draw_page
-from trainmark.features.report.trend import trends
+from trainmark.features.report.trend import compute_trends
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.language import by_locale
@@ -54,7 +54,7 @@ def render(
             price=price,
             language=language,
             published=published,
-            trends=trends(records) if trend else (),
+            trends=compute_trends(records) if trend else (),
         )
     from trainmark.features.report import formats
 
@@ -72,9 +72,9 @@ def render(
     for feature in features.offers("report_format"):
         if form in feature.FORMATS:
             return str(feature.FORMATS[form](records, language=language, folders=folders))
-    raise UsageError(f"report format {form!r} is not known; {nearest(form, formats_known())}")
+    raise UsageError(f"report format {form!r} is not known; {nearest(form, list_formats())}")
 
 
-def formats_known() -> tuple[str, ...]:
+def list_formats() -> tuple[str, ...]:
     """Ours, and what other features write."""
     return (*FORMATS, *(name for feature in features.offers("report_format") for name in feature.FORMATS))

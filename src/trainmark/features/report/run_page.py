@@ -30,7 +30,7 @@ def leave_page(records: Sequence[Record], store: Store, price: Price | None = No
     """Draws the page that a run ends with, and keeps it: its checks are those a record alone allows, and cost nothing;
     `report` and `audit` hold it against its events."""
     checks = {record.run_id: check_record(record) for record in records}
-    page = draw_page(records, store, checks=checks, folders=run_folders(records, store), price=price)
+    page = draw_page(records, store, checks=checks, folders=find_run_folders(records, store), price=price)
     return keep_page(f"{records[-1].run_id}.html", page, store)
 
 
@@ -55,7 +55,7 @@ def draw_page(
             beside=tuple(rows_beside(records, store.folder)),
             checks=checks,
             folders=folders,
-            facts=facts_beside(records, store, language),
+            facts=collect_facts(records, store, language),
             trends=tuple(trends),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -65,11 +65,11 @@ def draw_page(
     )
 
 
-def run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
+def find_run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
     return {record.run_id: store.runs / record.run_id for record in records}
 
 
-def facts_beside(records: Sequence[Record], store: Store, language: str) -> dict[str, list[FactSection]]:
+def collect_facts(records: Sequence[Record], store: Store, language: str) -> dict[str, list[FactSection]]:
     """By run id, what features know of the runs beside their records."""
     found: dict[str, list[FactSection]] = {}
     for feature in features.offers("record_facts"):

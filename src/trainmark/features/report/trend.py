@@ -59,7 +59,9 @@ class Trend:
         return [point for point in self.points if point.change is not None]
 
 
-def followed(rows: Sequence[StoreRow], *, of: StoreRow | None = None, workload: str | None = None) -> list[StoreRow]:
+def select_trend_rows(
+    rows: Sequence[StoreRow], *, of: StoreRow | None = None, workload: str | None = None
+) -> list[StoreRow]:
     """The rows of plans that were measured more than once on one device; of one plan or workload, or of all."""
 
     def plan(row: StoreRow) -> tuple[str, str]:
@@ -77,7 +79,7 @@ def followed(rows: Sequence[StoreRow], *, of: StoreRow | None = None, workload: 
     return [row for row in measured if runs[plan(row)] > 1]
 
 
-def trends(records: Sequence[Record]) -> list[Trend]:
+def compute_trends(records: Sequence[Record]) -> list[Trend]:
     """Speed and quality of each plan that has at least two points, the plan that ran last first."""
     plans: dict[tuple[str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.created, record.run_id)):
@@ -85,12 +87,12 @@ def trends(records: Sequence[Record]) -> list[Trend]:
             key = record.plan.fingerprint, short_device(record.environment.device.name)
             plans.setdefault(key, []).append(record)
     newest_first = sorted(plans.values(), key=lambda runs: runs[-1].created, reverse=True)
-    found = [_trend(runs, metric) for runs in newest_first for metric in ("p_core", "quality")]
+    found = [_compute_trend(runs, metric) for runs in newest_first for metric in ("p_core", "quality")]
     return [trend for trend in found if trend is not None]
 
 
-def _trend(runs: Sequence[Record], metric: str) -> Trend | None:
-    runs = [record for record in runs if _has(record, metric)]
+def _compute_trend(runs: Sequence[Record], metric: str) -> Trend | None:
+    runs = [record for record in runs if _has_value(record, metric)]
     groups: dict[str, list[Record]] = {}
     for record in runs:
         groups.setdefault(record.group or record.run_id, []).append(record)
@@ -98,7 +100,7 @@ def _trend(runs: Sequence[Record], metric: str) -> Trend | None:
     if len(subjects) < 2:
         return None
     compared = quantities.find(metric, subjects)
-    changes = [None, *(_change(a, b, metric) for a, b in pairwise(subjects))]
+    changes = [None, *(_compute_change(a, b, metric) for a, b in pairwise(subjects))]
     sides = [side_of(subject.records, compared) for subject in subjects]
     return Trend(
         metric=compared.name,
@@ -116,7 +118,7 @@ def _trend(runs: Sequence[Record], metric: str) -> Trend | None:
     )
 
 
-def _change(a: Subject, b: Subject, metric: str) -> float | None:
+def _compute_change(a: Subject, b: Subject, metric: str) -> float | None:
     try:
         found = compare(a, b, metric=metric)
     except UsageError:  # they are not alike, as where one was measured by another definition: no verdict, no step
@@ -124,7 +126,7 @@ def _change(a: Subject, b: Subject, metric: str) -> float | None:
     return None if found.verdict in ("same", "inconclusive") else found.judgement.ratio - 1
 
 
-def _has(record: Record, metric: str) -> bool:
+def _has_value(record: Record, metric: str) -> bool:
     if metric == "quality":
         return (record.quality.value or 0) > 0
     found = record.metrics.get(metric)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.features.report.header import shown_status
+from trainmark.features.report.header import translate_status
 from trainmark.record.audit import SEVERITIES, by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubt_text import translate_doubt
@@ -16,34 +16,34 @@ from trainmark.view.element import Child, Markup, el
 MAX_FINDINGS = 3
 
 
-def card(record: Record, checks: Sequence[CheckResult], say: Say) -> Markup:
+def draw_validity(record: Record, checks: Sequence[CheckResult], say: Say) -> Markup:
     failed = [check for check in checks if check.findings]
     unseen = [check for check in checks if check.verdict == "unknown"]
     passed = [check for check in checks if check.verdict == "ok"]
-    kind = "bad" if record.status != "valid" or _wrong(failed) else "fair" if failed or record.doubts else "good"
+    kind = "bad" if record.status != "valid" or _has_wrong(failed) else "fair" if failed or record.doubts else "good"
     return el(
         "section",
         el("h3", say("Can this be trusted?")),
         el(
             "p",
-            el("span", shown_status(record.status, say), class_=f"status {record.status}"),
+            el("span", translate_status(record.status, say), class_=f"status {record.status}"),
             translate_ending(record.ended, say),
             class_="ended",
         ),
-        _counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
-        _findings([finding for check in failed for finding in check.findings], say),
-        _doubts(record.doubts, say),
-        _listed(say("Could not be checked"), [f"{say(check.claim)}: {check.sentence}" for check in unseen]),
-        _listed(say("Checked and held"), [say(check.claim) for check in passed]),
+        _draw_counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
+        _draw_findings([finding for check in failed for finding in check.findings], say),
+        _draw_doubts(record.doubts, say),
+        _draw_list(say("Could not be checked"), [f"{say(check.claim)}: {check.sentence}" for check in unseen]),
+        _draw_list(say("Checked and held"), [say(check.claim) for check in passed]),
         class_=f"card validity {kind}",
     )
 
 
-def _wrong(failed: Sequence[CheckResult]) -> bool:
+def _has_wrong(failed: Sequence[CheckResult]) -> bool:
     return any(check.verdict == "failed" for check in failed)
 
 
-def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
+def _draw_counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
     counted = (
         ("good", passed, say("checked and held")),
         ("bad" if failed else "none", failed, say("failed")),
@@ -55,24 +55,26 @@ def _counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
     )  # fmt: skip
 
 
-def _findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
+def _draw_findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
     """The gravest first; many of them are folded, so that the card stays a card."""
     ordered = by_gravity(found)
     first, rest = ordered[:MAX_FINDINGS], ordered[MAX_FINDINGS:]
-    shown: list[Child] = [el("ul", [_finding(finding, say) for finding in first], class_="findings")] if first else []
+    shown: list[Child] = (
+        [el("ul", [_draw_finding(finding, say) for finding in first], class_="findings")] if first else []
+    )
     if rest:
         shown.append(
             el(
                 "details",
                 el("summary", say("{count} more findings").format(count=len(rest))),
-                el("ul", [_finding(finding, say) for finding in rest], class_="findings"),
+                el("ul", [_draw_finding(finding, say) for finding in rest], class_="findings"),
                 class_="data",
             )
         )
     return shown
 
 
-def _finding(finding: CheckResult, say: Say) -> Markup:
+def _draw_finding(finding: CheckResult, say: Say) -> Markup:
     severities = {"failed": say("wrong"), "doubt": say("doubtful"), "note": say("note")}
     return el(
         "li",
@@ -83,7 +85,7 @@ def _finding(finding: CheckResult, say: Say) -> Markup:
     )
 
 
-def _doubts(doubts: Sequence[Doubt], say: Say) -> list[Child]:
+def _draw_doubts(doubts: Sequence[Doubt], say: Say) -> list[Child]:
     if not doubts:
         return [el("p", say("The run itself has no doubts."), class_="note")]
     return [
@@ -96,7 +98,7 @@ def _doubts(doubts: Sequence[Doubt], say: Say) -> list[Child]:
     ]
 
 
-def _listed(title: str, sentences: Sequence[str]) -> Markup | None:
+def _draw_list(title: str, sentences: Sequence[str]) -> Markup | None:
     if not sentences:
         return None
     return el(

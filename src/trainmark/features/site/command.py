@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.record import escape
     from trainmark.record.language import by_locale
 
-    found = contents.find(args.folder, out=args.out, with_library=not args.without_library)
+    found = contents.find_contents(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
         say(escape.terminal(sentence))
     if args.publish:
-        found, replaced = contents.publishable(found)
+        found, replaced = contents.make_publishable(found)
         for sentence in replaced:
             say(escape.terminal(f"replaced {sentence}"))
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")

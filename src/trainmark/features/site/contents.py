@@ -11,7 +11,7 @@ from trainmark import features
 from trainmark.analysis import imported_rows as imported, published_library as library
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
-from trainmark.features.published.found import page_files
+from trainmark.features.published.found import read_page_files
 from trainmark.record.audit import by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
@@ -59,22 +59,22 @@ class SiteContents:
         return sorted(dict.fromkeys(names), key=lambda name: (-names.count(name), name))
 
 
-def find(folder: Path, *, out: Path | None = None, with_library: bool = True) -> SiteContents:
+def find_contents(folder: Path, *, out: Path | None = None, with_library: bool = True) -> SiteContents:
     """All results below a folder; UsageError where there are none."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; name one that holds records and published pages")
     left_out: list[str] = []
     records: dict[str, tuple[Record, Path | None]] = {}
     rows: list[PublishedRow] = []
-    for path in _files(folder, out):
+    for path in _find_files(folder, out):
         try:
             if path.suffix.lower() in PAGES:
-                [page] = page_files([path])
-                rows += read.read(page.text, name=str(path.relative_to(folder))).rows
+                [page] = read_page_files([path])
+                rows += read.read_page(page.text, name=str(path.relative_to(folder))).rows
             else:
-                for found in _documents(path):
+                for found in _read_documents(path):
                     if isinstance(found, Record):
-                        records.setdefault(found.run_id, (found, _run_folder(path, found)))
+                        records.setdefault(found.run_id, (found, _find_run_folder(path, found)))
                     else:
                         rows.append(found)
         except TrainmarkError as error:
@@ -88,15 +88,18 @@ def find(folder: Path, *, out: Path | None = None, with_library: bool = True) ->
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
     # what was found when they were shipped or imported tells no two rows apart
     known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
-    everything = _told_apart(known)
-    doubted = audit.find_doubts(audit.by_source(everything))
+    everything = _number_duplicates(known)
+    doubted = audit.find_doubts(audit.group_by_source(everything))
     return SiteContents(
         runs=tuple(
             SiteRun(record=record, checks=(*audit_record(record, place), *_more_checks(record)), folder=place)
             for record, place in sorted(records.values(), key=lambda one: one[0].created, reverse=True)
         ),
         rows=(
-            *(SiteRow(row=row, findings=doubted.get(row.name, ())) for row in audit.with_findings(everything, doubted)),
+            *(
+                SiteRow(row=row, findings=doubted.get(row.name, ()))
+                for row in audit.attach_findings(everything, doubted)
+            ),
             *judged,
         ),
         left_out=tuple(left_out),
@@ -108,7 +111,7 @@ def _more_checks(record: Record) -> Iterator[CheckResult]:
         yield from feature.check(record)
 
 
-def _told_apart(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+def _number_duplicates(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     """Further rows of one name are numbered; the very same row twice is one."""
     found: dict[str, PublishedRow] = {}
     for row in rows:
@@ -120,7 +123,7 @@ def _told_apart(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     return list(found.values())
 
 
-def _files(folder: Path, out: Path | None) -> Iterator[Path]:
+def _find_files(folder: Path, out: Path | None) -> Iterator[Path]:
     """Records and pages by name; not what is hidden, what a site or a run's own folder holds."""
     skipped = {path.resolve() for path in (out, folder / "runs" if (folder / "records").is_dir() else None) if path}
     count = 0
@@ -136,7 +139,7 @@ def _files(folder: Path, out: Path | None) -> Iterator[Path]:
         yield path
 
 
-def _documents(path: Path) -> Iterator[Record | PublishedRow]:
+def _read_documents(path: Path) -> Iterator[Record | PublishedRow]:
     """What a JSON file holds for us; nothing where it is about something else."""
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -159,13 +162,13 @@ def _is_record(document: Any) -> bool:
     return isinstance(document, dict) and document.get("kind") == KIND
 
 
-def _run_folder(path: Path, record: Record) -> Path | None:
+def _find_run_folder(path: Path, record: Record) -> Path | None:
     place = path.absolute().parent.parent / "runs" / record.run_id
     ours = path.parent.name == "records" and Path(record.run_id).name == record.run_id
     return place if ours and place.is_dir() else None
 
 
-def publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
+def make_publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
     """The same with copies of the records that are safe to share, and what was replaced in them."""
     from trainmark.view.publish import publishable as copied
 
