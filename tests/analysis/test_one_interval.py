@@ -12,8 +12,8 @@ from support.records import make_record
 
 from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
-from trainmark.features.report.formats import to_csv
 from trainmark.features.report.header import write_sentence
+from trainmark.features.report.output import to_csv
 from trainmark.record.intervals import around, half_width, of_repeats, share
 from trainmark.record.lookup import Subject
 from trainmark.record.metrics import Measured, measure

@@ -9,10 +9,10 @@ import pytest
 from support import mlperf_logs
 from support.mlperf_logs import at, entries, write_log, write_result
 
-from trainmark.features.mlperf import benchmarks, convergence, log as run_log, power, score
+from trainmark.features.mlperf import benchmarks, convergence, log as run_log
 from trainmark.features.mlperf.audit_source import recognises
-from trainmark.features.mlperf.folder import find_result_folders
-from trainmark.features.published.found import find_pages
+from trainmark.features.mlperf.folder import find_result_folders, sum_energy_j
+from trainmark.features.published.read import find_pages
 from trainmark.record.errors import UsageError
 from trainmark.record.published_row import PublishedRow
 
@@ -31,11 +31,11 @@ def test_a_log_tells_time_samples_batch_seed_and_evaluations(tmp_path: Path) -> 
     found = run_log.read_log(write_log(tmp_path / "result_0.txt", entries(seed=11)))
     assert (found.benchmark, found.status, found.seeds) == ("resnet", "success", [11])
     assert found.number("global_batch_size") == 3264
-    assert score.count_samples(found) == 36 * 1_281_167
+    assert run_log.count_samples(found) == 36 * 1_281_167
     assert [event.at for event in found.evaluations] == [3, 7, 11, 15, 19, 23, 27, 31, 35]
     assert found.run_s == pytest.approx(36 * 36 + 9 * 0.53, abs=0.3)
     assert found.evaluation_s == pytest.approx(9 * 0.45)
-    assert score.compute_training_rate(found) == pytest.approx(36 * 1_281_167 / (found.run_s - found.evaluation_s))
+    assert run_log.compute_training_rate(found) == pytest.approx(36 * 1_281_167 / (found.run_s - found.evaluation_s))
 
 
 def test_lines_may_follow_other_words_and_damaged_ones_are_named(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_samples_are_counted_where_a_log_counts_samples(tmp_path: Path) -> None:
         if "epoch_num" in entry["metadata"]:
             entry["metadata"]["samples_count"] = 12_288 * (entry["metadata"].pop("epoch_num") + 1) // 4
     log = run_log.read_log(write_log(tmp_path / "result_0.txt", found))
-    assert score.count_samples(log) == 9 * 12_288
-    assert score.find_convergence(log) == 9 * 12_288
+    assert run_log.count_samples(log) == 9 * 12_288
+    assert run_log.find_convergence(log) == 9 * 12_288
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_stands_where_others_write_the_epoch_is_not_taken_for_one(
     found = entries(epochs=4, said={"submission_benchmark": benchmark, "train_samples": 1_000_000})
     at(found, "eval_accuracy")["metadata"]["epoch_num"] = place
     log = run_log.read_log(write_log(tmp_path / "result_0.txt", found))
-    assert score.count_samples(log) == samples
+    assert run_log.count_samples(log) == samples
 
 
 def test_blocks_that_count_samples_are_not_taken_for_epochs(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_blocks_that_count_samples_are_not_taken_for_epochs(tmp_path: Path) -> N
         at(found, key)["value"] = value
     at(found, "eval_accuracy", -1)["metadata"]["epoch_num"] = 238_560
     log = run_log.read_log(write_log(tmp_path / "result_0.txt", found))
-    assert score.count_samples(log) == 238_560
+    assert run_log.count_samples(log) == 238_560
 
 
 def test_power_logs_give_energy_over_the_run(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_power_logs_give_energy_over_the_run(tmp_path: Path) -> None:
     [folder] = find_result_folders(tmp_path)
     first = folder.logs[0]
     assert first.run_s is not None
-    assert power.sum_energy_j(folder.power["result_0.txt"]) == pytest.approx(700 * first.run_s)
+    assert sum_energy_j(folder.power["result_0.txt"]) == pytest.approx(700 * first.run_s)
     assert detail(row_of(tmp_path), "energy") == pytest.approx(700 * first.run_s, rel=1e-4)
 
 

@@ -10,8 +10,7 @@ import pytest
 from support.records import make_quality, make_record, make_timeline
 
 from trainmark.cli.main import main
-from trainmark.features.report.trend import compute_trends, select_trend_rows
-from trainmark.features.report.trend_chart import draw_trends
+from trainmark.features.report.trend import compute_trends, draw_trends, select_trend_rows
 from trainmark.record.language import speaker
 from trainmark.record.record import Record
 from trainmark.record.store import Store

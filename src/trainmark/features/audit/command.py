@@ -7,12 +7,18 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainmark.record.audit import Audit
-    from trainmark.record.record import Record
-    from trainmark.record.store import Store
+from trainmark import features
+from trainmark.analysis.audit_events import audit_log, audit_logs
+from trainmark.analysis.audit_record import audit_document
+from trainmark.cli.terminal import console, look, say
+from trainmark.record.audit import Audit, is_wrong, nothing_checked, to_json
+from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.lookup import group
+from trainmark.record.record import Record, listed, parse
+from trainmark.record.store import Store, default_folder, read_record, series_beside
+from trainmark.view.audit_screen import render
 
 NAME = "audit"
 HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
@@ -42,18 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.record.audit import is_wrong, nothing_checked, to_json
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     audits = [audit for word in args.what or ["last"] for audit in _audit_word(word, store)]
     screen = console()
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
-        from trainmark.view.audit_screen import render
-
         screen.file.write(render(audits, everything=args.all, **look(screen)))
     for title in (empty := nothing_checked(audits)):
         say(f"{title}: nothing was there to check; this is no pass")
@@ -62,11 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _audit_word(word: str, store: Store) -> Iterator[Audit]:
     """What a feature recognises by its word, else a run, its folder or one of its logs."""
-    from trainmark import features
-    from trainmark.analysis.audit_events import audit_log, audit_logs
-    from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import group
-
     path = Path(word)
     if path.is_dir() and (file := _find_record_file(path.absolute())).is_file():
         yield from _audit_record(file)
@@ -97,14 +92,6 @@ def _audit_word(word: str, store: Store) -> Iterator[Audit]:
 
 def _audit_record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
-    from trainmark import features
-    from trainmark.analysis.audit_events import audit_logs
-    from trainmark.analysis.audit_record import audit_document
-    from trainmark.record.audit import Audit
-    from trainmark.record.errors import TrainmarkError
-    from trainmark.record.record import Record
-    from trainmark.record.store import series_beside
-
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _read_documents(file):
@@ -120,9 +107,6 @@ def _audit_record(file: Path) -> Iterator[Audit]:
 
 def _read_documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
-    from trainmark.record.errors import TrainmarkError, UsageError
-    from trainmark.record.record import listed, parse
-
     try:
         content = file.read_bytes()
         document = listed(parse(content))
@@ -146,9 +130,6 @@ def _find_record_file(folder: Path) -> Path:
 
 def _read_record(folder: Path) -> Record | None:
     """The record of a run folder, if it can be read; its own audit says so if it cannot."""
-    from trainmark.record.errors import TrainmarkError
-    from trainmark.record.store import read_record
-
     file = _find_record_file(folder)
     try:
         return read_record(file) if file.is_file() else None
@@ -157,8 +138,6 @@ def _read_record(folder: Path) -> Record | None:
 
 
 def _find_run_folder(store: Store, word: str) -> Path | None:
-    from trainmark.record.errors import UsageError
-
     try:
         return store.run_folder(word)
     except UsageError:

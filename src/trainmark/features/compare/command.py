@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trainmark import api
 from trainmark.cli.price import add_price_options, prices_of
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
 from trainmark.record.errors import UsageError
+from trainmark.record.store import Store, default_folder
 
 NAME = "compare"
 HELP = "Tell whether B is faster than A, by how much and how surely; refuses unlike things."
@@ -40,14 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     threshold = parse_threshold(args.threshold)
     if len(args.runs) != 2:
         raise UsageError(f"compare takes two results, A and B, not {len(args.runs)}; join repeats with commas: a,b,c")
-    from trainmark import api
-
     a, b = args.runs
     found = api.compare(
         a,

@@ -8,8 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from trainmark.features.mlperf.benchmarks import Benchmark, load_benchmarks
-from trainmark.features.mlperf.log import LogEvent, RunLog, as_number
-from trainmark.features.mlperf.score import TOKENS
+from trainmark.features.mlperf.log import TOKENS_PER_SEQUENCE, LogEvent, RunLog, as_number
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.escape import terminal
@@ -156,7 +155,9 @@ def cadence(case: LogCase) -> Iterator[CheckResult]:
     unit = known.units[-1]
     report = note if case.division == "open" else doubtful
     # to whole batches, packed ones among them, or to whole steps of a part of an epoch
-    slack = max({"samples": 1, "tokens": TOKENS}.get(unit, 0) * (batch or 1), (0.25 if every < 1 else 0.02) * every)
+    slack = max(
+        {"samples": 1, "tokens": TOKENS_PER_SEQUENCE}.get(unit, 0) * (batch or 1), (0.25 if every < 1 else 0.02) * every
+    )
     apart = [(one, other) for one, other in pairwise(places) if one != other]
     at_epoch_ends = every < 1  # where an epoch ends, parts of one may be evaluated once more
     odd = [
@@ -175,7 +176,7 @@ def cadence(case: LogCase) -> Iterator[CheckResult]:
 
 
 @check("mllog-target", "a run that succeeded reached the target, kept it and ended there")
-def reached(case: LogCase) -> Iterator[CheckResult]:
+def target_reached(case: LogCase) -> Iterator[CheckResult]:
     status = case.log.status
     if status and status != "success":
         numbers = f"run_stop: {terminal(status)[:40]}"
@@ -216,7 +217,7 @@ def data(case: LogCase) -> Iterator[CheckResult]:
             yield report(f"{key} = {said:,.0f}", f"the benchmark's own data has {of:,.0f}", "which data it was")
 
 
-CHECKS: tuple[Check[LogCase], ...] = (lines, order, stamps, within_run, epochs, cadence, reached, data)
+CHECKS: tuple[Check[LogCase], ...] = (lines, order, stamps, within_run, epochs, cadence, target_reached, data)
 
 
 def pair_spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from trainmark.features.mlperf import audit_log, score
+from trainmark.features.mlperf import audit_log
 from trainmark.features.mlperf.folder import ResultFolder
-from trainmark.features.mlperf.log import RunLog
+from trainmark.features.mlperf.log import RunLog, compute_training_rate
 from trainmark.features.mlperf.official import Checkers, OfficialVerdict
 from trainmark.record.audit import Audit, CannotCheckError, Check, check, doubtful, look, note, wrong
 from trainmark.record.checks import CheckResult
@@ -119,7 +119,7 @@ def failed_runs(case: ResultCase) -> Iterator[CheckResult]:
 def spread(case: ResultCase) -> Iterator[CheckResult]:
     if case.folder.benchmark in audit_log.OFFLINE:
         raise CannotCheckError(f"{case.folder.benchmark} is evaluated after the run, in any order")
-    rates = {log.name: rate for log in case.folder.logs if (rate := score.compute_training_rate(log))}
+    rates = {log.name: rate for log in case.folder.logs if (rate := compute_training_rate(log))}
     if len(rates) < 3:
         raise CannotCheckError("fewer than three runs tell how many samples they trained on")
     usual = median(rates.values())

@@ -5,6 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trainmark.cli.terminal import console, look, result_is_kept, say
+from trainmark.features.mlperf.audit_result import audit_results
+from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.package import write_package
+from trainmark.features.mlperf.write import open_run
+from trainmark.record import escape
+from trainmark.record.audit import is_wrong
+from trainmark.record.lookup import records_of
+from trainmark.record.store import Store, default_folder
+from trainmark.view.audit_screen import render
+from trainmark.view.publish import publishable
+
 NAME = "package"
 HELP = "Write runs as the folder MLPerf Training takes: logs, the system's description, how to run it again."
 EXAMPLES = """\
@@ -34,18 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, result_is_kept, say
-    from trainmark.features.mlperf.audit_result import audit_results
-    from trainmark.features.mlperf.folder import find_result_folders
-    from trainmark.features.mlperf.package import write_package
-    from trainmark.features.mlperf.write import open_run
-    from trainmark.record import escape
-    from trainmark.record.audit import is_wrong
-    from trainmark.record.lookup import records_of
-    from trainmark.record.store import Store, default_folder
-    from trainmark.view.audit_screen import render
-    from trainmark.view.publish import publishable
-
     store = Store(args.store or default_folder())
     safe = publishable(records_of(args.runs, store)).records  # a doubt may name a host
     runs = [open_run(record, store.runs / record.run_id) for record in safe]

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainmark.analysis.published_lookup import published_rows
 from trainmark.features.published import read
 from trainmark.features.published.audit import audit, group_by_source
-from trainmark.features.published.found import ENDINGS, STANDARD_INPUT, has_pages, read_page_files
+from trainmark.features.published.read import ENDINGS, STANDARD_INPUT, has_pages, read_page_files
 from trainmark.record.audit import Audit
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.published_row import PREFIX

@@ -10,8 +10,8 @@ from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.analysis.device_names import key
 from trainmark.analysis.published_page import PublishedPage, Said
+from trainmark.features.published.cells import is_unit
 from trainmark.features.published.heads import WORDS
-from trainmark.features.published.units import is_unit
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.metrics import THROUGHPUTS

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
+
+from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis.peaks import mfu
+from trainmark.cli.terminal import console, look, say
+from trainmark.record import escape
+from trainmark.record.store import default_folder
+from trainmark.view.published_table import render
 
 NAME = "published"
 HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their pages."
@@ -22,14 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from trainmark.analysis import imported_rows as imported, published_library as library
-    from trainmark.analysis.peaks import mfu
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.record import escape
-    from trainmark.record.store import default_folder
-
     kept = imported.contents(args.store or default_folder())
     asked = args.workload
     added = tuple(row for row in kept.rows if asked is None or row.workload.casefold() == asked.casefold())
@@ -40,8 +40,6 @@ def run(args: argparse.Namespace) -> int:
         documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]
         screen.file.write(json.dumps(documents, indent=2) + "\n")
     else:
-        from trainmark.view.published_table import render
-
         screen.file.write(render(rows, **look(screen)))
         if asked is None:
             more = library.further_rows()

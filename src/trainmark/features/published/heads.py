@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from trainmark import workloads
 from trainmark.analysis.device_names import key, tidy
-from trainmark.features.published import units
-from trainmark.features.published.cells import parse_place
+from trainmark.features.published.cells import is_rate, is_unit, parse_place
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.precision import PRECISIONS
 
@@ -142,7 +141,7 @@ def parse_head(text: str, quality_word: str | None = None) -> Head:
             word, inside = short.strip(), [unit.strip()]
     if kind is None:
         return _split_parts(Head(kind=None, word=whole))
-    if kind in ("quality", "target") and not any(map(units.is_unit, inside)):
+    if kind in ("quality", "target") and not any(map(is_unit, inside)):
         return _parse_quality_head(kind, word, rest.rstrip(")] ").strip(), whole)
     return _parse_measure_head(kind, word, inside)
 
@@ -157,7 +156,7 @@ def _parse_whole_head(whole: str) -> Head | None:
         return Head(kind=_KINDS[key(whole)], word=whole)
     if per := _PER_SECOND.fullmatch(whole):
         return Head(kind="fps", word=whole, unit=f"{per[1]}/s")
-    if units.is_rate(whole):
+    if is_rate(whole):
         return Head(kind="fps", word=whole, unit=whole)
     return None
 
@@ -189,9 +188,9 @@ def _parse_measure_head(kind: str, word: str, inside: list[str]) -> Head:
             alias, word = _KINDS[key(part)], part
         elif _KINDS.get(key(part)) == "steady":
             kind, word = "steady", part
-        elif kind in ("quality", "target") and part and not units.is_unit(part):
+        elif kind in ("quality", "target") and part and not is_unit(part):
             name, word = part, part
-        elif units.is_unit(part):
+        elif is_unit(part):
             found.append(part)
         elif kind in MEASURES and parse_place(part).topology is not None:
             where = part

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainmark.analysis.imported_rows import Kept
-    from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis import imported_rows as imported
+from trainmark.analysis.imported_rows import Kept
+from trainmark.analysis.peaks import mfu
+from trainmark.analysis.published_page import PublishedPage
+from trainmark.cli.terminal import console, look, say
+from trainmark.features.published.audit import add_findings
+from trainmark.features.published.read import find_pages
+from trainmark.record import escape
+from trainmark.record.errors import UsageError
+from trainmark.record.store import default_folder
+from trainmark.view.published_table import render
 
 NAME = "import"
 HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."
@@ -35,14 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from datetime import datetime, timezone
-
-    from trainmark.analysis import imported_rows as imported
-    from trainmark.features.published.audit import add_findings
-    from trainmark.features.published.found import find_pages
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import default_folder
-
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
     pages = list(find_pages(args.pages))  # every file is looked at before anything is kept
@@ -60,9 +62,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_rows(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
-    from trainmark.cli.terminal import console, look
-    from trainmark.view.published_table import render
-
     screen = console()
     if as_json:
         screen.file.write(json.dumps({"pages": [_make_document(*entry) for entry in found]}, indent=2) + "\n")
@@ -71,10 +70,6 @@ def _print_rows(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json:
 
 
 def _make_document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from trainmark.analysis.peaks import mfu
-
     return {
         "file": name,
         "title": page.title,
@@ -88,9 +83,6 @@ def _make_document(name: str, page: PublishedPage, kept: Kept | None) -> dict[st
 
 def _print_notes(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
-    from trainmark.cli.terminal import say
-    from trainmark.record import escape
-
     for name, page, kept in found:
         for sentence in page.unread:
             say(escape.terminal(f"{name}: not read: {sentence}"))

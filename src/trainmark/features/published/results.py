@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trainmark.analysis.device_names import key, tidy
-from trainmark.features.published import units
 from trainmark.features.published.cells import (
     LONGEST,
     Figure,
     is_blank,
+    is_unit,
     normalize_precision,
     parse_batch,
     parse_each,
     parse_figure,
     parse_figures,
+    parse_item,
     parse_measured,
     parse_memory_gib,
     parse_place,
@@ -201,7 +202,7 @@ def _names_quality(head: Head) -> bool:
 def _find_item(columns: Sequence[Head]) -> str | None:
     """What throughput counts, by the heads."""
     rates = (head for head in columns if head.kind in (*THROUGHPUTS, "fps", "performance", "steady"))
-    return next((item for head in rates if (item := units.parse_item(head.unit))), None)
+    return next((item for head in rates if (item := parse_item(head.unit))), None)
 
 
 def _may_hold(head: Head) -> bool:
@@ -407,14 +408,14 @@ def _read_measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
     if kind == "convergence":
         return _read_criterion(line, run, head, text)
     found = parse_measured(text)
-    if found is None or (found.unit and not units.is_unit(found.unit)):
+    if found is None or (found.unit and not is_unit(found.unit)):
         return kind == "quality" and _read_result_and_target(line, run, head, text)
     if found.unit:
         line.units.setdefault(head.word, found.unit)
     if kind in THROUGHPUTS:
         if found.remark or kind in run.throughputs:
             return False
-        run.throughputs[kind], run.item = found.value, run.item or units.parse_item(found.unit or unit)
+        run.throughputs[kind], run.item = found.value, run.item or parse_item(found.unit or unit)
     elif kind == "steady":
         section.note_figure(line.table, line.number, head, found)
         run.add_detail(head.word, text, replace(found, unit=found.unit or unit))
@@ -433,7 +434,7 @@ def _read_measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
         run.batch = int(found.value) if _EACH.search(head.word) else run.batch
     elif kind == "num_devices":
         return True
-    elif kind in _SPREAD and units.parse_item(found.unit):
+    elif kind in _SPREAD and parse_item(found.unit):
         _add_rate(run, head, found, text)
     else:
         run.add_detail(head.word, text, found)
@@ -442,7 +443,7 @@ def _read_measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
 
 def _add_rate(run: TableRun, head: Head, found: Figure, text: str) -> None:
     """A rate of items is a throughput; anything else, and a second one, is what the page calls it."""
-    item, alias = units.parse_item(found.unit or head.unit), head.alias or "p_train"
+    item, alias = parse_item(found.unit or head.unit), head.alias or "p_train"
     if item is not None and alias not in run.throughputs and not found.remark:
         run.throughputs[alias], run.item = found.value, item
     else:
@@ -563,7 +564,7 @@ def parse_pairs(text: str) -> list[PairGroup] | None:
         elif words and after in _GIVES and index > 1 and pieces[index - 2] == ":" and _is_value(piece):
             words[-1] += f":{piece}"  # `mAP@0.5:0.95: 36.1`
         elif words and after not in _GIVES and _is_value(piece):
-            unit = after if units.is_unit(after) and parse_figure(piece) and not find_measure_kind(after) else ""
+            unit = after if is_unit(after) and parse_figure(piece) and not find_measure_kind(after) else ""
             index += bool(unit)
             shown = f"{piece} {unit}".strip()
             groups[-1][1].append(Pair(name=" ".join(words).strip("'\"`"), text=shown, figure=parse_figure(shown)))
@@ -576,4 +577,4 @@ def parse_pairs(text: str) -> list[PairGroup] | None:
 
 def _is_value(piece: str) -> bool:
     found = parse_figure(piece)
-    return (found is not None and (not found.unit or units.is_unit(found.unit))) or parse_seconds(piece) is not None
+    return (found is not None and (not found.unit or is_unit(found.unit))) or parse_seconds(piece) is not None

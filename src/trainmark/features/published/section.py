@@ -11,8 +11,14 @@ from trainmark import workloads
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import DeviceName, key, tidy
 from trainmark.analysis.published_page import Said
-from trainmark.features.published import heads, units
-from trainmark.features.published.cells import Figure, Place, is_blank, normalize_precision
+from trainmark.features.published import heads
+from trainmark.features.published.cells import (
+    Figure,
+    Place,
+    is_blank,
+    normalize_precision,
+    parse_item,
+)
 from trainmark.features.published.heads import QUALITIES, QUANTITIES, Head, find_quality_name, is_precision, parse_head
 from trainmark.features.published.markdown import MarkdownRow, Table
 from trainmark.record.metrics import THROUGHPUTS
@@ -317,9 +323,7 @@ class Section:
 
     def _find_item(self, run: TableRun, workload: str) -> str | None:
         """What its throughputs count; what a page calls samples may be what the workload's rate counts."""
-        item = run.item or next(
-            (found for alias in THROUGHPUTS if (found := units.parse_item(self.units.get(alias)))), None
-        )
+        item = run.item or next((found for alias in THROUGHPUTS if (found := parse_item(self.units.get(alias)))), None)
         if item is None and not run.throughputs:
             return None
         return item if item not in (None, "samples") else names.item(workload) or item

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import tidy
@@ -14,15 +13,12 @@ from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import device_name, goal, links_summary
 from trainmark.record.language import Say, speaker
+from trainmark.record.machine import Environment
 from trainmark.record.numbers import telling_digits
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.recipe import fix_hp
-from trainmark.record.record import translate_coverage
+from trainmark.record.record import Record, translate_coverage
 from trainmark.workloads import facts_of, quality_word
-
-if TYPE_CHECKING:
-    from trainmark.record.machine import Environment
-    from trainmark.record.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)

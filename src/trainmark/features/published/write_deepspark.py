@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from trainmark import workloads
 from trainmark.analysis.scaling import all_scalings
@@ -27,13 +26,10 @@ from trainmark.features.published.write import (
 from trainmark.record import escape
 from trainmark.record.format import shown_quality
 from trainmark.record.language import Say, speaker
-from trainmark.record.plan import Topology
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import PRECISIONS
-
-if TYPE_CHECKING:
-    from trainmark.record.plan import Plan
-    from trainmark.record.published_row import PublishedRow
-    from trainmark.record.record import Record
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
 
 SHOWN = ("p_train", "p_steady", "power_steady", "mem_steady")
 UNKNOWN = "-"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
@@ -22,10 +21,8 @@ from trainmark.features.published.write import (
 from trainmark.record import escape, workload_facts
 from trainmark.record.language import Say, speaker
 from trainmark.record.plan import Topology
-
-if TYPE_CHECKING:
-    from trainmark.record.published_row import PublishedRow
-    from trainmark.record.record import Record
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
 
 UNKNOWN = "/"
 """What such pages write where nothing was measured or collected."""

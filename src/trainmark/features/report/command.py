@@ -5,17 +5,26 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trainmark import workloads
+from trainmark.analysis.beside import rows_beside
+from trainmark.analysis.published_lookup import subject
 from trainmark.cli.price import add_price_options, price_of
 from trainmark.cli.terminal import console, result_is_kept, say
+from trainmark.features.report import output, run_page
+from trainmark.features.report.output import list_formats
+from trainmark.features.report.trend import select_trend_rows
+from trainmark.record import escape
+from trainmark.record.errors import UsageError
+from trainmark.record.index import row_of
 from trainmark.record.language import LANGUAGES
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
+from trainmark.record.store import Store, default_folder, read_record
+from trainmark.record.whole_files import is_stream
 from trainmark.view import NEWEST, TRENDED, WITH_ROWS
-
-if TYPE_CHECKING:
-    from trainmark.record.published_row import PublishedRow
-    from trainmark.record.record import Record
-    from trainmark.record.store import Store
+from trainmark.view.files import keep_page, write
+from trainmark.view.publish import publishable
 
 NAME = "report"
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
@@ -33,8 +42,6 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.features.report.output import list_formats
-
     add, known = parser.add_argument, list_formats()
     add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE")
@@ -63,14 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.analysis.beside import rows_beside
-    from trainmark.features.report import output, run_page
-    from trainmark.record import escape
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import Store, default_folder
-    from trainmark.record.whole_files import is_stream
-    from trainmark.view.files import keep_page, write
-
     form, out = _parse_output(args)
     if args.bom and form != "csv":
         raise UsageError(f"--bom is for --format csv, not for {form}; leave it out")
@@ -117,8 +116,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _parse_output(args: argparse.Namespace) -> tuple[str, Path | None]:
     """The form and the file; words that contradict each other are refused."""
-    from trainmark.record.errors import UsageError
-
     if args.html is None:
         form: str = args.format or "html"
         out: Path | None = args.out
@@ -132,11 +129,6 @@ def _parse_output(args: argparse.Namespace) -> tuple[str, Path | None]:
 
 def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
     """The records and published rows meant; without words the newest records."""
-    from trainmark.analysis.published_lookup import subject
-    from trainmark.record import escape
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import read_record
-
     if words:
         if limit is not None:
             raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
@@ -156,13 +148,6 @@ def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tupl
 
 def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
     """The newest runs of the plans that are to be followed."""
-    from trainmark import workloads
-    from trainmark.analysis.published_lookup import subject
-    from trainmark.features.report.trend import select_trend_rows
-    from trainmark.record.errors import UsageError
-    from trainmark.record.index import row_of
-    from trainmark.record.store import read_record
-
     word = args.trend
     if args.runs:
         raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")
@@ -183,9 +168,6 @@ def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
 
 
 def _make_publishable(records: list[Record], *, labels: bool) -> list[Record]:
-    from trainmark.record import escape
-    from trainmark.view.publish import publishable
-
     safe = publishable(records, labels=labels)
     for replaced in safe.replaced:
         say(escape.terminal(f"replaced {replaced}"))

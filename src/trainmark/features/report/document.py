@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainmark import features
 from trainmark.analysis import beside
 from trainmark.analysis.beside import PublishedSpeed
-from trainmark.features.report import artifacts, curves, details, header, machine, summary, trend_chart, validity
+from trainmark.features.report import artifacts, curves, details, header, summary, trend
 from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MAX_OPEN, ReportInputs
 from trainmark.record.format import device_name
 from trainmark.record.language import Say, speaker
@@ -35,7 +35,7 @@ def render(contents: ReportInputs) -> str:
         _draw_header(title, contents, say),
         el(
             "main",
-            trend_chart.draw_trends(contents.trends, say),
+            trend.draw_trends(contents.trends, say),
             summary.draw_summary(contents, say, anchors),
             [feature.draw(contents.records, contents.beside, say) for feature in features.offers("page_section")],
             runs,
@@ -79,7 +79,7 @@ def _draw_run(
         el(
             "div",
             curves.draw_time_spent(record, say),
-            validity.draw_validity(record, contents.checks.get(record.run_id, ()), say),
+            header.draw_validity(record, contents.checks.get(record.run_id, ()), say),
             class_="pair",
         ),
         el(
@@ -96,7 +96,7 @@ def _draw_run(
         ),
         artifacts.draw_artifacts(record.artifacts, contents.folders.get(record.run_id), room, say),
         artifacts.draw_samples(contents.samples.get(record.run_id), room, say),
-        machine.draw_telemetry(record, say, columns),
+        details.draw_telemetry(record, say, columns),
         el("div", details.draw_folds(record, say)),
     ]
     if folded:

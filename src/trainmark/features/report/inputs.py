@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from trainmark.features.report.trend import Trend
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.view.sections import FactSection
-
-if TYPE_CHECKING:
-    from trainmark.features.report.trend import Trend
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark import __version__, features
 from trainmark.analysis.beside import rows_beside
@@ -13,6 +12,7 @@ from trainmark.analysis.priced import priced
 from trainmark.analysis.record_checks import check_record
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.trend import Trend
 from trainmark.record.checks import CheckResult
 from trainmark.record.language import by_locale, speaker
 from trainmark.record.price import Price
@@ -21,9 +21,6 @@ from trainmark.record.record import Record
 from trainmark.record.store import Store
 from trainmark.view.files import keep_page
 from trainmark.view.sections import FactSection
-
-if TYPE_CHECKING:
-    from trainmark.features.report.trend import Trend
 
 
 def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:

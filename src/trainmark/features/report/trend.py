@@ -6,15 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from trainmark.analysis import quantities
 from trainmark.analysis.comparison import compare, side_of
 from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
-from trainmark.record.format import short_device
+from trainmark.record.format import NOTHING, device_name, number, short_device, telling, with_unit
 from trainmark.record.index import StoreRow
+from trainmark.record.intervals import Bounds
+from trainmark.record.language import Say
 from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
+from trainmark.view import chart
+from trainmark.view.element import Markup, el
+from trainmark.view.headline import trained
 
 COMMIT = "commit"
 """The tag by which a run says which state of its user's own code ran."""
@@ -131,3 +137,124 @@ def _has_value(record: Record, metric: str) -> bool:
         return (record.quality.value or 0) > 0
     found = record.metrics.get(metric)
     return found is not None and (found.value or 0) > 0
+
+
+# Charts: every run with its interval and revision, steps between neighbours marked
+
+
+_MAX_MARKS = 6
+"""Revisions that have room below a chart."""
+_SHORT = 7
+"""Letters of a revision that people use."""
+
+
+def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
+    """A chart for each number that is followed; nothing where there is none."""
+    if not trends:
+        return None
+    charts = [_draw_chart(trend, say) for trend in trends]
+    return el("section", el("h2", say("Trend")), el("div", charts, class_="charts"), class_="growth")
+
+
+def _draw_chart(trend: Trend, say: Say) -> Markup:
+    points, unit = trend.points, "" if trend.unit == "-" else trend.unit
+    said = _describe_trend(trend, say)
+    spread = [telling(point.interval) for point in points]
+    values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
+    # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
+    middle, room = median(values), 0.15 * (max(values) - min(values))
+    y = chart.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
+    every = -(-len(points) // _MAX_MARKS)
+    marks = {float(place): _mark_label(points[place - 1]) for place in range(1, len(points) + 1, every)}
+    record = trend.record
+    steps = [place for place, point in enumerate(points, 1) if point.change is not None]
+    return chart.draw(
+        f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
+        said,
+        say,
+        x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
+        x_marks=marks,
+        y=y,
+        x_name=say("day and revision, oldest first"),
+        y_name=f"{trend.metric} {unit}".rstrip(),
+        y_unit=unit,
+        lines=[
+            chart.Line(
+                name=trend.metric,
+                points=[(place, point.value) for place, point in enumerate(points, 1)],
+                color=0 if trend.metric == "p_core" else 4,
+                dots=True,
+                spread=[_clip_interval(point, ends, y) for point, ends in zip(points, spread, strict=True)],
+                labels=["" if point.change is None else _format_change(point.change) for point in points],
+                tips=[_describe_point(point, trend.metric, unit, say) for point in points],
+            )
+        ],
+        rules=[
+            chart.Rule(
+                name=say("a step, by the verdict of compare") if place == steps[0] else "",
+                points=((place - 0.5, y.low), (place - 0.5, y.high)),
+            )
+            for place in steps
+        ],
+        heads=[say("run"), say("created"), say("source"), trend.metric, say("95 % interval"), say("step")],
+        rows=[
+            [
+                _run_label(point),
+                point.record.created[:16].replace("T", " "),
+                point.source,
+                with_unit(point.value, unit, 4),
+                _format_interval(point, ends, say),
+                NOTHING if point.change is None else _format_change(point.change),
+            ]
+            for point, ends in zip(points, spread, strict=True)
+        ],
+        size=(980, 240),
+    )
+
+
+def _clip_interval(point: TrendPoint, ends: Bounds | None, y: chart.Axis) -> Bounds | None:
+    """One that tells nothing runs as far as the chart does: without a bar the point would look surer than others."""
+    if ends or point.interval is None:
+        return ends
+    return max(point.interval[0], y.low), min(point.interval[1], y.high)
+
+
+def _format_interval(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
+    if ends:
+        return f"{number(ends[0], 4)} – {number(ends[1], 4)}"
+    return NOTHING if point.interval is None else say("too noisy to say")
+
+
+def _describe_trend(trend: Trend, say: Say) -> str:
+    first, last = (trend.points[place].record.created[:10] for place in (0, -1))
+    told = say("{count} points from {first} to {last}.").format(count=len(trend.points), first=first, last=last)
+    if not trend.steps:
+        return f"{told} " + say("No neighbours differ by the verdict of compare.")
+    step = trend.steps[-1]
+    worse = say("worse") if step.worse else say("better")
+    return f"{told} " + say("Steps: {count}; the last is {change} at {source}, which is {worse}.").format(
+        count=len(trend.steps), change=_format_change(step.change or 0.0), source=step.source, worse=worse
+    )
+
+
+def _describe_point(point: TrendPoint, metric: str, unit: str, say: Say) -> str:
+    runs = say("{count} runs").format(count=len(point.records)) if len(point.records) > 1 else _run_label(point)
+    parts = [point.record.created[:16].replace("T", " "), point.source, runs]
+    parts.append(f"{metric} {with_unit(point.value, unit, 4)}")
+    if point.change is not None:
+        parts.append(_format_change(point.change))
+    return " · ".join(parts)
+
+
+def _mark_label(point: TrendPoint) -> str:
+    dirty = "+" if point.source.endswith("-dirty") else ""
+    short = point.source if point.source == point.record.trainmark else point.source[:_SHORT]
+    return f"{point.record.created[5:10]} {short}{dirty}"
+
+
+def _run_label(point: TrendPoint) -> str:
+    return point.record.group or point.record.run_id.rpartition("-")[2]
+
+
+def _format_change(change: float) -> str:
+    return f"{100 * change:+.1f} %".replace("-", "−")

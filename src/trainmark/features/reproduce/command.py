@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from trainmark import api
+from trainmark.analysis import quantities
 from trainmark.cli.progress import watching
 from trainmark.cli.terminal import say
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
+from trainmark.launch import reproduction, session
+from trainmark.launch.options import RunOptions
+from trainmark.record.lookup import find_runs
 
 NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
@@ -37,12 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
-    from trainmark.analysis import quantities
-    from trainmark.launch import reproduction, session
-    from trainmark.launch.options import RunOptions
-    from trainmark.record.lookup import find_runs
-
     options = RunOptions(repeat=args.repeat, store=args.store, quiet=args.quiet)
     threshold = parse_threshold(args.threshold)
     store = session.store_of(options)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime, timezone
 from pathlib import Path
 
-from trainmark.record.language import LANGUAGES
+from trainmark.cli.terminal import result_is_kept, say
+from trainmark.features.site import contents
+from trainmark.features.site.build import build
+from trainmark.record import escape
+from trainmark.record.language import LANGUAGES, by_locale
 
 NAME = "site"
 HELP = "Make a static web site of a folder of records and published pages: a table a workload, a page a run."
@@ -27,14 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from datetime import datetime, timezone
-
-    from trainmark.cli.terminal import result_is_kept, say
-    from trainmark.features.site import contents
-    from trainmark.features.site.build import build
-    from trainmark.record import escape
-    from trainmark.record.language import by_locale
-
     found = contents.find_contents(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
         say(escape.terminal(sentence))

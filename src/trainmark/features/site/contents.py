@@ -11,13 +11,14 @@ from trainmark import features
 from trainmark.analysis import imported_rows as imported, published_library as library
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
-from trainmark.features.published.found import read_page_files
+from trainmark.features.published.read import read_page_files
 from trainmark.record.audit import by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import KIND, Record, listed, parse
 from trainmark.record.store import read_record
+from trainmark.view.publish import publishable
 
 MAX_FILES = 20_000
 MAX_BYTES = 64 << 20
@@ -170,9 +171,7 @@ def _find_run_folder(path: Path, record: Record) -> Path | None:
 
 def make_publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
     """The same with copies of the records that are safe to share, and what was replaced in them."""
-    from trainmark.view.publish import publishable as copied
-
-    safe = copied([run.record for run in contents.runs])
+    safe = publishable([run.record for run in contents.runs])
     runs = tuple(
         replace(run, record=record, checks=(*audit_record(record), *_more_checks(record)), folder=None)
         for run, record in zip(contents.runs, safe.records, strict=True)
