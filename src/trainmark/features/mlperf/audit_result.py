@@ -1,4 +1,4 @@
-"""Audits the runs of one MLPerf result together: each log by itself, all beside each other, and mlcommons' verdict."""
+"""Audits the runs of one MLPerf result: each log alone, all together, and mlcommons' verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ResultCase:
 
 
 def audit_results(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolder, list[Audit]]]:
-    """Of each result its logs one by one, then all together."""
+    """Audits each result: its logs one by one, then all together."""
     with Checkers() as checkers:
         for folder in folders:
             found = []
@@ -49,25 +49,25 @@ def audit_results(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolde
                 checks = look(audit_log.CHECKS, case, log.name)
                 found.append(Audit(title=title, checks=checks, empty=not log.entries))
             together = ResultCase(folder=folder, official=checkers.verdict(folder))
-            judged = look(CHECKS if folder.whole else (compliance,), together, folder.title)
-            yield folder, [*found, Audit(title=folder.title, checks=judged, empty=not folder.logs)]
+            checks = look(CHECKS if folder.whole else (compliance,), together, folder.title)
+            yield folder, [*found, Audit(title=folder.title, checks=checks, empty=not folder.logs)]
 
 
 def _find_division(log: RunLog) -> str:
-    said = log.word("submission_division")
-    return said if said in ("closed", "open") else "closed"
+    division = log.word("submission_division")
+    return division if division in ("closed", "open") else "closed"
 
 
-@check("result-files", "there are as many runs as the rules ask for, by their names")
+@check("result-files", "there are as many runs as the rules require, by their names")
 def files(case: ResultCase) -> Iterator[CheckResult]:
     folder, known = case.folder, case.folder.known
     for sentence in folder.unreadable:
-        yield wrong(sentence, "a file is called as a result and is none", "the log as the run wrote it")
+        yield wrong(sentence, "a file is named like a result but is not one", "the log as the run wrote it")
     if folder.others:
         shown = ", ".join(terminal(name)[:40] for name in folder.others[:MAX_NAMED])
-        yield note(f"{len(folder.others)}: {shown}", "files lie beside the results that no rule knows", "their names")
+        yield note(f"{len(folder.others)}: {shown}", "the rules do not know these files", "their names")
     if known is None:
-        raise CannotCheckError(f"no rules are known for the benchmark {folder.benchmark or 'nobody named'!r}")
+        raise CannotCheckError(f"no rules are known for the benchmark {folder.benchmark or 'unnamed'!r}")
     if len(folder.logs) != known.runs:
         yield wrong(
             f"{len(folder.logs)} runs",
@@ -76,19 +76,19 @@ def files(case: ResultCase) -> Iterator[CheckResult]:
         )
     if folder.path.name != folder.benchmark:
         numbers = f"folder {folder.path.name}, logs {folder.benchmark}"
-        yield wrong(numbers, "the folder is called by another benchmark than its logs", "where the logs belong")
+        yield wrong(numbers, "the folder names another benchmark than its logs", "where the logs belong")
 
 
 @check("result-same-bytes", "no run is there twice")
 def same_bytes(case: ResultCase) -> Iterator[CheckResult]:
     members: dict[str, list[RunLog]] = {}
     for log in case.folder.logs:
-        members.setdefault(log.said_sha256, []).append(log)
+        members.setdefault(log.untimed_sha256, []).append(log)
     for logs in members.values():
         if len(logs) > 1:
             copies = len({log.sha256 for log in logs}) == 1
-            why = "two logs say the same line by line, and only their times differ"
-            why = "one log lies there under several names" if copies else why
+            why = "two logs are identical except for their times"
+            why = "one log is there under several names" if copies else why
             yield wrong(", ".join(log.name for log in logs), why, "which run each file is of")
 
 
@@ -121,7 +121,7 @@ def spread(case: ResultCase) -> Iterator[CheckResult]:
         raise CannotCheckError(f"{case.folder.benchmark} is evaluated after the run, in any order")
     rates = {log.name: rate for log in case.folder.logs if (rate := compute_training_rate(log))}
     if len(rates) < 3:
-        raise CannotCheckError("fewer than three runs tell how many samples they trained on")
+        raise CannotCheckError("fewer than three runs give the samples they trained on")
     usual = median(rates.values())
     far = {name: rate for name, rate in rates.items() if abs(rate / usual - 1) > WIDE}
     if far:
@@ -131,7 +131,7 @@ def spread(case: ResultCase) -> Iterator[CheckResult]:
         yield report(f"{shown}; median {usual:,.4g}/s", why, "those machines")
 
 
-@check("result-apart", "no two runs of one system were going on at once")
+@check("result-apart", "no two runs of one system overlap")
 def overlap(case: ResultCase) -> Iterator[CheckResult]:
     spans = sorted(
         (start.time_ms, stop.time_ms, log.name)
@@ -145,7 +145,7 @@ def overlap(case: ResultCase) -> Iterator[CheckResult]:
         one, other = over[0]
         yield note(
             f"{other[2]} began {(one[1] - other[0]) / 1000:,.0f} s before {one[2]} ended; {len(over)} times",
-            "runs went on at once, so that several such systems took part",
+            "runs overlap, so several such systems took part",
             "whether they share anything",
         )
 
@@ -157,8 +157,8 @@ def system(case: ResultCase) -> Iterator[CheckResult]:
         raise CannotCheckError(f"there is no systems/{folder.system}.json beside the results")
     if folder.description is None:
         yield wrong(folder.description_file.name, "the description is no JSON document", "the file")
-    elif (said := folder.description.get("division")) is not None and str(said) != folder.division:
-        numbers = f"description {terminal(str(said))[:20]}, logs {folder.division}"
+    elif (described := folder.description.get("division")) is not None and str(described) != folder.division:
+        numbers = f"description {terminal(str(described))[:20]}, logs {folder.division}"
         yield wrong(numbers, "logs and description name two divisions", "which division this is")
 
 
@@ -176,12 +176,12 @@ def power(case: ResultCase) -> Iterator[CheckResult]:
                     yield wrong(f"{log.name}, {node.name}", why, "which run it belongs to")
 
 
-# What mlcommons' own checkers say
+# Verdicts of mlcommons' checkers
 
 
 @check("mlcommons-compliance", "mlcommons' compliance checker passes every log")
 def compliance(case: ResultCase) -> Iterator[CheckResult]:
-    found = {log: said for log, said in case.verdict("compliance").compliance.items() if said}
+    found = {log: lines for log, lines in case.verdict("compliance").compliance.items() if lines}
     excused = case.folder.whole and len(found) <= _count_dropped(case)
     report = note if excused else wrong
     why = "it does not comply; the score leaves so many runs out" if excused else "it does not comply with its rules"
@@ -197,9 +197,11 @@ def convergence(case: ResultCase) -> Iterator[CheckResult]:
         raise CannotCheckError("the open division is not held to the reference convergence points")
     passed, why, factor = found
     if "Missing RCP" in why or "Cannot find" in why:
-        yield note(terminal(why), "nobody knows what the reference would need", "the rules")
+        yield note(terminal(why), "the reference's convergence is not known", "the rules")
     elif not passed:
-        yield doubtful(terminal(why), "it converged sooner than they believe, or too seldom", "optimizer, data, model")
+        yield doubtful(
+            terminal(why), "it converged too fast for the reference, or too rarely", "optimizer, data, model"
+        )
     elif factor > 1:
         yield note(f"{terminal(why)}: {factor:.4f}", "sooner than the reference: the score is multiplied", "the rules")
 
@@ -207,7 +209,7 @@ def convergence(case: ResultCase) -> Iterator[CheckResult]:
 @check("mlcommons-files", "mlcommons' checkers pass seeds, the system's description and power logs")
 def system_and_seeds(case: ResultCase) -> Iterator[CheckResult]:
     if not (found := case.verdict("files").complaints):
-        raise CannotCheckError("there is nothing of that here for mlcommons' checkers")
+        raise CannotCheckError("there is nothing here for mlcommons' checkers")
     for what, lines in found.items():
         clerical = any(words in line for line in lines for words in ("logs no seed", "Field status"))
         if lines:

@@ -1,4 +1,4 @@
-"""MLPerf Training logs and folders of them, as `trainmark audit` takes them."""
+"""MLPerf Training logs and folders as sources of `trainmark audit`."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ CLOSES = {
     "3.1": "2023-10-06", "4.0": "2024-05-10", "4.1": "2024-10-11", "5.0": "2025-05-02", "5.1": "2025-10-10",
     "6.0": "2026-05-08", "6.1": "2026-10-16",
 }  # fmt: skip
-"""The day by which results of a round were handed in."""
+"""The submission deadline of each round."""
 OLDER_TARGETS = {("ssd", "1.0"): 0.23, ("ssd", "1.1"): 0.23}
 MAX_EPOCHS = 20_000
-"""What is more counts samples, in benchmarks whose logs counted either."""
+"""A larger count is of samples, in benchmarks whose logs counted either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class Benchmark:
     name: str
     rounds: tuple[str, ...]
     runs: int
-    """A result is scored from so many."""
+    """Runs a result is scored from."""
     dropped: int
-    """The fastest and the slowest that many are left out of the mean; as many may fail."""
+    """Runs left out of the mean at either end; as many may fail."""
     workload: str
-    """Ours, or empty."""
+    """The workload's name, or empty."""
     item: str
     train_samples: float | None
     eval_samples: float | None
@@ -47,7 +47,7 @@ class Benchmark:
     def target_in(self, round_name: str | None) -> float | None:
         return OLDER_TARGETS.get((self.name, round_name or ""), self.target)
 
-    def evaluated_every(self, global_batch: float | None) -> float | None:
+    def evaluation_interval(self, global_batch: float | None) -> float | None:
         if self.name == "bert" and global_batch is not None:
             return 0.05 * (230.23 * global_batch + 3e6) // 25_000 * 25_000
         return self.every
@@ -94,9 +94,9 @@ def find_round(name: str, *, path: str, time_ms: float | None) -> str | None:
     known = load_benchmarks().get(name)
     if known is None:
         return None
-    said = re.search(r"(?:results?|training)_?v?([0-9]\.[0-9])(?![0-9])", path)
-    if said and said[1] in known.rounds:
-        return said[1]
+    match = re.search(r"(?:results?|training)_?v?([0-9]\.[0-9])(?![0-9])", path)
+    if match and match[1] in known.rounds:
+        return match[1]
     day = "9999" if time_ms is None else _format_day(time_ms)
     return next((name for name in known.rounds if day <= CLOSES[name]), known.rounds[-1])
 

@@ -1,4 +1,4 @@
-"""How much training MLPerf's reference needs to its target at a global batch, and our own runs held against that."""
+"""MLPerf's reference convergence points by global batch, and the check of our runs against them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 
 FAR = 4.0
-"""Standard deviations that no run of the same training lies from the mean."""
+"""Standard deviations from the mean beyond which no run of the same training lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ConvergencePoint:
     slowest: float
 
     @property
-    def least_of_one(self) -> float:
+    def min_of_one(self) -> float:
         """Of a single run, which may well be faster than any of the reference's few."""
         return max(0.0, min(self.fastest, self.mean - FAR * self.deviation))
 
@@ -54,7 +54,7 @@ def load_points(benchmark: Benchmark) -> list[ConvergencePoint]:
 def expect_point(benchmark: Benchmark, global_batch: float) -> ConvergencePoint | None:
     """What the reference needs at a batch: a point, one between two, or that of the smallest batch for a smaller one.
 
-    None above the largest batch, for which nobody knows."""
+    None above the largest batch."""
     known = _prune(load_points(benchmark))
     below = [point for point in known if point.global_batch <= global_batch]
     above = [point for point in known if point.global_batch >= global_batch]
@@ -78,7 +78,7 @@ def _prune(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
     index = 1
     while index < len(left) - 1:
         if left[index].mean > _interpolate(left[index - 1], left[index + 1], left[index].global_batch).mean:
-            del left[index]  # and on with the next: the rules' own way, which is not quite the lower envelope
+            del left[index]  # as the rules prune, which is not quite the lower envelope
         else:
             index += 1
     return left
@@ -101,11 +101,11 @@ def _interpolate(low: ConvergencePoint, high: ConvergencePoint, global_batch: fl
     )
 
 
-# Our own runs
+# Our runs
 
 
 def check_convergence(record: Record) -> tuple[CheckResult, ...]:
-    """Nothing of workloads that are no benchmark, and of runs on synthetic data, which are no such training."""
+    """Empty for workloads that are not a benchmark and for synthetic data."""
     benchmark = find_benchmark(record.plan.workload)
     return look([_convergence], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
 
@@ -134,7 +134,7 @@ def _convergence(record: Record) -> Iterator[CheckResult]:
         raise CannotCheckError("the run counted no epochs")
     band = f"{point.mean:,.6g} [{point.fastest:,.6g}, {point.slowest:,.6g}]"
     numbers = f"{needed:,.6g} {unit} at batch {batch:,}; reference {band}"
-    if needed < point.least_of_one:
+    if needed < point.min_of_one:
         yield doubtful(numbers, "it converged far sooner than any run of the reference", "optimizer, data and model")
     elif needed > point.slowest:
         yield note(numbers, "it needed more than any run of the reference", "its hyperparameters")

@@ -1,4 +1,4 @@
-"""Finds result logs where a user points: a file, or the results/SYSTEM/BENCHMARK folders of a submission."""
+"""Finds result logs: a single file, or the results/SYSTEM/BENCHMARK folders of a submission."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class ResultFolder:
     path: Path
     logs: tuple[RunLog, ...]
     unreadable: tuple[str, ...] = ()
-    """A sentence for each file that is called as a result and is none."""
+    """One sentence per file that is named like a result but is not one."""
     others: tuple[str, ...] = ()
-    """Files beside them that no rule knows."""
+    """Files beside them that are not part of the rules."""
     whole: bool = True
     """False where a log was named by itself, so that the rules on sets of runs do not apply."""
 
     @property
     def title(self) -> str:
-        """SUBMITTER/SYSTEM/BENCHMARK, as far as the path tells it."""
+        """SUBMITTER/SYSTEM/BENCHMARK, as far as the path gives it."""
         parts = [part for part in self.path.parts if part not in ("results", "/")]
         return "/".join(parts[-3:])
 
@@ -81,7 +81,7 @@ class ResultFolder:
 
     @cached_property
     def power(self) -> Mapping[str, list[NodePower]]:
-        """By log what its nodes drew; empty where power was not measured."""
+        """Power per node, by log; empty where power was not measured."""
         folder = self.path / "power"
         if not self.whole or not folder.is_dir():
             return {}
@@ -94,7 +94,7 @@ def has_logs(path: Path) -> bool:
 
 
 def find_result_folders(path: Path) -> Iterator[ResultFolder]:
-    """Each benchmark of each system below a folder, by name; or one log. One at a time, so that few are in memory."""
+    """Each benchmark of each system below a folder, by name; or one log. Lazily, so that few are in memory."""
     if path.is_file():
         yield ResultFolder(path=path, logs=(read_log(path),), whole=False)
         return
@@ -140,13 +140,13 @@ class NodePower:
 
     name: str
     energy_j: float | None
-    """Over the time of the run, at the power that was measured; None where that cannot be said."""
+    """Over the time of the run, at the power that was measured; None where unknown."""
     began_ms: float | None
     ended_ms: float | None
 
 
 def measure_power(folder: Path, log: RunLog) -> list[NodePower]:
-    """What lies in power/RESULT/ for a log."""
+    """Reads power/RESULT/ of a log."""
     return [_measure_node(path, log) for kind in ("node", "sw") for path in sorted(folder.glob(f"{kind}_*"))]
 
 
@@ -181,7 +181,7 @@ def _measure_node(path: Path, log: RunLog) -> NodePower:
 
 
 def _read_entries(path: Path) -> Iterator[tuple[str, float, float | None]]:
-    """Line by line: key, time and number; what is damaged is passed over."""
+    """Line by line: key, time and number; damaged lines are skipped."""
     try:
         with path.open("rb") as stream:
             for line, whole in read_lines(stream):

@@ -33,14 +33,14 @@ RUN_TIME = "time is from run_start to run_stop, without initialisation"
 
 
 def make_page(folder: ResultFolder) -> PublishedPage:
-    """A result as a page of one row; what could not be read is said, with its lines."""
+    """A result as a page of one row, with the lines that could not be read."""
     found = _make_row(folder) if folder.logs else None
     rows = names.named([found] if found else [], _page_name(folder))
     return PublishedPage(title=folder.title, rows=rows, unread=tuple(_list_unread(folder)), was_read=True)
 
 
 def digest_logs(folder: ResultFolder) -> bytes:
-    """What tells a result from others: the digests of its logs."""
+    """Identifies a result by the digests of its logs."""
     text = "\n".join(f"{log.name} {log.sha256}" for log in folder.logs)
     return hashlib.sha256(text.encode()).digest()
 

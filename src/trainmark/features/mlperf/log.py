@@ -1,4 +1,4 @@
-"""Reads an MLPerf result log line by line, keeping what can be judged and not the log itself."""
+"""Reads an MLPerf result log line by line, keeping what the checks need; computes throughput and time to train."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MAX_VALUES = 64
 """Different values kept of one key."""
 MAX_DAMAGES = 1000
 MAX_HEAD = 8 << 20
-"""Bytes of a file in which its first line of such a log must stand; launchers print much before it."""
+"""Bytes of a file within which the first log line must appear; launchers print much before it."""
 
 TIMELINE = frozenset(
     f"{what}_{end}" for what in ("init", "run", "epoch", "block", "eval") for end in ("start", "stop")
 ) | {"eval_accuracy", "eval_error", "aggregated_eval_accuracy", "averaged_validation_loss"}
 """Keys whose every occurrence is kept, in order."""
 PLACES = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num")
-"""How a log says where in the training something happened."""
+"""Metadata that locate an event in the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ class LogEvent:
 
 @dataclass(kw_only=True)
 class RunLog:
-    """One result file, reduced to what a reader or an auditor asks of it."""
+    """One result file, reduced to what readers and checks need."""
 
     name: str
     path: Path
     sha256: str = ""
-    said_sha256: str = ""
+    untimed_sha256: str = ""
     """Of keys, values and metadata without the times: two logs of one training share it."""
     entries: int = 0
     values: dict[str, list[Any]] = field(default_factory=dict)
@@ -84,14 +84,14 @@ class RunLog:
         value = self.value(key)
         return value if isinstance(value, str) else ""
 
-    def of(self, *keys: str) -> list[LogEvent]:
+    def find(self, *keys: str) -> list[LogEvent]:
         return [event for event in self.events if event.key in keys]
 
     def first(self, key: str) -> LogEvent | None:
-        return next(iter(self.of(key)), None)
+        return next(iter(self.find(key)), None)
 
     def last(self, key: str) -> LogEvent | None:
-        found = self.of(key)
+        found = self.find(key)
         return found[-1] if found else None
 
     @property
@@ -100,12 +100,12 @@ class RunLog:
 
     @property
     def evaluations(self) -> list[LogEvent]:
-        """Those that are held against the target."""
-        return self.of("eval_accuracy", "eval_error", "averaged_validation_loss")
+        """Evaluations that count for the target."""
+        return self.find("eval_accuracy", "eval_error", "averaged_validation_loss")
 
     @property
     def status(self) -> str:
-        """`success`, `aborted`, or empty where the log does not say how the run ended."""
+        """`success`, `aborted`, or empty where the log does not state how the run ended."""
         stop = self.last("run_stop")
         return (stop.status or "") if stop else ""
 
@@ -122,7 +122,7 @@ class RunLog:
     def evaluation_s(self) -> float:
         """Between eval_start and eval_stop, where both stand in the log."""
         total, began = 0.0, None
-        for event in self.of("eval_start", "eval_stop"):
+        for event in self.find("eval_start", "eval_stop"):
             if event.key == "eval_start":
                 began = event.time_ms
             elif began is not None:
@@ -138,8 +138,8 @@ class RunLog:
         """How many were trained from run_start to run_stop; None where the log does not count each of them."""
         stop = self.last("run_stop")
         until = stop.line if stop else math.inf
-        ended = {event.place.get("epoch_num") for event in self.of("epoch_stop") if event.line < until} - {None}
-        return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.of("block_start")) or None
+        ended = {event.place.get("epoch_num") for event in self.find("epoch_stop") if event.line < until} - {None}
+        return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.find("block_start")) or None
 
     def _between(self, start: str, stop: str) -> float | None:
         first, last = self.first(start), self.last(stop)
@@ -167,7 +167,7 @@ def is_log(path: Path) -> bool:
 def read_log(path: Path) -> RunLog:
     """UsageError where the file cannot be read or is of another kind."""
     log, older = RunLog(name=path.name, path=path), False
-    content, said = hashlib.sha256(), hashlib.sha256()
+    content, untimed = hashlib.sha256(), hashlib.sha256()
     try:
         with path.open("rb") as stream:
             for number, (line, whole) in enumerate(read_lines(stream), 1):
@@ -175,7 +175,7 @@ def read_log(path: Path) -> RunLog:
                 _, token, text = line.rpartition(LINE_MARK)
                 older = older or OLDER_LINE_MARK in line
                 if token and (found := _decode_line(log, number, text, whole=whole)):
-                    said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
+                    untimed.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
                     _keep_entry(log, number, found)
     except OSError as error:
         raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
@@ -184,12 +184,12 @@ def read_log(path: Path) -> RunLog:
         raise UsageError(
             f"log {path} holds no line of MLPerf's logger, which begin with {LINE_MARK.decode().strip()}{form}"
         )
-    log.sha256, log.said_sha256 = content.hexdigest(), said.hexdigest()
+    log.sha256, log.untimed_sha256 = content.hexdigest(), untimed.hexdigest()
     return log
 
 
 def read_lines(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
-    """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
+    """Lines, and whether each is whole: the rest of an overlong line is skipped."""
     taken = 0
     while taken < most and (line := stream.readline(MAX_LINE)):
         taken += len(line)
@@ -202,7 +202,7 @@ def read_lines(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes
 
 
 def _decode_line(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
-    """The entry of a line; None of one that is damaged, which the log then names."""
+    """The entry of a line; a damaged one is noted on the log, and gives None."""
     try:
         if not whole:
             raise ValueError(f"it is longer than {MAX_LINE // 2**10} KiB")
@@ -239,12 +239,12 @@ def _keep_entry(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
 
 
 def decode_entry(text: bytes) -> dict[str, Any]:
-    """The entry of a line; ValueError says in a few words what is wrong with it."""
+    """The entry of a line; ValueError names what is wrong with it."""
     try:
         found = msgspec.json.decode(text)
     except msgspec.MsgspecError:
         try:
-            found = json.loads(text.decode("utf-8", "replace"))  # NaN and bytes of other encodings are borne
+            found = json.loads(text.decode("utf-8", "replace"))  # tolerates NaN and other encodings
         except (ValueError, RecursionError):
             raise ValueError("it is no whole JSON") from None
     if not isinstance(found, dict) or not isinstance(found.get("key"), str):
@@ -294,7 +294,7 @@ def count_samples(log: RunLog) -> float | None:
 
 
 def compute_training_rate(log: RunLog) -> float | None:
-    """Samples a second from run_start to run_stop, without evaluation."""
+    """Samples per second from run_start to run_stop, without evaluation."""
     done, run_s = count_samples(log), log.run_s
     if not done or run_s is None or run_s - log.evaluation_s <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Writes the runs of a result as the folder MLPerf Training takes: logs, the system's description, how it was run."""
+"""Writes the runs of a result as an MLPerf submission folder: logs, system description, how it was run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DESCRIPTION_FIELDS = (
     "accelerator_interconnect", "accelerator_interconnect_topology", "cooling", "hw_notes", "framework",
     "other_software_stack", "operating_system", "sw_notes",
 )  # fmt: skip
-"""The fields of a system's description, which must all be there."""
+"""The required fields of a system description."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def write_package(
     first = chosen[0]
     name = names.slug(system or write.describe_platform(first.record), "system")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is there already; name another folder with --out, or take it away")
+        raise UsageError(f"{out} exists; name another folder with --out, or remove it")
     place = Path("results") / name / first.benchmark.name
     description = {**describe_system(first.record), "submitter": org, "division": division, "status": STATUSES[status]}
     try:
@@ -109,7 +109,7 @@ def _identity(record: Record) -> str:
 
 
 def describe_system(record: Record) -> dict[str, str]:
-    """What the run saw of its system, by the fields of the rules; empty is what nobody looked at."""
+    """The system by the fields of the rules; empty where the run did not collect it."""
     seen, topology = record.environment, Topology.parse(record.plan.topology)
     on_cpu = seen.device.type == "cpu"
     memory = seen.device.memory_bytes

@@ -1,4 +1,4 @@
-"""A run as the log MLPerf takes."""
+"""Writes a run as an MLPerf log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes one of our runs as an MLPerf result log, from its events; what the run cannot claim is not written."""
+"""Writes one of our runs as an MLPerf result log, from its events; nothing the run cannot claim is written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUSES = {
     "cloud": "Available cloud",
     "preview": "Preview",
 }
-"""Of a system, by the word logs use: how its description says it."""
+"""System status in logs, and in its description."""
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' words for types."""
 CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
@@ -45,12 +45,12 @@ CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 """What the closed division allows in a recipe, beside the target."""
 NO_ORGANISATION = "not submitted"
-"""The organisation of a log that was written to be looked at."""
+"""The organisation in a log that is not submitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MlperfRun:
-    """A run with what its log has to say."""
+    """A run and what its log needs."""
 
     record: Record
     log: RankLog
@@ -59,7 +59,7 @@ class MlperfRun:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """What the tables may ask for: the recipe's fields, and what follows from them."""
+        """The recipe's fields, and what follows from them."""
         plan, recipe = self.record.plan, self.record.plan.recipe
         shared = Topology.parse(plan.topology).devices if recipe.get("batch_norm") == "all-devices" else 1
         return {
@@ -79,9 +79,8 @@ class MlperfRun:
 
     @property
     def _types(self) -> dict[str, str]:
-        """The narrowest types of products and of what ranks send each other, by the rules' words; none where they have
-        no word for it. Only linear layers scale their factors. Sharded ranks send weights in the type they multiply in
-        otherwise, and others what their weights are."""
+        """The lowest precision of matmuls and collectives, by the rules' names; empty where they have none. Only linear
+        layers use scaled types. Sharded ranks send weights in the compute type, others in the weights' type."""
         precision = Precision.parse(self.record.precision)
         linear, computed = WORDS.get(precision.computes_in), WORDS.get(precision.unscaled)
         sharded = self.record.plan.recipe.get("parallel") == "fsdp"
@@ -99,16 +98,16 @@ class MlperfRun:
         """What keeps the run out of the closed division; nothing where it may be in it."""
         allowed = CLOSED.get(self.benchmark.name)
         if allowed is None or self.benchmark.target is None:
-            return (f"no table says what the closed division asks of {self.benchmark.name}",)
+            return (f"the closed division's rules for {self.benchmark.name} are not known",)
         values, found = self.values, []
         for field, choices in allowed.items():
             if values.get(field) not in choices:
-                asked = " or ".join(map(_format_value, choices))
-                found.append(f"{field} is {_format_value(values.get(field))}, the closed division asks for {asked}")
+                required = " or ".join(map(_format_value, choices))
+                found.append(f"{field} is {_format_value(values.get(field))}, the closed division requires {required}")
         goal = self.benchmark.target * (100 if self.record.quality.unit == "%" else 1)
         target = values.get("target")
         if target is None or (target > goal if self.benchmark.better == "lower" else target < goal):
-            found.append(f"target is {_format_value(target)}, the closed division asks for {goal:g}")
+            found.append(f"target is {_format_value(target)}, the closed division requires {goal:g}")
         return tuple(found)
 
 
@@ -122,7 +121,7 @@ def open_run(record: Record, folder: Path) -> MlperfRun:
         raise UsageError(f"run {record.run_id} cannot be an MLPerf result: {why}")
     if not (folder / "rank0.jsonl").is_file():
         raise UsageError(
-            f"run {record.run_id} cannot be an MLPerf result: its events, which tell when everything was, are not in "
+            f"run {record.run_id} cannot be an MLPerf result: its events are not in "
             f"{folder}; name a run of a store that has them"
         )
     log = read_rank(folder, 0)
@@ -138,7 +137,7 @@ def _find_obstacle(record: Record) -> str:
     if plan.init_from:
         return "it began with weights from a file"
     if plan.resume_from or record.restarts:
-        return "it went on from a checkpoint, and its clock did not run through"
+        return "it resumed from a checkpoint, so its clock was interrupted"
     return ""
 
 
@@ -158,7 +157,7 @@ def _list_entries(run: MlperfRun, division: str, org: str, platform: str, status
         "submission_org": org,
         "submission_platform": platform or describe_platform(record),
         "submission_status": status,
-        "cache_clear": False,  # nobody empties the machine's caches before a run, and that is what is said
+        "cache_clear": False,  # no caches are cleared before a run
     }
     for key, value in head.items():
         yield writer.point(key, value, 0)
@@ -177,8 +176,8 @@ def _list_entries(run: MlperfRun, division: str, org: str, platform: str, status
 
 
 def _training_entries(run: MlperfRun, writer: _Writer) -> Iterator[dict[str, Any]]:
-    """Epochs and evaluations. An evaluation ends when the run said so, and began with the step before it: what lies
-    between, such as a checkpoint, is counted as evaluation."""
+    """Epochs and evaluations. An evaluation lasts from the step before it to its event: what lies between, such
+    as a checkpoint, counts as evaluation."""
     log, per_epoch = run.log, None if run.by_samples else run.log.steps_per_epoch
     scored = {evaluation.step: evaluation for evaluation in log.evaluations}
     now = log.startup_ns + log.phases_ns.get("init", log.before_ns.get("init", 0))
@@ -277,7 +276,7 @@ def _llama_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Entries at times since the launch, in the machine's own clock, which no other clock has touched since."""
+    """Entries at times since the launch, by the machine's own clock."""
 
     def __init__(self, record: Record) -> None:
         self._launched_ms = datetime.fromisoformat(record.created.replace("Z", "+00:00")).timestamp() * 1000
@@ -323,7 +322,7 @@ def _provenance(record: Record) -> dict[str, Any]:
 
 
 def _find_end(log: RankLog) -> int:
-    """Since the launch, when the run ended."""
+    """When the run ended, in ns since the launch."""
     phases = log.phases_ns or log.before_ns
     last = log.evaluations[-1].elapsed_ns
     return max(last, sum(phases.values()) + log.busy_ns)
@@ -338,9 +337,9 @@ def _format_value(value: Any) -> str:
     return "not known" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def choose_division(runs: Sequence[MlperfRun], asked: str | None) -> str:
-    """The division of runs that are one result: closed where all may be, unless another is asked for."""
+def choose_division(runs: Sequence[MlperfRun], requested: str | None) -> str:
+    """The division of runs that are one result: closed where all may be, unless requested otherwise."""
     reasons = [reason for run in runs for reason in run.why_open]
-    if asked == "closed" and reasons:
+    if requested == "closed" and reasons:
         raise UsageError(f"these runs are not of the closed division: {reasons[0]}; --division open takes them")
-    return asked or ("open" if reasons else "closed")
+    return requested or ("open" if reasons else "closed")
