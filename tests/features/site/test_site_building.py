@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path) -> None:
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no record, no page of results and no MLPerf log"):
         contents.find_contents(tmp_path)
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         contents.find_contents(tmp_path / "nothing")
 
 
@@ -128,7 +128,7 @@ def test_only_a_site_is_replaced(folder: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="is no site of ours"):
+    with pytest.raises(UsageError, match="is not a trainmark site"):
         build(found, theirs)
     with pytest.raises(UsageError, match="is a file"):
         build(found, theirs / "thesis.txt")

@@ -1,4 +1,4 @@
-"""Writes a site: its first page, a table a workload, a page and a record a run; files that any server can serve."""
+"""Writes a static site: an index, one table per workload, one page and one record per run."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from trainmark.view.frame import STYLE, filter_bar, page_footer, page_header, sk
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
-"""Tells a folder that a site was written to, which another may replace."""
+"""Marks a folder as a site, which may be replaced."""
 KIND = "trainmark site"
 STYLES = (STYLE, ("trainmark.features.site", "site.css"))
 NEWEST = 15
 MAX_PLACES = 12
-"""Workloads a table's page leads to; the first page leads to all."""
+"""Workloads a table page links to; the index links to all."""
 MAX_CHIPS = 9
 SEVERITY_ORDER = ("passed", "note", "doubtful", "wrong")
 
@@ -56,7 +56,7 @@ class _Site:
 
 
 def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
-    """Writes the whole site, or nothing, and returns how many pages it has; a site that is there is replaced."""
+    """Writes the whole site or nothing, replacing an existing one; returns the number of pages."""
     _check_out(out)
     say = speaker(language)
     pages = _make_file_names([run.record.run_id for run in contents.runs], "run")
@@ -92,7 +92,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
 
 def _check_out(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not (out / MARK).is_file():
-        raise UsageError(f"{out} is there and is no site of ours; name another folder with --out, or take it away")
+        raise UsageError(f"{out} exists and is not a trainmark site; name another folder with --out, or remove it")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; name a folder with --out")
 
@@ -121,7 +121,7 @@ def _render_files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]
 
 
 def _make_file_names(words: Sequence[str], otherwise: str) -> list[str]:
-    """A file's name for each word, never the same twice, and never the first page's."""
+    """A unique file name per word, never the index's."""
     found = ["index"]
     for text in words:
         plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
@@ -141,8 +141,8 @@ def _draw_index(site: _Site) -> str:
     tiles = [_draw_tile(site, workload) for workload in site.names]
     newest = sorted(site.results, key=lambda one: (one.kind == "published", _sort_key(one)))[:NEWEST]
     lede = say(
-        "Every row was measured by trainmark or read from a published page, and every row was audited: what cannot be "
-        "so is called wrong, what can hardly be so doubtful. Press a result to see all of it."
+        "Every row was measured by trainmark or read from a published page, and every row was audited: wrong means "
+        "impossible, doubtful means implausible. Click a result for details."
     )
     table = el("section", el("h2", say("Newest results"), id="summary-title"), _draw_table(newest, site, workload=None))
     body = el("main", el("p", lede, class_="lede"), el("ul", tiles, class_="tiles"), table)
@@ -188,7 +188,7 @@ def _draw_table_page(site: _Site, workload: str) -> str:
         (one for one in site.results if one.workload == workload),
         key=lambda one: (one.rate is None, -(one.rate or 0)),
     )
-    note = say("Press a column's head to sort. The rate of one device tells cards apart, of all devices machines.")
+    note = say("Click a column header to sort. Compare cards by the rate per device, machines by that of all devices.")
     table = el(
         "section",
         el("h2", say("All results"), id="summary-title"),
@@ -208,7 +208,7 @@ def _draw_table(results: Sequence[SiteResult], site: _Site, *, workload: str | N
     return sortable_table(
         list_heads(site.say, with_workload=workload is None),
         shown,
-        caption=site.say("Results; press a column's head to sort by it"),
+        caption=site.say("Results; click a column header to sort"),
         sorted_by=3 if workload else None,
         kind=None if workload else "newest",
     )
@@ -227,7 +227,7 @@ def _draw_filter(results: Sequence[SiteResult], say: Say) -> Markup:
 
 
 def _is_split_by(results: Sequence[SiteResult], field: str, value: str) -> bool:
-    """Whether some results are of it, and some are not."""
+    """Whether some results have the value, and some do not."""
     of_it = [one for one in results if getattr(one, field) == value]
     return 0 < len(of_it) < len(results)
 

@@ -13,7 +13,7 @@ from trainmark.record import escape
 from trainmark.record.language import LANGUAGES, by_locale
 
 NAME = "site"
-HELP = "Make a static web site of a folder of records and published pages: a table a workload, a page a run."
+HELP = "Make a static web site of a folder of records and published pages: one table per workload, one page per run."
 EXAMPLES = """\
   trainmark site results --out public              records, imported pages, pages in Markdown and MLPerf results
   trainmark site ~/.local/share/trainmark --out public --publish
@@ -24,7 +24,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="records, pages and MLPerf results, in any folders below it")
-    add("--out", type=Path, required=True, metavar="DIR", help="the site's folder; a site that is there is replaced")
+    add("--out", type=Path, required=True, metavar="DIR", help="the site's folder; an existing site is replaced")
     add("--title", default="", metavar="TEXT", help="heading of the first page (default: Training results)")
     add("--without-library", action="store_true", help="leave out the published rows that come with trainmark")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")

@@ -1,4 +1,4 @@
-"""Finds what a site shows: records, imported pages, published pages and MLPerf results below a folder, each audited."""
+"""Finds the records, imported pages, published pages and MLPerf results below a folder, and audits each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SiteContents:
     """The newest first."""
     rows: tuple[SiteRow, ...]
     left_out: tuple[str, ...] = ()
-    """A sentence for each file that could not be read."""
+    """One sentence per file that could not be read."""
 
     @property
     def workloads(self) -> list[str]:
@@ -63,7 +63,7 @@ class SiteContents:
 def find_contents(folder: Path, *, out: Path | None = None, with_library: bool = True) -> SiteContents:
     """All results below a folder; UsageError where there are none."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; name one that holds records and published pages")
+        raise UsageError(f"{folder} is not a folder; name one with records and published pages")
     left_out: list[str] = []
     records: dict[str, tuple[Record, Path | None]] = {}
     rows: list[PublishedRow] = []
@@ -80,14 +80,14 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
                         rows.append(found)
         except TrainmarkError as error:
             left_out.append(f"{path} is left out: {error}")
-    judged = [
+    audited = [
         SiteRow(row=row, findings=found)
         for source in features.offers("import_source")
         for row, found in source.audited_rows(folder)
     ]
-    if not records and not rows and not judged:
+    if not records and not rows and not audited:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
-    # what was found when they were shipped or imported tells no two rows apart
+    # findings stored with rows do not distinguish them
     known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
     everything = _number_duplicates(known)
     doubted = audit.find_doubts(audit.group_by_source(everything))
@@ -101,7 +101,7 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
                 SiteRow(row=row, findings=doubted.get(row.name, ()))
                 for row in audit.attach_findings(everything, doubted)
             ),
-            *judged,
+            *audited,
         ),
         left_out=tuple(left_out),
     )
@@ -113,7 +113,7 @@ def _more_checks(record: Record) -> Iterator[CheckResult]:
 
 
 def _number_duplicates(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
-    """Further rows of one name are numbered; the very same row twice is one."""
+    """Numbers rows of one name; identical rows are merged."""
     found: dict[str, PublishedRow] = {}
     for row in rows:
         name, number = row.name, 1
@@ -141,7 +141,7 @@ def _find_files(folder: Path, out: Path | None) -> Iterator[Path]:
 
 
 def _read_documents(path: Path) -> Iterator[Record | PublishedRow]:
-    """What a JSON file holds for us; nothing where it is about something else."""
+    """Records and rows of a JSON file; empty for other documents."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")

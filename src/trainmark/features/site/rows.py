@@ -22,12 +22,12 @@ from trainmark.view.frame import number_cell
 from trainmark.workloads import quality_word
 
 MAX_FINDINGS_SHOWN = 4
-"""Findings a row tells where the pointer rests; all of them stand below the table."""
+"""Findings in a row's tooltip; all of them are listed below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteResult:
-    """What a table says of one result."""
+    """One result as a table shows it."""
 
     name: str
     """Short, for people."""
@@ -67,11 +67,11 @@ class SiteResult:
     reached: str = ""
     reached_class: str = ""
     doubts: tuple[str, ...] | None = None
-    """In words; None where nobody took any."""
+    """As text; None for published rows."""
 
     @property
     def severity(self) -> str:
-        """The gravest finding's, or `passed`."""
+        """The most severe finding's, or `passed`."""
         return SEVERITIES[self.findings[0].verdict] if self.findings else "passed"
 
 
@@ -156,7 +156,7 @@ def list_heads(say: Say, *, with_workload: bool) -> list[tuple[str, bool]]:
         *([(say("Workload"), False)] if with_workload else []),
         (say("Machine"), False),
         (say("Precision"), False),
-        (say("A device"), True),
+        (say("Per device"), True),
         (say("All devices"), True),
         ("mfu", True),
         (say("Quality"), True),
@@ -168,7 +168,7 @@ def list_heads(say: Say, *, with_workload: bool) -> list[tuple[str, bool]]:
 
 
 def draw_row(result: SiteResult, say: Say, *, workload: Markup | None, below: bool) -> Markup:
-    """`workload` is what a table of several shows; `below` says whether findings are told on the page."""
+    """`workload` is what a table of several shows; `below` is whether the page lists findings."""
     return el(
         "tr",
         el("th", _draw_name(result), scope="row"),
@@ -202,7 +202,7 @@ def _draw_name(result: SiteResult) -> Child:
     else:
         shown = result.name
     aside: Child = result.aside
-    if result.page is not None:  # the record itself, which anybody can audit and compare
+    if result.page is not None:  # the record itself, to audit and compare
         aside = [result.aside, " · ", el("a", "JSON", href=f"{result.page.removesuffix('.html')}.json")]
     return [shown, el("small", aside), el("small", result.remark) if result.remark else None]
 
@@ -232,8 +232,8 @@ def _draw_number(value: float | None, unit: str, *, bad: bool = False) -> Markup
 def _draw_doubts(result: SiteResult) -> Markup:
     if result.doubts is None:
         return number_cell(NOTHING, None)
-    told = "\n".join(result.doubts) or None
-    count = el("span", str(len(result.doubts)), data_tip=told, tabindex=0 if told else None)
+    tip = "\n".join(result.doubts) or None
+    count = el("span", str(len(result.doubts)), data_tip=tip, tabindex=0 if tip else None)
     return number_cell(count, len(result.doubts))
 
 
@@ -242,11 +242,11 @@ def _draw_audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
     if not result.findings:
         return el("span", shown, class_="severity passed")
     count = f"{shown} +{len(result.findings) - 1}" if len(result.findings) > 1 else shown
-    told = [
+    shown_findings = [
         f"{SEVERITIES[one.verdict]}: {one.sentence} ({one.evidence})" for one in result.findings[:MAX_FINDINGS_SHOWN]
     ]
     more = len(result.findings) - MAX_FINDINGS_SHOWN
-    tip = "\n".join([*told, *([say("and {count} more").format(count=more)] if more > 0 else [])])
+    tip = "\n".join([*shown_findings, *([say("and {count} more").format(count=more)] if more > 0 else [])])
     place = f"#{result.anchor}" if below else None
     return el(
         "a" if place else "span", count, href=place, class_=f"severity {result.severity}", data_tip=tip, tabindex=0
