@@ -1,4 +1,4 @@
-"""`trainmark audit`: holds results against everything else that is known about them."""
+"""`trainmark audit`: checks results for contradictions with themselves and with what is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainmark.record.store import Store, default_folder, read_record, series_be
 from trainmark.view.audit_screen import render
 
 NAME = "audit"
-HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
+HELP = "Check runs, published pages, MLPerf logs and event logs for what is impossible or implausible."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files
@@ -30,7 +30,7 @@ EXAMPLES = """\
   trainmark audit results/SYSTEM/resnet   MLPerf Training: one log, a benchmark's folder, or a whole submission
   trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
 
-exit code: 5 where something cannot be so ('wrong'), 2 where nothing was there to check, else 0"""
+exit code: 5 if something is impossible ('wrong'), 2 if there was nothing to check, else 0"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         screen.file.write(render(audits, everything=args.all, **look(screen)))
     for title in (empty := nothing_checked(audits)):
-        say(f"{title}: nothing was there to check; this is no pass")
+        say(f"{title}: nothing to check; this is not a pass")
     return 5 if is_wrong(audits) else 2 if empty else 0
 
 
 def _audit_word(word: str, store: Store) -> Iterator[Audit]:
-    """What a feature recognises by its word, else a run, its folder or one of its logs."""
+    """A source that a feature recognises, else a run, its folder or one of its logs."""
     path = Path(word)
     if path.is_dir() and (file := _find_record_file(path.absolute())).is_file():
         yield from _audit_record(file)
@@ -96,7 +96,7 @@ def _audit_record(file: Path) -> Iterator[Audit]:
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _read_documents(file):
         checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
-        with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
+        with contextlib.suppress(TrainmarkError):  # already reported by the audit of the document
             record = Record.from_json(document, series_beside(file))
             for feature in features.offers("record_check"):
                 checks = (*checks, *feature.check(record))
@@ -129,7 +129,7 @@ def _find_record_file(folder: Path) -> Path:
 
 
 def _read_record(folder: Path) -> Record | None:
-    """The record of a run folder, if it can be read; its own audit says so if it cannot."""
+    """The record of a run folder, if readable; its own audit reports if not."""
     file = _find_record_file(folder)
     try:
         return read_record(file) if file.is_file() else None

@@ -1,4 +1,4 @@
-"""`trainmark compare`: whether one result is faster than another, and how surely."""
+"""`trainmark compare`: whether one result is faster than another, and how certainly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = """\
   trainmark compare a1b2c3 d4e5f6                  two runs, by the beginnings or ends of their ids
   trainmark compare 5a8c9d0e 7b1f2a3c              two groups of repeats, as 'run --repeat 5' makes them
   trainmark compare a1b2c3,d4e5f6 last             repeats that were run one by one, against the newest run
-  trainmark compare before.json after.json --gate  in CI: exit 6 if slower, 7 if it cannot be told
+  trainmark compare before.json after.json --gate  in CI: exit 6 if slower, 7 if inconclusive
   trainmark compare last 5a8c9d0e --metric e2e_time --threshold 5%
   trainmark compare a1b2c3 d4e5f6 --metric cost_per_million --price 2.10/h,3.40/h --anyway
   trainmark compare published:flagperf-a100-vit-1x1 last --anyway

@@ -19,7 +19,7 @@ EXAMPLES = """\
   trainmark reproduce last                         the newest run, once more
   trainmark reproduce a1b2c3 --repeat 5            five times, as one run cannot show what changes between processes
   trainmark reproduce theirs.json --data /data/imagenet
-  trainmark reproduce before.json --gate           in CI: exit 6 if slower than before, 7 if it cannot be told
+  trainmark reproduce before.json --gate           in CI: exit 6 if slower than before, 7 if inconclusive
 
 Exit codes are those of 'run' where the run fails, else those of 'compare'."""
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     store = session.store_of(options)
     original = find_runs(args.run, store)
     plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
-    quantities.find(args.metric, (original,))  # a wrong word ends here and not after the run
+    quantities.find(args.metric, (original,))  # an invalid metric fails here, not after the run
     result = session.run_plan(plan, options, say=say, watching=watching)
     for complaint in result.complaints:
         say(f"trainmark: {complaint}")
@@ -55,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
         return result.exit_code
     for record in result.records:
         say(f"record: {store.path(record.run_id)}")
-    # the plan was the same: what came out unlike, such as the precision that ran, is told and not refused
+    # the plan was the same: differences, such as the precision that ran, are listed and not refused
     found = api.compare(original, result.records, metric=args.metric, threshold=threshold, anyway=True)
     return show(found, as_json=args.json, gate=args.gate)
