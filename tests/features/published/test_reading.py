@@ -211,7 +211,7 @@ def test_what_cannot_be_read_is_said_with_its_line() -> None:
     page = read(text)
     assert [(found.topology, found.p_core) for found in page.rows] == [("unknown", 3), ("1x8", None)]
     said = " ".join(page.unread)
-    assert "line 7: its configuration 'N7' does not tell nodes and devices" in said
+    assert "line 7: its configuration 'N7' gives no nodes and devices" in said
     for piece in ("e2e_time 'soon'", "p_whole '1e999'", "p_train '١٢٣'", "p_core '12,34'", "acc 'good'", "mem 'full'"):
         assert f"line 8: {piece}" in said
     kept = {detail.name: detail.text for detail in page.rows[1].details}
@@ -233,7 +233,7 @@ def test_a_table_in_a_code_block_is_not_a_result() -> None:
 def test_a_model_that_is_not_named_is_said_to_be_unknown() -> None:
     page = read("\n".join((HEADS, RULE, PLAIN)))
     assert page.rows[0].workload == "unknown"
-    assert "the page does not say which model was trained" in page.unread
+    assert "the page does not name the model that was trained" in page.unread
 
 
 def test_the_model_a_table_names_is_the_one_whatever_title_and_file_say() -> None:

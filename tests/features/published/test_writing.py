@@ -166,7 +166,7 @@ def test_a_precision_that_did_not_run_is_not_the_one_that_is_written() -> None:
     record = in_environment(record, precision={"asked": "fp32", "ran": "tf32"})
     text = write_flagperf.write([record], lang="en")
     assert cells(line(text, "| AMD EPYC"))[1] == "tf32"
-    assert "fp32 was asked for, tf32 ran" in text
+    assert "fp32 was requested, tf32 ran" in text
 
 
 def deepspark_run(run_id: str, topology: str, p_steady: float, group: str | None = None, quality: float = 77) -> Record:

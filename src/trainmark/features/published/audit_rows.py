@@ -1,4 +1,4 @@
-"""Checks on single rows of a published table: what no honest row can say, whatever stands beside it."""
+"""Checks on single rows of a published table: figures that are impossible or implausible on their own."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainmark.workloads import all_facts, facts, quality_word
 MAX_EPOCHS = 1000
 """Of a training whose recipe is not known."""
 MEMORY_ALIKE = 0.07
-"""A tool shows a card's memory this much more or less than its data sheet."""
+"""Relative difference between the memory a tool reports and the data sheet."""
 NEAR_CAP = 0.01
 """Training within this share of the cap's epochs is taken to have been ended by it."""
 
 
 def count_epochs(row: PublishedRow, page: PublishedPage) -> float | None:
-    """How often a row went through its data set: at most this, as e2e_time also holds what came before."""
+    """Epochs a row trained, at most: e2e_time also includes startup."""
     items = find_items_per_epoch(row, page)
     if items is None or row.e2e_time_s is None or row.p_whole is None:
         return None
@@ -33,7 +33,7 @@ def count_epochs(row: PublishedRow, page: PublishedPage) -> float | None:
 
 
 def find_items_per_epoch(row: PublishedRow, page: PublishedPage) -> float | None:
-    """Of the workload, or of the data set that the page names, where others here are trained on it."""
+    """By the workload, else by the data set the page names, where a known workload trains on it."""
     known = facts(row.workload)
     if known is not None:
         return known.items_per_epoch
@@ -142,14 +142,14 @@ def mfu(page: PublishedPage) -> Iterator[CheckResult]:
         held += 1
         percent = used.percent[used.label]
         shares = ", ".join(f"{value:.0f} % of {name}" for name, value in used.percent.items())
-        numbers = f"{number(used.tflops)} TFLOP/s a card: {shares} ({used.source})"
+        numbers = f"{number(used.tflops)} TFLOP/s per card: {shares} ({used.source})"
         fitting = used.fitting
         instead = f"it is consistent with {fitting}" if fitting else "no precision of this card is known to reach it"
         if percent > 100:
             yield wrong(
                 numbers,
                 f"the row is labelled {row.precision}, and this is {percent / 100:.2g} times that peak; {instead}",
-                "what the products were computed in: autocast and tf32 switches of the run",
+                "in which type the matmuls ran: the run's autocast and tf32 settings",
                 row.name,
             )
         elif percent > peaks.MAX_SEEN and fitting:
@@ -274,23 +274,23 @@ def item(page: PublishedPage) -> Iterator[CheckResult]:
     called = next((entry[3].item for entry in beyond if _means_samples(entry[3].item or "", known)), None)
     called = called or _find_page_word(page, known)
     numbers = (
-        f"{number(rate)} a second and card; as {known.sample}s {number(needed)} TFLOP/s, and the card has {able:g}"
+        f"{number(rate)} per second and card; as {known.sample}s {number(needed)} TFLOP/s, and the card has {able:g}"
     )
     about = f"about {known.items_per_sample:g} of which make a {known.sample}"
-    look = f"whether a page beside it counts {known.item.split()[-1]} or {known.sample}s, before comparing"
+    remedy = f"whether a page beside it counts {known.item.split()[-1]} or {known.sample}s, before comparing"
     more = f"in {len(beyond)} rows " if len(beyond) > 1 else ""
     if called:
         yield doubtful(
             numbers,
             f"what the page calls {called} {more}can only be {known.item}, {about}",
-            look,
+            remedy,
             row.name,
         )
     else:
         yield note(
             numbers,
             f"these can {more}only be {known.item}, {about}, by whatever word they go",
-            look,
+            remedy,
             row.name,
         )
 
@@ -300,14 +300,14 @@ def _means_samples(text: str, known: WorkloadFacts) -> bool:
 
 
 def _find_page_word(page: PublishedPage, known: WorkloadFacts) -> str | None:
-    """The page's own word for what it counts, if that means samples."""
+    """The page's name for what it counts, where that means samples."""
     units = (said.unit for said in page.said if said.quantity == "throughput" and said.unit)
     return next((unit for unit in units if _means_samples(unit, known)), None)
 
 
 @check("opinion", "an opinion score is one that listeners gave such a model")
 def opinion(page: PublishedPage) -> Iterator[CheckResult]:
-    """A mean opinion is asked of people: no training script computes one, and every listening test has its own."""
+    """A mean opinion score comes from listeners: no training script computes one, and listening tests differ."""
     scored = [row for row in page.rows if row.quality is not None and row.quality_name == "MOS"]
     if not scored:
         raise CannotCheckError("no row gives an opinion score")
@@ -320,13 +320,13 @@ def opinion(page: PublishedPage) -> Iterator[CheckResult]:
             f"{row.quality_name} {row.quality:g}; listening test {test.value:.2f} ±{test.margin:.2f} by {test.by}",
             "it lies above the public listening test of this model, and no published code computes it: the page names "
             "neither listeners nor sentences, and a training stops by its loss",
-            "who listened to what, and how the score was reckoned; a predicted score is none",
+            "who listened to what, and how the score was computed; a predicted score does not count",
             row.name,
         )
 
 
 def _is_measured(row: PublishedRow, page: PublishedPage) -> bool:
-    """Whether a quality is one that the workload's evaluation measures, or rows of one aim differ in it."""
+    """Whether the workload's evaluation measures this quality, or rows of one target differ in it."""
     known = facts(row.workload)
     alike = (other for other in page.rows if (other.workload, other.target) == (row.workload, row.target))
     ours = known is not None and known.find_quality(row.quality_name) is not None

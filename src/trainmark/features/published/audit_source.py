@@ -1,4 +1,4 @@
-"""Published rows and pages, as `trainmark audit` takes them."""
+"""Published rows and pages as sources of `trainmark audit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmark.record.published_row import PREFIX
 from trainmark.record.store import Store
 
 ORDER = 2
-"""After MLPerf's folders, which may hold pages, too."""
+"""After MLPerf's folders, which may contain pages, too."""
 
 
 def recognises(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""Checks across the rows of one published page: a table can contradict itself where each row alone looks well."""
+"""Checks across the rows of one published page: rows that are plausible alone can contradict each other."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.published_row import PublishedRow
 
 UNLIKE_SHARES = 0.20
-"""Rows of one training may differ by so much of all their time in what evaluation, or waiting for data, takes."""
+"""Rows of one training may differ by this share of their time in evaluation or data wait."""
 ABOVE_IDEAL = 0.05
-"""More devices may look so much better than ideal before it needs an explanation."""
+"""Scaling efficiency may exceed 1 by this before it needs an explanation."""
 FAR_ABOVE_IDEAL = 0.5
 GROWS_ALIKE = 0.12
 """Items of rows that grow with the devices to within this share grow because of them."""
 MFU_ALIKE = 0.5
-"""Parameters that a name rounds, attention and recomputing make this much of a difference at most."""
+"""Most that rounded parameter counts, attention and recomputation change."""
 
 _WAY = re.compile(r"(TP|PP|DP|EP)([0-9]{1,5})", re.IGNORECASE)
 _PARALLEL = re.compile(r"(?:(?:TP|PP|DP|EP)[0-9]{1,5}){2,6}", re.IGNORECASE)
@@ -65,7 +65,7 @@ def shares(page: PublishedPage) -> Iterator[CheckResult]:
 
 
 def _max_share(share: float, times: float) -> float:
-    """The share of what gets no faster with so many times the devices, where all the rest does."""
+    """The share of a fixed cost once everything else runs `times` as fast."""
     return times * share / (1 - share + times * share) if 0 < share < 1 else share
 
 
@@ -134,7 +134,7 @@ def samples_once(page: PublishedPage) -> Iterator[CheckResult]:
         raise CannotCheckError("no two rows of unlike topology give e2e_time and p_whole")
 
 
-@check("parallel", "the ways to cut a model make up its devices")
+@check("parallel", "the parallelism degrees multiply to the devices")
 def parallel(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
@@ -152,10 +152,10 @@ def parallel(page: PublishedPage) -> Iterator[CheckResult]:
                 row.name,
             )
     if not compared:
-        raise CannotCheckError("no row tells how its model was cut")
+        raise CannotCheckError("no row gives its parallelism")
 
 
-@check("tokens-mfu", "token/p/s and MFU tell of one speed")
+@check("tokens-mfu", "token/p/s and MFU agree")
 def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
@@ -191,11 +191,11 @@ def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 row.name,
             )
     if not compared:
-        raise CannotCheckError("no row gives token/p/s and MFU of a model whose size its name tells")
+        raise CannotCheckError("no row gives token/p/s and MFU of a model whose name gives its size")
 
 
 def parse_parameters(model: str) -> float | None:
-    """At least so many as a model's name says: 7e9 of `llama2_7b`; of `mixtral_8x7B` one expert's."""
+    """Parameters by a model's name, at least: 7e9 for `llama2_7b`; for `mixtral_8x7B` those of one expert."""
     match = re.search(r"(?<![0-9.])([0-9]{1,4}(?:\.[0-9]{1,2})?)\s?([bm])(?![a-z0-9])", model.casefold())
     return float(match[1]) * (1e9 if match[2] == "b" else 1e6) if match else None
 
@@ -261,7 +261,7 @@ def faster_when_narrower(page: PublishedPage) -> Iterator[CheckResult]:
                         f"{row.precision} {_rate(row):g}, {other.precision} {_rate(other):g} {row.item or 'items'}/s",
                         "with the same batch the narrower precision is slower, so this training is not bound by "
                         "arithmetic",
-                        "launches and data input, before anything is said of the card's arithmetic",
+                        "kernel launches and data input, before judging the card's arithmetic",
                         row.name,
                     )
     if not compared:
@@ -273,7 +273,7 @@ def _label(row: PublishedRow) -> str:
 
 
 def _recipe(row: PublishedRow) -> object:
-    """Rows of another batch are another training; what `/` stands for is one recipe, too."""
+    """Rows with another batch are another training; `/` stands for one recipe, too."""
     return row.batch_per_device if row.batch_per_device is not None else row.fix_hp
 
 
@@ -287,7 +287,7 @@ def _group_rows(
 
 
 def _share(row: PublishedRow, low: str, high: str) -> float | None:
-    """The part of the time that `low` counts and `high` leaves out."""
+    """The share of time that `low` includes and `high` leaves out."""
     less, more = getattr(row, low), getattr(row, high)
     return None if less is None or not more else 1 - less / more
 
@@ -305,11 +305,11 @@ def _rate(row: PublishedRow) -> float | None:
 
 
 def _find_learning_rate(row: PublishedRow) -> float | None:
-    """As fix_hp says it, or where it does not speak of it, the reference recipe's."""
-    said = re.search(r"\blr\s*=\s*([0-9.eE+-]+)", row.fix_hp or "")
-    if said:
+    """From fix_hp, else the reference recipe's."""
+    match = re.search(r"\blr\s*=\s*([0-9.eE+-]+)", row.fix_hp or "")
+    if match:
         try:
-            return float(said[1])
+            return float(match[1])
         except ValueError:
             return None
     known = workloads.facts(row.workload)

@@ -1,4 +1,4 @@
-"""Checks on the words of a published page: units, and one thing called by two names, or two figures by one."""
+"""Checks on the text of a published page: missing units, two names for one quantity, two figures under one name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NEEDING_UNITS = ("throughput", "time", "memory", "power")
 APART = 0.05
 
 
-@check("configuration", "words and brackets tell of as many devices")
+@check("configuration", "text and brackets give the same number of devices")
 def configuration(page: PublishedPage) -> Iterator[CheckResult]:
     if not page.was_read:
         raise CannotCheckError("the page's own words are not known, only its rows")
@@ -90,7 +90,7 @@ def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
 
 
 def _is_same_run(row: PublishedRow, other: PublishedRow) -> bool:
-    """Whether nothing that two rows say tells them apart."""
+    """Whether two rows do not differ in anything they state."""
     if row is other:
         return True
     families = [peaks.family(one.precision) for one in (row, other)]
@@ -107,7 +107,7 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
         raise CannotCheckError("the page gives no figure that needs one")
     without: dict[str, list[Said]] = {}
     for entry in needing:
-        # said once is said for all; a word such as token/p/s says it itself
+        # a unit given once holds for all; a name such as token/p/s is a unit itself
         if ("/" in entry.word and is_unit(entry.word)) or any(
             other.unit for other in needing if other.word == entry.word
         ):
@@ -126,7 +126,7 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
 
 
 def _is_given(entry: Said, page: PublishedPage) -> bool:
-    """Whether a figure of such a quantity stands anywhere, and not its word alone."""
+    """Whether the page gives a figure of this quantity, not only its name."""
     fields = {"time": ("e2e_time_s",), "memory": ("mem_used_gib",), "throughput": THROUGHPUTS}
     given = any(getattr(row, name) is not None for row in page.rows for name in fields.get(entry.quantity, ()))
     kept = {key(detail.name) for row in page.rows for detail in row.details if detail.value is not None}
@@ -164,7 +164,7 @@ def val_loss(page: PublishedPage) -> Iterator[CheckResult]:
         yield note(shown, quality.caution, quality.beware, alike[0].name)
 
 
-@check("remarks", "there is nothing a reader has to be told beside the columns")
+@check("remarks", "the page needs no remarks beside its columns")
 def remarks(page: PublishedPage) -> Iterator[CheckResult]:
     named: dict[str, list[str]] = {}
     for row in page.rows:

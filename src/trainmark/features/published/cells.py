@@ -1,4 +1,4 @@
-"""Reads single cells of published tables: figures with or without units, memory, times, topologies, batches."""
+"""Parses single cells of published tables: figures, units, memory, times, topologies, batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ITEMS = {
 }
 """What throughput counts, by the words pages use."""
 _STEPS = ("it", "iter", "iters", "iteration", "iterations", "step", "steps", "batch", "batches", "epoch", "epochs")
-"""What is no item: how many of these there are depends on the batch."""
+"""Not items: their number depends on the batch."""
 _SECOND = ("s", "sec", "second", "秒")
 _TIME_UNITS = (
     *_SECOND, "secs", "seconds", "ms", "min", "mins", "minutes", "h", "hr", "hours", "小时", "天", "days", "分钟"
@@ -59,9 +59,9 @@ def is_unit(text: str) -> bool:
 
 
 BLANKS = {"", "/", "//", "\\", "\\/", "n/a", "na", "none", "null", "无", "不适用", "tbd", "待补充", "?"}
-"""What tables write where there is nothing to write, beside any number of dashes."""
+"""Placeholders for an empty cell, beside any number of dashes."""
 LONGEST = 400
-"""Signs of a cell that is taken apart; a longer one is no figure."""
+"""Characters of a cell that is parsed; a longer one is no figure."""
 
 _FIGURE = re.compile(
     r"[~≈约]?\s*([+-]?(?:[0-9]{1,3}(?:[, '][0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,6})?|[+-]?\.[0-9]+)"
@@ -129,23 +129,23 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What stands in a configuration: on which device, and how many of them."""
+    """A configuration cell: which device, and how many."""
 
     device: str
     topology: Topology | None
     worded: Topology | None = None
-    """What its words say, where a bracket says something else."""
+    """The topology by its text, where the bracket gives another."""
     memory_gib: float | None = None
     """Of one device."""
     remark: str = ""
-    """What a further bracket says."""
+    """Text of a further bracket."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCell:
     size: int
     per_device: bool
-    """Whether the text says so itself."""
+    """Whether the text states it."""
 
 
 def is_blank(text: str) -> bool:
@@ -189,7 +189,7 @@ def parse_figures(text: str, parts: int, separator: str) -> list[Figure] | None:
 
 
 def parse_each(text: str) -> tuple[Figure | None, int | None]:
-    """`128*8`, `66.27 * 8 GB`: what each of so many devices has, and how many there are, where that is said."""
+    """`128*8`, `66.27 * 8 GB`: the value per device, and the number of devices where given."""
     if match := _TIMES.fullmatch(tidy(text)):
         found = parse_figure(match[1])
         return (found and Figure(value=found.value, unit=found.unit or match[3].strip())), int(match[2])
@@ -247,7 +247,7 @@ def parse_place(text: str) -> Place:
         rest = rest[: match.start()].rstrip()
     worded = None
     if topology is not None and (end := _find_spelt_end(rest, topology)) is not None:
-        # `A10016机8卡`: the name ends in digits, and the bracket tells how many are the machines'
+        # `A10016机8卡`: the name ends in digits, and the bracket gives the number of machines
         rest = rest[:end]
     elif match := _WORDED.search(rest):
         worded = _parse_worded(match)
@@ -266,7 +266,7 @@ def parse_place(text: str) -> Place:
 
 
 def _find_spelt_end(text: str, topology: Topology) -> int | None:
-    """Where words begin that say the same as the bracket: cards are counted on each node, or in all."""
+    """Where text begins that repeats the bracket; cards are counted per node or in total."""
     counts = dict.fromkeys((topology.devices_per_node, topology.devices))
     nodes, cards = _list_spellings(topology.nodes), "|".join(_list_spellings(count) for count in counts)
     alone = "" if topology.nodes > 1 else "?"

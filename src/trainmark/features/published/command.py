@@ -1,4 +1,4 @@
-"""`trainmark published`: what others measured, and where they say so."""
+"""`trainmark published`: rows of published benchmark tables, with their sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
 
 NAME = "published"
-HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their pages."
+HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their sources."
 EXAMPLES = """\
   trainmark published                     every row
   trainmark published vit                 those of one workload
@@ -31,17 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     kept = imported.contents(args.store or default_folder())
-    asked = args.workload
-    added = tuple(row for row in kept.rows if asked is None or row.workload.casefold() == asked.casefold())
-    only_imported = added and asked is not None and asked.casefold() not in library.workloads()
-    rows = added if only_imported else (*library.rows(asked), *added)
+    workload = args.workload
+    added = tuple(row for row in kept.rows if workload is None or row.workload.casefold() == workload.casefold())
+    only_imported = added and workload is not None and workload.casefold() not in library.workloads()
+    rows = added if only_imported else (*library.rows(workload), *added)
     screen = console()
     if args.json:
         documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]
         screen.file.write(json.dumps(documents, indent=2) + "\n")
     else:
         screen.file.write(render(rows, **look(screen)))
-        if asked is None:
+        if workload is None:
             more = library.further_rows()
             names = ", ".join(dict.fromkeys(row.workload for row in more))
             say(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")

@@ -1,4 +1,4 @@
-"""The words of published tables in English and Chinese: which column holds what, and in which unit."""
+"""Column headers of published tables in English and Chinese: what each column holds, and in which unit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "value": ("指标值", "值", "value"),
     "note": ("特殊说明", "说明", "note", "notes", "remark", "备注"),
 }  # fmt: skip
-"""By kind of column. A `setting` tells runs apart, a `figure` was measured; both are kept as they stand."""
+"""By kind of column. A `setting` distinguishes runs, a `figure` was measured; both are kept verbatim."""
 
 MEASURES = {"e2e_time", *THROUGHPUTS, "quality", "mem", "fps", "performance", "convergence", "power", "scalability",
             "stability", "steady", "figure", "batch", "num_devices", "precision_results", "count_results"}  # fmt: skip
@@ -85,7 +85,7 @@ QUANTITIES = {
     "mem": "memory",
     "e2e_time": "time",
 }
-"""What a column is about, by its kind; columns that are not here only say which run it was."""
+"""What a column is about, by its kind; other columns only identify the run."""
 
 _KINDS = {key(word): kind for kind, words in WORDS.items() for word in words}
 _QUALITY_NAMES = {key(word): name for name, words in QUALITIES.items() for word in words}
@@ -103,28 +103,28 @@ _SEPARATORS = ("&&", "/")
 @dataclass(frozen=True, kw_only=True)
 class Head:
     kind: str | None
-    """A key of WORDS, `precision_results` or `count_results` where the head says of which runs its cells are, or None
-    where the column is not known."""
+    """A key of WORDS, `precision_results` or `count_results` where the header names the runs of its cells, or None
+    for an unknown column."""
     word: str
-    """As the page writes it, without its unit; where a bracket says more exactly what is meant, what stands there."""
+    """As the page writes it, without its unit; a more exact name in brackets is preferred."""
     unit: str | None = None
     name: str | None = None
     """Of a quality, as the page calls it, where it does."""
     bracketed: bool = False
     """Whether a bracket gives the name."""
     alias: str | None = None
-    """Which throughput is meant, where the head says it: `FPS (p_train, images/s)`."""
+    """Which throughput, where the header names it: `FPS (p_train, images/s)`."""
     parts: tuple[str, ...] = ()
     """Names of the figures in one cell: `map_bbox && map_segm`."""
     separator: str = ""
     place: str = ""
-    """Where its figures were measured, if it says that: `FPS (BI x 8)`."""
+    """Where its figures were measured, if given: `FPS (BI x 8)`."""
     count: int | None = None
     """Of devices, by `8 Cards`."""
 
 
 def parse_head(text: str, quality_word: str | None = None) -> Head:
-    """What a column holds. `quality_word` is what the page has called its quality elsewhere."""
+    """Parses a column header; `quality_word` is the page's name for its quality elsewhere."""
     whole = tidy(text)
     word, bracket, rest = whole.replace("[", "(").partition("(")
     word = word.strip()
@@ -147,7 +147,7 @@ def parse_head(text: str, quality_word: str | None = None) -> Head:
 
 
 def _parse_whole_head(whole: str) -> Head | None:
-    """Heads that no bracket is to be cut from."""
+    """Headers whose brackets belong to the name."""
     if count := _COUNT.fullmatch(whole):
         return Head(kind="count_results", word=whole, count=_COUNTS.get(count[1].casefold()) or int(count[1]))
     if is_precision(whole) and _KINDS.get(key(whole)) != "fp16":
@@ -234,7 +234,7 @@ def is_software(head: Head) -> bool:
 
 
 def is_precision(text: str) -> bool:
-    """`FP32`, `AMP+NHWC`: whether a text says what was computed in, and how, and nothing else."""
+    """`FP32`, `AMP+NHWC`: whether a text names a precision and nothing else."""
     words = re.split(r"[+/ ,_]+", tidy(text).casefold())
     known = (*PRECISIONS, "amp")
     return words[0] in known and all(word in (*known, "nhwc", "nchw", "o1", "o2", "dali") for word in words)

@@ -22,7 +22,7 @@ from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
 
 NAME = "import"
-HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."
+HELP = "Read the result tables of published pages and MLPerf logs into the store, and list what could not be read."
 EXAMPLES = """\
   trainmark import README.md                  a page in Markdown, as FlagPerf or DeepSpark publish results
   trainmark import FlagPerf/training          every page of a folder; what is not of results is named and left out
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
-    pages = list(find_pages(args.pages))  # every file is looked at before anything is kept
+    pages = list(find_pages(args.pages))  # every file is read before anything is stored
     found: list[tuple[str, PublishedPage, Kept | None]] = []
     for one in pages:
         keeps = bool(one.page.rows) and not args.dry_run
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     _print_notes(found)
     if not any(page.rows for _, page, _ in found):
         names = ", ".join(str(word) for word in args.pages)
-        raise UsageError(f"no rows of results could be read from {names}; 'trainmark import --help' says what is read")
+        raise UsageError(f"no rows of results could be read from {names}; see 'trainmark import --help'")
     return 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 MAX_COLUMNS = 200
 MAX_TABLE_LINES = 2000
-"""A page of results has a hundred; one of a million pipes must not keep anybody waiting."""
+"""A page of results has a hundred; one of a million pipes must not take long."""
 MAX_PARTS = 4000
 LONGEST_CELL = 500
 

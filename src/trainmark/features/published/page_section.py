@@ -1,4 +1,4 @@
-"""Your machine beside published ones: throughput of one device each, on one logarithmic scale a workload."""
+"""Your machine beside published ones: throughput of one device each, on one logarithmic scale per workload."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _MAX_OWN = 12
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """One machine's speed, by one device."""
+    """One machine's speed per device."""
 
     name: str
     facts: str
     rate: float
     metric: str
-    """Which throughput it is: pages do not all give the same."""
+    """Which throughput: pages give different ones."""
     spread: tuple[float, float] | None = None
     times: float | None = None
-    """Of the run that all are held against, by the same throughput."""
+    """Ratio to the base run, by the same throughput."""
     own: bool = False
     doubts: tuple[str, ...] = ()
     why: str = ""
-    """What the audit finds, in its own words."""
+    """The audit's findings."""
     source: Source | None = None
 
 
@@ -80,7 +80,7 @@ def _draw_workload(
     others = [_place_published(speed, base, say) for speed in theirs]
     places = sorted([*own, *others], key=lambda place: -place.rate)
     rates = logarithmic([place.rate for place in places])
-    unit = say("{item}/s a device").format(item=base.item)
+    unit = say("{item}/s per device").format(item=base.item)
     doubtful = any(place.doubts for place in others)
     left_out = sum(record.plan.workload == workload for record in records) - len(own)
     sources = list(dict.fromkeys(place.source for place in places if place.source))
@@ -145,7 +145,7 @@ def _format_times(value: float) -> str:
 
 
 def _link(text: str, source: Source) -> Markup:
-    """A link to a page that rows were read from; what is no web address is not made one."""
+    """A link to a source page, or its plain text where it has no web address."""
     address = _web_address(source)
     return el("a", text, href=address, rel="noreferrer") if address else el("span", text)
 

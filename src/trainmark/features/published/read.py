@@ -1,4 +1,4 @@
-"""Turns a published page into rows: finds its tables, recognises what they hold, and says what it could not read."""
+"""Reads published pages (UTF-8 or GB 18030, files or folders) into rows, and lists what it could not read."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def find_pages(words: Sequence[str | Path]) -> Iterator[FoundPage]:
 
 
 MAX_UNREAD = 200
-"""More sentences than this help nobody."""
+"""Sentences listed per page."""
 
 _ACCELERATOR = ("加速卡型号", "acceleratormodel", "accelerator", "gpumodel", "加速卡")
 _NOT_ACCELERATOR = ("驱动", "driver")
@@ -109,10 +109,7 @@ _RESULTS = re.compile(r"result|performance|benchmark|结果|性能|运行情况"
 
 
 def read_page(text: str, *, name: str) -> PublishedPage:
-    """What a page says. `name` is its address or path, which is all that tells two untitled pages apart.
-
-    Junk has no rows.
-    """
+    """Parses a page; `name` is its address or path. A page that is not of results has no rows."""
     found = parse_layout(text)
     page = names.page_name(name)
     sections = _read_sections(found, name)
@@ -121,7 +118,7 @@ def read_page(text: str, *, name: str) -> PublishedPage:
     unread = [*found.unread, *(sentence for section in sections for sentence in section.unread)]
     for section in sections:
         if any(row.workload == names.UNKNOWN for row in section.rows):
-            unread.append("the page does not say which model was trained")
+            unread.append("the page does not name the model that was trained")
     if not any(isinstance(part, Table) for part in found.parts):
         unread.append("line 1: the page has no table")
     elif not rows:
@@ -162,7 +159,7 @@ def _read_sections(found: Layout, page: str) -> list[Section]:
     wholes: list[TableRun] = []
 
     def begin() -> Section:
-        """What is said after results is about the next ones."""
+        """Text after results belongs to the next ones."""
         results.combine_tables(sections[-1], speeds, wholes)
         speeds.clear()
         wholes.clear()

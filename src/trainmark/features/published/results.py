@@ -1,4 +1,4 @@
-"""Reads the rows of any table of results: what each cell says, by the kind of its column and the names inside it."""
+"""Reads the rows of a results table, cell by cell, by the kind of each column and the names inside the cell."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 
 WHOLE_MARKS = {"convergence", "power", "scalability", "stability"}
-"""A table with a configuration and one of these tells of one run in many words: `SDK V2.2,bs:128,8x,AMP`."""
+"""A table with a configuration and one of these describes one run in free text: `SDK V2.2,bs:128,8x,AMP`."""
 IDENTITY = {"configuration", "device", "config_file", "num_devices", "model"}
-"""One of these tells which run a row is of."""
+"""One of these identifies the run of a row."""
 ALIKE = 1e-3
 """Figures of two tables that differ by a larger share are not of one run."""
 
@@ -46,9 +46,9 @@ _SPREAD = ("precision_results", "count_results")
 _CONFIG_FILE = re.compile(r"config_([A-Za-z0-9-]{1,30}?)x([0-9]{1,4})x([0-9]{1,4})(?:\.py)?")
 _CRITERION = re.compile(r"([^:=<>≥≤0-9][^:=<>≥≤]{0,60}?)\s?(:|=|>=|≥|>|<=|≤|<|\s)\s?([0-9.][^:=<>≥≤\s]{0,20}\s?%?)")
 _IN_SECONDS = {key(word) for word in ("e2e_time", "e2e time", "端到端时间", "end-to-end time", "运行时长")}
-"""Words for a time that pages count in seconds, whether or not they say it."""
+"""Names of times that are in seconds, with or without a unit."""
 _EACH = re.compile(r"per|单卡|local|each", re.IGNORECASE)
-_PRECISION_SAID = re.compile(r"(?:数据精度|precision|dtype)\s?[:=]\s?([A-Za-z0-9-]{2,9})", re.IGNORECASE)
+_PRECISION_SETTING = re.compile(r"(?:数据精度|precision|dtype)\s?[:=]\s?([A-Za-z0-9-]{2,9})", re.IGNORECASE)
 
 _PIECE = re.compile(r"[:=]|[,;]|[^\s:=,;]+")
 _ENDS, _GIVES = (",", ";"), (":", "=")
@@ -65,13 +65,13 @@ class _Line:
     """That its cells give, by head."""
 
     def cannot_read(self, run: TableRun, head: Head, text: str, what: str) -> None:
-        """Keeps the text, and says so."""
+        """Keeps the text, and reports it as unread."""
         self.section.add_unread(self.number, f"{head.word} {quote(text)} is not {what}")
         run.add_detail(head.word, text)
 
 
 def is_results(columns: Sequence[Head], rows: Sequence[MarkdownRow], *, under_results: bool) -> bool:
-    """Whether a table holds results; without a word that is known for one, its heading has to say so."""
+    """Whether a table holds results; without a known column its heading must say so."""
     kinds = {head.kind for head in columns}
     tells_run = kinds & IDENTITY or any(head.place for head in columns)
     if kinds & (IDENTITY - {"model"}) and kinds & MEASURES:
@@ -92,7 +92,7 @@ def is_whole(columns: Sequence[Head]) -> bool:
 
 
 def read_runs(section: Section, table: Table, columns: Sequence[Head]) -> list[TableRun]:
-    """Every run of the table, with what its words are remembered on the section."""
+    """Reads every run of the table, and notes its column names on the section."""
     columns = _resolve_columns(table, columns)
     whole, found, label = is_whole(columns), [], ""
     given: dict[str, str] = {}
@@ -123,7 +123,7 @@ def read_runs(section: Section, table: Table, columns: Sequence[Head]) -> list[T
 
 
 def combine_tables(section: Section, speeds: Sequence[TableRun], wholes: Sequence[TableRun]) -> None:
-    """Adds a row for each run: rows of two tables are one where both say enough and nothing they say differs."""
+    """Adds a row for each run: rows of two tables are merged where both are specific and agree."""
     left, found = list(speeds), []
     named = {run.device for run in speeds}
     for whole in wholes:
@@ -175,7 +175,7 @@ def _is_close(one: float, other: float) -> bool:
 
 
 def _resolve_columns(table: Table, columns: Sequence[Head]) -> list[Head]:
-    """Columns whose cells tell what is meant: FP16 says yes or no, or holds results; Precision a type, or a share."""
+    """Resolves columns by their cells: FP16 holds yes or no, or results; Precision a type, or a percentage."""
     found = []
     for index, head in enumerate(columns):
         cells = [row.cells[index] for row in table.rows if index < len(row.cells)]
@@ -238,13 +238,13 @@ def _read_line(line: _Line, columns: Sequence[Head], row: MarkdownRow, *, label:
         runs.append(base)
     configured = next((text for head, text in cells if head.kind == "configuration"), None)
     if configured is not None and base.topology is None and not whole:
-        said = quote(configured)
-        line.section.add_unread(row.number, f"its configuration {said} does not tell nodes and devices, such as (1x8)")
+        shown = quote(configured)
+        line.section.add_unread(row.number, f"its configuration {shown} gives no nodes and devices, such as (1x8)")
     return [run for run in runs if run.topology is not None or run.has_measures]
 
 
 def _read_spread_runs(line: _Line, run: TableRun, head: Head, text: str) -> list[TableRun]:
-    """The runs of a column that says itself in which precision, or on how many devices, its cells were measured."""
+    """The runs of a column whose header gives their precision or number of devices."""
     if head.kind == "count_results" and head.count:
         run.topology = Topology(nodes=1, devices_per_node=head.count)
     elif head.kind == "precision_results":
@@ -292,8 +292,8 @@ def _identify(line: _Line, run: TableRun, head: Head, text: str, *, whole: bool)
     elif head.kind == "fix_hp":
         named = parse_batch(text)
         run.batch = named.size if named else None
-        if said := _PRECISION_SAID.search(tidy(text)):
-            run.precision = run.precision or normalize_precision(said[1])
+        if match := _PRECISION_SETTING.search(tidy(text)):
+            run.precision = run.precision or normalize_precision(match[1])
     elif head.kind == "software":
         run.add_detail(head.word, text)
     if head.kind == "num_devices":
@@ -333,7 +333,7 @@ def _configure(run: TableRun, text: str) -> None:
 
 
 def _read_cell(line: _Line, run: TableRun, head: Head, text: str, runs: list[TableRun]) -> TableRun:
-    """Takes in what a cell measured; where it holds several runs, they take the run's place among the runs."""
+    """Reads the measures of a cell; where it holds several runs, they are added to the runs."""
     if head.parts and (several := parse_figures(text, len(head.parts), head.separator)):
         for name, one in zip(head.parts, several, strict=True):
             _add_part(run, head, name, one)
@@ -461,7 +461,7 @@ def _add_quality(line: _Line, run: TableRun, head: Head, found: Figure, text: st
 
 
 def _read_result_and_target(line: _Line, run: TableRun, head: Head, text: str) -> bool:
-    """`0.657/0.655`, where the page says that this is what was reached and what was aimed at."""
+    """`0.657/0.655`, where the page says that a cell holds result and target."""
     both = parse_figures(text, 2, "/")
     if both is None or not (line.section.gives_target or re.search(r"实际/目标|actual/target", head.word.casefold())):
         return False
@@ -495,11 +495,11 @@ def _unwrap_name(name: str) -> str:
 
 
 def _read_pair(line: _Line, run: TableRun, head: Head, pair: Pair) -> None:
-    """One of the figures inside a cell: what its name says, or else what its column does."""
+    """One figure inside a cell, by its own name or else by its column."""
     kind, found = find_measure_kind(pair.name), pair.figure
     inner = Head(kind=kind, word=pair.name, name=pair.name)
-    told = found is None or found.unit or key(pair.name) in _IN_SECONDS
-    if kind == "e2e_time" and told and run.e2e_time_s is None and (time := parse_seconds(pair.text)) is not None:
+    in_seconds = found is None or found.unit or key(pair.name) in _IN_SECONDS
+    if kind == "e2e_time" and in_seconds and run.e2e_time_s is None and (time := parse_seconds(pair.text)) is not None:
         run.e2e_time_s = time
     elif found is None:
         run.add_detail(pair.name, pair.text)
@@ -528,13 +528,13 @@ class Pair:
     text: str
     """What stands there as its value."""
     figure: Figure | None
-    """None for a time such as `4d3h`, which only its text tells."""
+    """None for a time such as `4d3h`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairGroup:
     precision: str
-    """Which the cell says before the pairs; empty where it says none."""
+    """Given before the pairs; empty where absent."""
     pairs: tuple[Pair, ...]
 
 

@@ -1,4 +1,4 @@
-"""Collects what one section of a page says: about which model and devices, its rows, and what could not be read."""
+"""Collects one section of a page: its model, devices, rows, and what could not be read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TableRun:
     topology: Topology | None = None
     precision: str = ""
     half: bool | None = None
-    """What a column FP16 says."""
+    """The FP16 column."""
     fix_hp: str | None = None
     batch: int | None = None
     e2e_time_s: float | None = None
@@ -77,7 +77,7 @@ class TableRun:
     """What the quality is called where the value to reach stands."""
     criterion_unit: str | None = None
     target: tuple[float | None, str | None] = (None, None)
-    """The value to reach, and which direction is better where the page says it."""
+    """The value to reach, and which direction is better where given."""
     targets: dict[str, float] = field(default_factory=dict)
     """The same by the quality's name, where there are several."""
     memory: tuple[float | None, float | None] = (None, None)
@@ -93,7 +93,7 @@ class TableRun:
 
     @property
     def rate(self) -> float | None:
-        """What a table calls its speed, where it does not say which throughput that is."""
+        """The table's speed, where it does not name the throughput."""
         words = heads.WORDS["fps"] + heads.WORDS["performance"]
         known = {key(word) for word in words}
         return next((entry.value for entry in self.details if key(entry.name) in known and entry.value), None)
@@ -114,9 +114,9 @@ class Section:
     """Filled while the page is walked from top to bottom."""
 
     page: str
-    """Its file's name with the folders, which can tell the model where nothing else does."""
+    """Its path, which may name the model where nothing else does."""
     model: str | None = None
-    """What the table of metrics calls it: then it is this, whatever else the page speaks of."""
+    """As the table of metrics names it, which overrides the rest of the page."""
     title: str | None = None
     heading: str | None = None
     devices: list[str] = field(default_factory=list)
@@ -133,9 +133,9 @@ class Section:
     data_set: str = ""
     quality_word: str | None = None
     quality_means: str | None = None
-    """The name records use for it, where a note says which it is: top-1 accuracy."""
+    """The name records use for it, where a note gives it: top-1 accuracy."""
     gives_target: bool = False
-    """Whether a note says that cells hold what was reached and what was aimed at."""
+    """Whether a note says that cells hold result and target."""
     target: float | None = None
     better: str | None = None
     latest: str = ""
@@ -146,7 +146,7 @@ class Section:
     results: int = 0
     """Tables of results so far."""
     tabled: set[int] = field(default_factory=set)
-    """Tables whose rows are told by nodes and devices."""
+    """Tables whose rows have a configuration of nodes and devices."""
 
     @property
     def workload(self) -> str:
@@ -197,7 +197,7 @@ class Section:
         return found.pop() if len(found) == 1 else begun.pop() if len(begun) == 1 and not found else word
 
     def knows_device(self, word: str) -> bool:
-        """Whether the page names such a device, or somebody is known to make it."""
+        """Whether the page names such a device, or its vendor is known."""
         own = {key(names.short_device(names.device(name).name)) for name in self.devices}
         return key(names.short_device(word)) in own or bool(names.device(word).vendor)
 
@@ -209,7 +209,7 @@ class Section:
         return f"the row names {device.name}, and the page's own device is {', '.join(own.values())}"
 
     def note(self, table: Table, head: Head, *, line: int | None = None, unit: str | None = None) -> None:
-        """Remembers how the page speaks of a quantity."""
+        """Notes how the page names a quantity."""
         self._add_said(table, head, line or table.heads.number, unit or "", None)
 
     def note_figure(self, table: Table, line: int, head: Head, figure: Figure | None) -> None:
@@ -221,7 +221,7 @@ class Section:
         return table.index in self.tabled
 
     def note_place(self, table: Table, line: int, text: str, where: Place) -> None:
-        """Remembers a configuration whose words say another number of devices than its bracket."""
+        """Notes a configuration whose text and bracket give different numbers of devices."""
         self.said.append(
             Said(
                 place=f"table {table.index}, line {line}",
@@ -270,7 +270,7 @@ class Section:
             word = tidy(re.split("[,，]", value)[0])
             if unit := _find_unit(note):
                 self.units[kind] = unit
-                # all three count the same items, and pages say which only once
+                # all three count the same items, and pages name the unit only once
                 self.units.update({alias: self.units.get(alias, unit) for alias in THROUGHPUTS if kind in THROUGHPUTS})
             self.note(table, Head(kind=kind, word=word or tidy(name)), line=line.number)
 
@@ -283,7 +283,7 @@ class Section:
             self.better = "higher" if match[1] in (">=", "≥", ">") else "lower"
 
     def add_row(self, run: TableRun) -> None:
-        """One more row, with what the library knows beside what the page says."""
+        """One more row, completed by what the library knows."""
         device = self.find_device(run.device, run.memory_total)
         workload = (names.workload(run.model) or run.model) if run.model else self.workload
         first, others = self._pick_qualities(run, workload)
@@ -380,7 +380,7 @@ def _is_share(name: str) -> bool:
 
 
 def _find_meant_quality(note: str) -> str | None:
-    """The name records use for the quality a note speaks of, if it says that as pages do: `top1`, `acc1`."""
+    """The name records use for the quality a note mentions: `top1`, `acc1`."""
     plain = note.casefold()
     for name, words in QUALITIES.items():
         for word in words:

@@ -1,4 +1,4 @@
-"""What pages of both forms have in common when they are written: tables, sections, notes, and the environment."""
+"""Parts common to both written page formats: tables, sections, notes, and the environment."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def group_sections(records: Sequence[Record]) -> list[WrittenSection]:
 
 
 def format_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a Markdown table whose cells hold what they are given and nothing more."""
+    """The lines of a Markdown table, cells escaped."""
     heads = list(heads)
     return [_format_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *(_format_line(row) for row in rows)]
 
 
 class Strong(str):
-    """What stands out in a table."""
+    """Bold text in a table."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ def _format_cell(cell: str) -> str:
 
 
 def list_notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
-    """What to know before trusting a row, numbered, with the rows it is about; why one of the shown is missing, too."""
+    """Numbered notes with the rows they are about, including why a shown metric is missing."""
     say = speaker(lang)
     about: dict[str, list[int]] = {}
     for index, record in enumerate(section.records, 1):
@@ -102,7 +102,7 @@ def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> list[str]
     statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
     found = [] if record.status == "valid" else [f"{statuses[record.status]}: {translate_ending(record.ended, say)}"]
     if record.precision != record.plan.precision:
-        found.append(say("{asked} was asked for, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
+        found.append(say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
     missing: dict[str, list[str]] = {}
     for alias in shown:
         quantity = record.metrics.get(alias)
@@ -126,7 +126,7 @@ def describe_data_set(record: Record, say: Say) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What was collected of where a run ran, ready to be written; empty where it was not collected."""
+    """The environment of a run as text; empty where it was not collected."""
 
     model: str
     device: str
@@ -136,14 +136,14 @@ class Machine:
     kernel: str
     driver: str
     sdk: str
-    """What drives the device under PyTorch: its plugin, or what PyTorch was built with."""
+    """The device's PyTorch plugin, or what PyTorch was built with."""
     framework: str
     software: str
     container: str
 
 
 def list_machines(section: WrittenSection, say: Say) -> list[Machine]:
-    """Every machine the runs of a section ran on, each once, with what all of them measured of the links."""
+    """Every machine of a section once, with all its link measurements."""
     found: dict[Machine, list[str]] = {}
     for record, row in zip(section.records, section.rows, strict=True):
         found.setdefault(_describe_machine(record, row, say), []).append(_describe_network(record, say))
@@ -186,11 +186,11 @@ def _describe_machine(record: Record, row: PublishedRow, say: Say) -> Machine:
     )
 
 
-# A run of ours as a row of a published table: the same columns, rounded as they are written
+# A run as a row of a published table, rounded as written
 
 
 def make_row(record: Record) -> PublishedRow:
-    """What is written of a run. Time and quality stand only where a whole training was done, as published pages do."""
+    """A run as a published row; time and quality only for a full training, as on published pages."""
     plan, quality = record.plan, record.quality
     vendor, device = tidy(plan.platform_word), tidy(device_name(record))
     if device.casefold().startswith(f"{vendor.casefold()} "):
@@ -225,12 +225,12 @@ def make_row(record: Record) -> PublishedRow:
 
 
 def round_digits(value: float, digits: int = 5) -> float:
-    """To so many digits that mean something; what stands before the point is kept whole."""
+    """Rounds to significant digits; the integer part is kept."""
     return float(round(value)) if abs(value) >= 10 ** (digits - 1) else float(f"{value:.{digits}g}")
 
 
 def format_exact(value: float | None, unit: str = "") -> str:
-    """A figure that is read back as the same: no digit is lost, and no exponent is needed."""
+    """A figure that parses back to the same value, without an exponent."""
     if value is None:
         return ""
     text = format(Decimal(repr(value)), "f")
@@ -248,5 +248,4 @@ def _round_metric(record: Record, alias: str) -> float | None:
 
 
 def round_memory(value: float | None) -> float | None:
-    """As it is written."""
     return None if value is None else round(value, 1) if value >= 10 else round_digits(value, 3)

@@ -65,10 +65,10 @@ def write(records: Sequence[Record], *, lang: str) -> str:
 
 def _write_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     runs = _group_runs(section.records)
-    told = replace(section, records=tuple(run.record for run in runs), rows=tuple(run.row for run in runs))
+    shown = replace(section, records=tuple(run.record for run in runs), rows=tuple(run.row for run in runs))
     yield f"# {escape.markdown_cell(workloads.title_of(section.records[0]))}"
     yield from _write_heading("## " + say("Model Description"), _describe_model(section, say))
-    yield from _write_heading("## " + say("Supported Environments"), *_environment_table(told, say))
+    yield from _write_heading("## " + say("Supported Environments"), *_environment_table(shown, say))
     yield from _write_heading("## " + say("Model Preparation"))
     yield from _write_heading("### " + say("Prepare Resources"), describe_data_set(section.records[0], say))
     yield from _write_heading(
@@ -76,13 +76,13 @@ def _write_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str
     )
     lines = dict.fromkeys(format_command(run.record.plan, repeat=len(run.repeats)) for run in runs)
     yield from _write_heading("## " + say("Model Training"), f"{CODE}sh", *lines, CODE)
-    yield from _write_heading("## " + say("Model Results"), *_speed_table(told, say))
+    yield from _write_heading("## " + say("Model Results"), *_speed_table(shown, say))
     yield ""
     yield from format_table(_result_heads(section, say), (_result_cells(run, section, say) for run in runs))
     yield from _write_heading(
         say("By DeepSpark's definitions:"), *(f"- {line}" for line in _list_definitions(runs, say))
     )
-    if lines_of_notes := list_notes(told, lang, SHOWN):
+    if lines_of_notes := list_notes(shown, lang, SHOWN):
         yield from _write_heading(say("Notes:"), *lines_of_notes)
     yield from _write_heading("## " + say("References"), *_list_references(section, say))
 
@@ -215,12 +215,12 @@ def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
 
 
 def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
-    """How the columns are reckoned, which is not how our own of like names are."""
+    """How the columns are computed, which differs from our metrics of similar names."""
     yield say(
         "Performance is p_steady: the mean of the middle 3 of 5 equal parts of steady training, data loading included, "
         "evaluation left out, over all cards."
     )
-    yield say("Power and Memory are means of what the device's tool says of one card in steady training, times cards.")
+    yield say("Power and Memory are means per card over steady training, by the device's tool, times cards.")
     yield say("Scalability is Performance by cards (or nodes) over Performance of one card (or node).")
     yield say(
         "Stability is 1 - 0.2 for each of 5 trainings to the criterion that ended further than 1 % from their median; "
@@ -240,11 +240,11 @@ def _list_references(section: WrittenSection, say: Say) -> Iterator[str]:
     )
 
 
-# The command that runs a plan again, as a page of results gives it to its readers
+# The command that runs a plan again
 
 
 def format_command(plan: Plan, *, repeat: int = 1) -> str:
-    """In words of the reference recipe, so that whatever differs from it stands there."""
+    """Relative to the reference recipe, so that every deviation is an argument."""
     return " ".join(shlex.quote(word) for word in _list_arguments(plan, repeat))
 
 

@@ -193,7 +193,11 @@ def _is_language(section: WrittenSection) -> bool:
 
 def _language_metrics(say: Say) -> Iterator[tuple[str, str, str]]:
     yield say("Compute utilisation"), _refer_to("MFU", say), say("6 FLOPs for each parameter and token")
-    yield Strong(say("Throughput")), Strong(_refer_to("token/p/s", say)), say("tokens a second and device, of p_train")
+    yield (
+        Strong(say("Throughput")),
+        Strong(_refer_to("token/p/s", say)),
+        say("tokens per second and device, p_train"),
+    )
 
 
 def _language_heads(say: Say) -> tuple[str, ...]:
