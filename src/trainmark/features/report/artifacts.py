@@ -1,4 +1,4 @@
-"""Puts into the page what a trained model left behind: sound to play, pictures to look at."""
+"""Embeds samples of a trained model into the page: audio, images and text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmark.record.sample import SampleDocument, documents
 from trainmark.view.element import Markup, el
 
 MAX_BYTES = 300_000
-"""Of one file; a larger one is named and not put in."""
+"""Of one file; a larger one is named but not embedded."""
 ALL_BYTES = 400_000
 """Of all files of a page, so that ten runs stay below a megabyte."""
 MAX_LATER = 5
@@ -27,7 +27,7 @@ KINDS = {
 
 
 class ByteBudget:
-    """What a page may still hold of sound and pictures."""
+    """Bytes of audio and images a page may still embed."""
 
     def __init__(self, left_bytes: int = ALL_BYTES) -> None:
         self._left_bytes = left_bytes
@@ -44,7 +44,7 @@ def draw_artifacts(artifacts: Sequence[Artifact], folder: Path | None, room: Byt
         return None
     return el(
         "section",
-        el("h3", say("What the trained model left")),
+        el("h3", say("Samples of the trained model")),
         [_draw_one(artifact, folder, room, say) for artifact in artifacts],
         [draw_scores(document, say) for document in (documents(folder) if folder else ())],
         class_="samples",
@@ -52,7 +52,7 @@ def draw_artifacts(artifacts: Sequence[Artifact], folder: Path | None, room: Byt
 
 
 def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
-    """What networks of others made of speech, as a table."""
+    """Scores that other networks gave speech, as a table."""
     scores = document.scores
     if scores is None:
         return None
@@ -66,7 +66,7 @@ def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
 
 
 def draw_samples(samples: Path | None, room: ByteBudget, say: Say) -> Markup | None:
-    """What the network was asked to show after its run, with all networks that took part."""
+    """Samples made after the run, with all networks that took part."""
     found = list(documents(samples))[-MAX_LATER:] if samples else []
     if not found:
         return None
@@ -78,7 +78,7 @@ def draw_samples(samples: Path | None, room: ByteBudget, say: Say) -> Markup | N
         ]
         for document in found
     ]
-    return el("section", el("h3", say("What it was asked to show later")), figures, class_="samples")
+    return el("section", el("h3", say("Samples made after the run")), figures, class_="samples")
 
 
 def _draw_one(artifact: Artifact, folder: Path | None, room: ByteBudget, say: Say) -> Markup:
@@ -97,7 +97,7 @@ def _draw_one(artifact: Artifact, folder: Path | None, room: ByteBudget, say: Sa
 
 
 def _read_content(artifact: Artifact, folder: Path | None, room: ByteBudget) -> bytes | None:
-    """The file's bytes if they are what its name says; a record from elsewhere may name any file, but gets none."""
+    """The file's bytes if its type matches its name and it lies in the folder: a foreign record may name any path."""
     kind = KINDS.get(Path(artifact.file).suffix.lower())
     if folder is None or kind is None:
         return None

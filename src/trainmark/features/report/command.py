@@ -1,4 +1,4 @@
-"""`trainmark report`: runs as one page, or as a table, a list or a build server's tests."""
+"""`trainmark report`: writes runs as one HTML page, or in another format."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE")
     add("--format", choices=known, metavar="FORM", help=f"one of {', '.join(known)} (default: html)")
-    add("--bom", action="store_true", help="begin CSV with a byte-order mark, by which Excel knows UTF-8")
+    add("--bom", action="store_true", help="begin CSV with a byte-order mark, for Excel")
     add("--out", type=Path, metavar="FILE", help="write to FILE (default: stdout; a page goes to the store)")
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         folders=folders,
         published=args.publish,
         trend=args.trend is not None,
-        # what a site pays is its own affair: a copy to share holds only a price that was asked for
+        # a price is private: a shared copy has one only if requested
         price=None if args.publish and args.price is None else price_of(args),
     )
     text = f"\ufeff{text}" if args.bom else text
@@ -115,13 +115,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_output(args: argparse.Namespace) -> tuple[str, Path | None]:
-    """The form and the file; words that contradict each other are refused."""
+    """The form and the file; contradicting options are refused."""
     if args.html is None:
         form: str = args.format or "html"
         out: Path | None = args.out
         return form, out
     if args.format not in (None, "html"):
-        raise UsageError(f"--html writes a page, but --format {args.format} was asked for; leave one of them out")
+        raise UsageError(f"--html writes a page, but --format {args.format} was given; leave one of them out")
     if args.out is not None:
         raise UsageError(f"--html {args.html} and --out {args.out} both name the page; leave one of them out")
     return "html", args.html
@@ -172,7 +172,7 @@ def _make_publishable(records: list[Record], *, labels: bool) -> list[Record]:
     for replaced in safe.replaced:
         say(escape.terminal(f"replaced {replaced}"))
     if safe.dropped:
-        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
+        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} that may hold anything")
     if not safe.replaced:
         say("nothing had to be replaced")
     return list(safe.records)

@@ -40,7 +40,7 @@ def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
     first = max(timeline.steady_from, timeline.warmup_steps)
     counted = [value for _, value in points[timeline.warmup_steps :]] or [value for _, value in points]
     middle = median([value for _, value in points[first:]] or counted)
-    # warm-up may be many times slower than what follows and would press it flat: what does not fit is said
+    # warm-up may be many times slower than what follows and would flatten it: a note tells what does not fit
     vertical = chart.linear([*counted, middle * 0.95, middle * 1.05])
     above = max((value for _, value in points[:first]), default=0.0)
     notes = []

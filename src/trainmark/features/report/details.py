@@ -1,4 +1,4 @@
-"""Puts the facts of a run into the page: what it was asked, what it found out about itself, where it ran."""
+"""Cards and folds with the facts of a run: plan, precision, profile, environment, telemetry."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from trainmark.view.sections import FactSection
 
 
 def draw_precision(record: Record, say: Say) -> Markup | None:
-    """What the watched step was really computed in, as a card of its own."""
+    """The types the observed step was computed in, as a card."""
     section = facts.precision(record, say)
     return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card") if section else None
 
 
 def draw_card(section: FactSection) -> Markup:
-    """What a feature knows of a run, as a card of its own."""
+    """A feature's facts about a run, as a card."""
     return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card")
 
 
 def draw_profile(record: Record, say: Say) -> Markup | None:
-    """Where a step's time goes, as a card of its own."""
+    """Where a step's time goes, as a card."""
     section = profile_facts.profile(record, say)
     return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card") if section else None
 
 
 def draw_folds(record: Record, say: Say) -> list[Markup]:
-    """All else, to be opened by who wants to know."""
+    """All other facts, folded."""
     found = [
         facts.metrics,
         facts.plan,
@@ -125,7 +125,7 @@ def draw_telemetry(record: Record, say: Say, columns: int) -> Markup | None:
 
 
 def _draw_charts(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
-    """One for each kind of sensor, with a line for each device."""
+    """One chart per kind of sensor, with one line per device."""
     charts: dict[str, tuple[str, list[chart.Line]]] = {}
     for curve in facts.telemetry_curves(machine, say):
         if curve.key == "shm_free_bytes":  # for the terminal: on a page it is one chart too many

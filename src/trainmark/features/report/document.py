@@ -1,4 +1,4 @@
-"""Puts the page of runs together: a summary, published rows beside it, then every run."""
+"""Renders the page of runs: a summary, published rows beside it, then every run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _draw_run(
         el("div", details.draw_folds(record, say)),
     ]
     if folded:
-        # as a script's text a browser passes over it, and makes a table and charts of it only when the run is opened
+        # a browser skips a script's text, and renders it only when the run is opened
         later = el("script", body, type="text/html", class_="later")
         none = el("noscript", say("Opening a run needs the page's script; a page of up to 12 runs does not."))
         fold = el("details", el("summary", heading), later, none, class_="run-fold")

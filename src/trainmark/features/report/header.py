@@ -1,4 +1,4 @@
-"""The head of a run: its sentence, where and how it ran, and its key figures."""
+"""The head of a run: its sentence, where and how it ran, its key figures and its validity."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from trainmark.workloads import quality_word
 
 
 def write_sentence(record: Record, say: Say) -> str:
-    """The run's main number in words, as the terminal says it of this machine."""
+    """The run's main number in words, as on the terminal."""
     return headline.opening(record, say, where=device_name(record))
 
 
 def draw_lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
-    """What the heading goes on with: beside published devices, and what the run learnt."""
-    told = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
-    said = say("; ").join(part for part in told if part)
-    return el("p", say("{sentence}.").format(sentence=said[0].upper() + said[1:]), class_="lead") if said else None
+    """Below the heading: comparison with published devices, and what the run learned."""
+    parts = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
+    sentence = say("; ").join(part for part in parts if part)
+    if not sentence:
+        return None
+    return el("p", say("{sentence}.").format(sentence=sentence[0].upper() + sentence[1:]), class_="lead")
 
 
 def draw_facts(record: Record, say: Say) -> Markup:
-    """Where, how and when, in a line of small words."""
+    """Where, how and when, in one line."""
     plan = record.plan
     data = say("synthetic data") if plan.data.synthetic else plan.data.name
     words = [
@@ -44,7 +46,7 @@ def draw_facts(record: Record, say: Say) -> Markup:
 
 
 def draw_figures(record: Record, say: Say) -> Markup:
-    """The numbers most people came for."""
+    """The key figures."""
     return el("dl", [_draw_figure(*found) for found in _list_figures(record, say)], class_="figures")
 
 
@@ -91,7 +93,7 @@ def _list_figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str
         *_format_number(record, "mfu"),
         say("of the peak") if _has_value(record, "mfu") else _explain_missing(record, "mfu", say),
     )
-    mean = say("a device, mean")
+    mean = say("per device, mean")
     yield (
         "power",
         *_format_number(record, "power"),
@@ -154,7 +156,7 @@ def draw_validity(record: Record, checks: Sequence[CheckResult], say: Say) -> Ma
         _draw_findings([finding for check in failed for finding in check.findings], say),
         _draw_doubts(record.doubts, say),
         _draw_list(say("Could not be checked"), [f"{say(check.claim)}: {check.sentence}" for check in unseen]),
-        _draw_list(say("Checked and held"), [say(check.claim) for check in passed]),
+        _draw_list(say("Passed"), [say(check.claim) for check in passed]),
         class_=f"card validity {kind}",
     )
 
@@ -165,7 +167,7 @@ def _has_wrong(failed: Sequence[CheckResult]) -> bool:
 
 def _draw_counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
     counted = (
-        ("good", passed, say("checked and held")),
+        ("good", passed, say("passed")),
         ("bad" if failed else "none", failed, say("failed")),
         ("fair" if unseen else "none", unseen, say("could not be checked")),
     )
@@ -176,7 +178,7 @@ def _draw_counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
 
 
 def _draw_findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
-    """The gravest first; many of them are folded, so that the card stays a card."""
+    """The most severe first; the rest is folded."""
     ordered = by_gravity(found)
     first, rest = ordered[:MAX_FINDINGS], ordered[MAX_FINDINGS:]
     shown: list[Child] = (

@@ -60,8 +60,8 @@ def _list_families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_F
         unit, times = BASE_UNITS[metric.unit]
         for index, end in enumerate(_ENDS):
             name = "_".join(filter(None, ("trainmark", alias.removesuffix(unit), end, unit)))
-            said = metric.definition.partition(".")[0]
-            told = (f"The {end} end of the 95 % interval: " if end else "") + " ".join(said.split()) + "."
+            first = " ".join(metric.definition.partition(".")[0].split())
+            text = (f"The {end} end of the 95 % interval: " if end else "") + f"{first}."
             samples = []
             for record, labels in runs:
                 quantity = record.metrics.get(alias)
@@ -69,7 +69,7 @@ def _list_families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_F
                 if shown is not None:
                     item = {"item": record.item} if "item" in unit else {}
                     samples.append(_Sample({**labels, **item}, float(shown * times)))
-            yield _Family(name, unit, told, samples)
+            yield _Family(name, unit, text, samples)
     yield _Family(
         "trainmark_quality",
         "",
@@ -86,8 +86,8 @@ def _list_families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_F
         ("doubts", "", "Reasons to trust the result less.", lambda record: len(record.doubts)),
         ("created_timestamp_seconds", "seconds", "When the run began.", lambda record: instant(record.created)),
     )
-    for name, unit, said, value in values:
-        yield _Family(f"trainmark_{name}", unit, said, [_Sample(labels, float(value(run))) for run, labels in runs])
+    for name, unit, text, value in values:
+        yield _Family(f"trainmark_{name}", unit, text, [_Sample(labels, float(value(run))) for run, labels in runs])
 
 
 def _interval_end(value: float | None, interval: tuple[float, float] | None, index: int) -> float | None:

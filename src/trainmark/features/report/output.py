@@ -1,4 +1,4 @@
-"""A report of runs in any of its formats, as text or as a file."""
+"""A report of runs as text in any format: HTML, Markdown, CSV, JSON, JUnit, OpenMetrics or a feature's own."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ FACTS = (
 
 
 def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
-    """One row a run, every metric with its unit and interval, for spreadsheets and programs."""
+    """One row per run, every metric with its unit and interval."""
     aliases = list(dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)]))
     ends = ("", "_unit", "_low", "_high")
     heads = [*FACTS, *(f"{alias}{end}" for alias in aliases for end in ends), "doubts"]
     stream = io.StringIO(newline="")
-    # \n, not the format's own \r\n: on a terminal and in git the latter is a stray sign at every end
+    # \n, not the format's own \r\n: on a terminal and in git the latter shows at every line end
     writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
     writer.writerow({head: escape.csv_cell(head) for head in heads})
     for cells in [*map(flat, records), *map(_list_published_cells, rows)]:
@@ -110,7 +110,7 @@ def to_json(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str
 
 
 def _make_published_document(row: PublishedRow) -> dict[str, Any]:
-    """Told apart from a record by its kind; null is what was not published."""
+    """Its kind distinguishes it from a record; null is what was not published."""
     source = {"source": row.source.title, "date": row.source.date}
     values = {name: value for name, value in asdict(row).items() if name != "source"}
     return {"kind": "published row", **values, **source, "mfu": mfu(row)}
@@ -120,9 +120,9 @@ Check = Callable[[Record], Sequence[CheckResult]]
 
 
 def to_junit(records: Sequence[Record], check: Check) -> str:
-    """For build servers: a suite for each run, in it the run itself, then every check on it.
+    """For build servers: one suite per run, with the run itself, then every check on it.
 
-    What is trained names a suite, and not the run, so that a server can follow a test from build to build.
+    A suite is named by its plan, not its run, so that a server can follow a test from build to build.
     """
     suites, seen = [], Counter[str]()
     for record in records:
@@ -149,15 +149,15 @@ def _make_suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Ele
 
 
 def _make_case(check: CheckResult) -> JunitCase:
-    said = [
+    lines = [
         f"{SEVERITIES[found.verdict]}: {found.sentence} ({found.evidence}; look at: {found.remedy})"
         for found in check.findings
     ]
     if check.verdict == "unknown":
         return JunitCase(check.claim, "skipped", [check.sentence or "not checked"])
     if check.verdict in ("failed", "doubt"):
-        return JunitCase(check.claim, "failed", said, SEVERITIES[check.findings[0].verdict])
-    return JunitCase(check.claim, "passed", said)  # what a reader has to know, but no build should stop at
+        return JunitCase(check.claim, "failed", lines, SEVERITIES[check.findings[0].verdict])
+    return JunitCase(check.claim, "passed", lines)  # worth knowing, but no reason to fail a build
 
 
 def _list_properties(record: Record) -> dict[str, str]:
@@ -185,7 +185,7 @@ NUMERIC = 4
 
 
 def to_markdown(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
-    """The table of the runs, published rows below it, and what to doubt."""
+    """The table of the runs, published rows below it, and doubts."""
     blocks = [table.markdown(records)] if records else []
     if rows:
         sides = ["---" if index < NUMERIC else "---:" for index in range(len(MARKDOWN_HEADS))]
@@ -229,9 +229,9 @@ def render(
     trend: bool = False,
 ) -> str:
     """The report as text; `folders` are the runs' own by their ids, where their artifacts and events lie. Forms for
-    people and spreadsheets tell what the runs cost at a `price`; a page with a `trend` draws plans from run to run.
+    people and spreadsheets include the cost at a `price`; a page with a `trend` charts plans from run to run.
 
-    The records of a `published` copy say other hosts than the events do, and are audited alone.
+    The records of a `published` copy name other hosts than their events do, and are audited alone.
     """
     language, folders = language or by_locale(), folders or {}
 

@@ -24,8 +24,8 @@ from trainmark.view.sections import FactSection
 
 
 def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:
-    """Draws the page that a run ends with, and keeps it: its checks are those a record alone allows, and cost nothing;
-    `report` and `audit` hold it against its events."""
+    """Draws the page that a run ends with, and keeps it: its checks need the record alone;
+    `report` and `audit` also check its events."""
     checks = {record.run_id: check_record(record) for record in records}
     page = draw_page(records, store, checks=checks, folders=find_run_folders(records, store), price=price)
     return keep_page(f"{records[-1].run_id}.html", page, store)

@@ -1,4 +1,4 @@
-"""The table above everything: one row a run, to be sorted and filtered."""
+"""The summary table: one row per run, sortable and filterable."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def draw_summary(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Ma
         "section",
         el("h2", say("Summary"), id="summary-title"),
         _draw_filter(contents, say) if len(rows) > 1 else None,
-        sortable_table(heads, rows, caption=say("All runs; press a column's head to sort by it")),
+        sortable_table(heads, rows, caption=say("All runs; click a column header to sort")),
         class_="summary",
     )
 
@@ -182,8 +182,8 @@ def _energy_beside_cost(record: Record) -> Callable[[Quantity], str] | None:
     energy = record.metrics.get("energy_kwh")
     if energy is None or energy.value is None:
         return None
-    said = f"{number(energy.value)} {energy.unit}"
-    return lambda cost: f"{cost.unit}, {said}" if cost.unit else said
+    shown = f"{number(energy.value)} {energy.unit}"
+    return lambda cost: f"{cost.unit}, {shown}" if cost.unit else shown
 
 
 def _list_published_cells(row: PublishedRow, priced: Sequence[str], say: Say) -> list[_Cell]:

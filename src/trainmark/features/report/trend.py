@@ -1,4 +1,4 @@
-"""Follows one plan on one device from run to run, and finds where its speed or quality took a step."""
+"""Follows one plan on one device from run to run, and finds and charts steps in its speed or quality."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainmark.view.element import Markup, el
 from trainmark.view.headline import trained
 
 COMMIT = "commit"
-"""The tag by which a run says which state of its user's own code ran."""
+"""The tag that names the revision of the user's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class TrendPoint:
     records: tuple[Record, ...]
     value: float
     interval: tuple[float, float] | None
-    """95 % confidence; None where one run does not tell it."""
+    """95 % confidence; None where one run does not give it."""
     change: float | None = None
     """The step from the point before, as a part of its value, where the verdict on the two is a difference."""
     worse: bool = False
@@ -158,7 +158,7 @@ def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
 
 def _draw_chart(trend: Trend, say: Say) -> Markup:
     points, unit = trend.points, "" if trend.unit == "-" else trend.unit
-    said = _describe_trend(trend, say)
+    sentence = _describe_trend(trend, say)
     spread = [telling(point.interval) for point in points]
     values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
@@ -170,7 +170,7 @@ def _draw_chart(trend: Trend, say: Say) -> Markup:
     steps = [place for place, point in enumerate(points, 1) if point.change is not None]
     return chart.draw(
         f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
-        said,
+        sentence,
         say,
         x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
         x_marks=marks,
@@ -213,7 +213,7 @@ def _draw_chart(trend: Trend, say: Say) -> Markup:
 
 
 def _clip_interval(point: TrendPoint, ends: Bounds | None, y: chart.Axis) -> Bounds | None:
-    """One that tells nothing runs as far as the chart does: without a bar the point would look surer than others."""
+    """An uninformative interval spans the whole chart: without a bar the point would look the most certain."""
     if ends or point.interval is None:
         return ends
     return max(point.interval[0], y.low), min(point.interval[1], y.high)
