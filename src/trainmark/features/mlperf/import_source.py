@@ -168,8 +168,8 @@ def pages(word: str | Path) -> Iterator[FoundPage]:
         yield FoundPage(name=str(result.path), page=make_page(result), content=digest_logs(result))
 
 
-def audited_rows(place: Path) -> Iterator[tuple[PublishedRow, tuple[CheckResult, ...]]]:
-    """One row per result folder below a place, with what the audit finds about it."""
+def audit_rows(place: Path) -> Iterator[tuple[PublishedRow, tuple[CheckResult, ...]]]:
+    """One row per result folder below a place, with its findings."""
     for result, found in audit_results(find_result_folders(place)):
         for row in make_page(result).rows[:1]:
             yield row, tuple(findings(found))

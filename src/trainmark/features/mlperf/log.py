@@ -112,11 +112,11 @@ class RunLog:
     @property
     def run_s(self) -> float | None:
         """What MLPerf scores: from run_start to run_stop."""
-        return self._between("run_start", "run_stop")
+        return self._seconds_between("run_start", "run_stop")
 
     @property
     def init_s(self) -> float | None:
-        return self._between("init_start", "init_stop")
+        return self._seconds_between("init_start", "init_stop")
 
     @property
     def evaluation_s(self) -> float:
@@ -141,7 +141,7 @@ class RunLog:
         ended = {event.place.get("epoch_num") for event in self.find("epoch_stop") if event.line < until} - {None}
         return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.find("block_start")) or None
 
-    def _between(self, start: str, stop: str) -> float | None:
+    def _seconds_between(self, start: str, stop: str) -> float | None:
         first, last = self.first(start), self.last(stop)
         return (last.time_ms - first.time_ms) / 1000 if first and last else None
 

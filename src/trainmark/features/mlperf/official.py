@@ -58,7 +58,7 @@ class Checkers:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._end()
+        self._stop()
 
     def verdict(self, folder: ResultFolder) -> OfficialVerdict | str:
         """On one result; a sentence where there is none."""
@@ -71,10 +71,10 @@ class Checkers:
             process = self._process = self._process or _start()
             return _ask(process, question)
         except (OSError, TimeoutError, msgspec.MsgspecError) as error:
-            self._end()
+            self._stop()
             return f"mlcommons' checkers gave no answer: {error or type(error).__name__}"
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

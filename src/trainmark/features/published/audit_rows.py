@@ -102,7 +102,7 @@ def card_memory(page: PublishedPage) -> Iterator[CheckResult]:
     for row in page.rows:
         if row.mem_total_gib is not None and peaks.memory_sizes(row.device):
             compared.setdefault((row.device, row.mem_total_gib), []).append(row)
-    _require(len(compared), "no row gives the memory of a card that is known")
+    require(len(compared), "no row gives the memory of a card that is known")
     for (device, total), rows in compared.items():
         sizes = sorted(peaks.memory_sizes(device))
         if not any(abs(total / size - 1) <= MEMORY_ALIKE for size in sizes):
@@ -129,7 +129,7 @@ def throughput_order(page: PublishedPage) -> Iterator[CheckResult]:
                     "which timer was read for which column",
                     row.name,
                 )
-    _require(compared, "no row gives two throughputs")
+    require(compared, "no row gives two throughputs")
 
 
 @check("mfu", "no card computes more than its peak in the precision a row is labelled with")
@@ -159,7 +159,7 @@ def mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether tf32 was allowed, as frameworks of the time did by default",
                 row.name,
             )
-    _require(held, "no row has a rate and a card whose peak is known")
+    require(held, "no row has a rate and a card whose peak is known")
 
 
 @check("memory-fits", "memory used is at most the card's")
@@ -178,7 +178,7 @@ def memory_fits(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether the figure is of one card or of all",
                 row.name,
             )
-    _require(compared, "no row gives memory used and the card's")
+    require(compared, "no row gives memory used and the card's")
 
 
 @check("target", "the quality reaches the target")
@@ -207,7 +207,7 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
                 "the log of the run",
                 row.name,
             )
-    _require(judged, "no row gives a quality and its target")
+    require(judged, "no row gives a quality and its target")
 
 
 @check("epochs", "e2e_time x p_whole is a number of epochs the recipe allows")
@@ -249,7 +249,7 @@ def whole_epochs(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether e2e_time and p_whole are of one run",
                 row.name,
             )
-    _require(counted, "no row gives e2e_time and p_whole of a training whose data set is known")
+    require(counted, "no row gives e2e_time and p_whole of a training whose data set is known")
 
 
 @check("item", "throughput counts what its word says")
@@ -267,7 +267,7 @@ def item(page: PublishedPage) -> Iterator[CheckResult]:
         needed = rate / each * known.flops_per_item * (known.items_per_sample or 1) / 1e12
         if needed > able:
             beyond.append((rate / each, needed, able, row, known))
-    _require(counted, "no row gives a throughput of a training whose items are known")
+    require(counted, "no row gives a throughput of a training whose items are known")
     if not beyond:
         return
     rate, needed, able, row, known = max(beyond, key=lambda entry: entry[0])
@@ -333,7 +333,8 @@ def _is_measured(row: PublishedRow, page: PublishedPage) -> bool:
     return ours or any(other.quality not in (None, row.quality) for other in alike)
 
 
-def _require(count: int, why_not: str) -> None:
+def require(count: int, why_not: str) -> None:
+    """Ends a check that found nothing to compare."""
     if not count:
         raise CannotCheckError(why_not)
 

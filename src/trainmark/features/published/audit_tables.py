@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
+from trainmark.features.published.audit_rows import require
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number
@@ -44,15 +46,15 @@ def shares(page: PublishedPage) -> Iterator[CheckResult]:
             if len({count for count, _, _ in known}) < 2:
                 continue
             compared += 1
-            few, least, base = min(known, key=_first)
-            for many, most, row in sorted(known, key=_first):
+            few, least, base = min(known, key=itemgetter(0))
+            for many, most, row in sorted(known, key=itemgetter(0)):
                 falls, grows = least - most, most - _max_share(least, many / few) if few else 0.0
                 if many <= few or max(falls, grows) <= UNLIKE_SHARES:
                     continue
                 larger, smaller = ((least, base), (most, row)) if least > most else ((most, row), (least, base))
                 yield doubtful(
                     f"{word} would take {100 * larger[0]:.0f} % of the time in the {larger[1].topology} row "
-                    f"({low} {_format(larger[1], low)}, {high} {_format(larger[1], high)}), "
+                    f"({low} {getattr(larger[1], low):g}, {high} {getattr(larger[1], high):g}), "
                     f"{100 * smaller[0]:.0f} % in the {smaller[1].topology} row",
                     f"with more devices the share of {word} does not fall, and grows at most as training gets faster: "
                     "a timer missed the wait for the device, or the rows were set up differently",
@@ -60,8 +62,7 @@ def shares(page: PublishedPage) -> Iterator[CheckResult]:
                     larger[1].name,
                 )
                 break
-    if not compared:
-        raise CannotCheckError("no two rows of one training give the throughputs")
+    require(compared, "no two rows of one training give the throughputs")
 
 
 def _max_share(share: float, times: float) -> float:
@@ -114,7 +115,7 @@ def samples_once(page: PublishedPage) -> Iterator[CheckResult]:
             for row in rows
             if row.devices and row.e2e_time_s and row.p_whole
         ]
-        timed.sort(key=_first)
+        timed.sort(key=itemgetter(0))
         if len({count for count, _, _ in timed}) < 2:
             continue
         compared += 1
@@ -130,8 +131,7 @@ def samples_once(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether p_whole is of one card or of all, and what ended each row",
                 grown[-1][2].name,
             )
-    if not compared:
-        raise CannotCheckError("no two rows of unlike topology give e2e_time and p_whole")
+    require(compared, "no two rows of unlike topology give e2e_time and p_whole")
 
 
 @check("parallel", "the parallelism degrees multiply to the devices")
@@ -151,8 +151,7 @@ def parallel(page: PublishedPage) -> Iterator[CheckResult]:
                 "how many processes the log shows",
                 row.name,
             )
-    if not compared:
-        raise CannotCheckError("no row gives its parallelism")
+    require(compared, "no row gives its parallelism")
 
 
 @check("tokens-mfu", "token/p/s and MFU agree")
@@ -190,8 +189,7 @@ def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether tokens are counted on one card or on all",
                 row.name,
             )
-    if not compared:
-        raise CannotCheckError("no row gives token/p/s and MFU of a model whose name gives its size")
+    require(compared, "no row gives token/p/s and MFU of a model whose name gives its size")
 
 
 def parse_parameters(model: str) -> float | None:
@@ -264,8 +262,7 @@ def faster_when_narrower(page: PublishedPage) -> Iterator[CheckResult]:
                         "kernel launches and data input, before judging the card's arithmetic",
                         row.name,
                     )
-    if not compared:
-        raise CannotCheckError("no two rows differ in precision alone")
+    require(compared, "no two rows differ in precision alone")
 
 
 def _label(row: PublishedRow) -> str:
@@ -290,14 +287,6 @@ def _share(row: PublishedRow, low: str, high: str) -> float | None:
     """The share of time that `low` includes and `high` leaves out."""
     less, more = getattr(row, low), getattr(row, high)
     return None if less is None or not more else 1 - less / more
-
-
-def _first(entry: tuple[int, float, PublishedRow]) -> int:
-    return entry[0]
-
-
-def _format(row: PublishedRow, alias: str) -> str:
-    return f"{getattr(row, alias):g}"
 
 
 def _rate(row: PublishedRow) -> float | None:

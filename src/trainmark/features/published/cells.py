@@ -310,3 +310,8 @@ def normalize_precision(text: str) -> str:
     """Known words in one spelling; anything else as the page writes it."""
     word = tidy(text)
     return word.lower() if word.lower() in (*PRECISIONS, "amp") else word
+
+
+def is_half(word: str) -> bool:
+    known = PRECISIONS.get(word)
+    return known.family == "fp16" if known else word in ("amp", "half")

@@ -12,6 +12,7 @@ from trainmark.features.published.cells import (
     LONGEST,
     Figure,
     is_blank,
+    is_half,
     is_unit,
     normalize_precision,
     parse_batch,
@@ -141,7 +142,7 @@ def combine_tables(section: Section, speeds: Sequence[TableRun], wholes: Sequenc
 def _is_same_run(speed: TableRun, whole: TableRun) -> bool:
     if speed.topology is None or speed.topology != whole.topology or speed.half is None or not whole.precision:
         return False
-    if speed.half != _is_half(whole.precision):
+    if speed.half != is_half(whole.precision):
         return False
     for one in speed.qualities:
         for other in whole.qualities:
@@ -163,11 +164,6 @@ def _join(whole: TableRun, speed: TableRun) -> TableRun:
         details=[*speed.details, *whole.details],
         remarks=[*speed.remarks, *whole.remarks],
     )
-
-
-def _is_half(word: str) -> bool:
-    known = PRECISIONS.get(word)
-    return known.family == "fp16" if known else word in ("amp", "half")
 
 
 def _is_close(one: float, other: float) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from trainmark import workloads
 from trainmark.analysis.scaling import all_scalings
 from trainmark.analysis.stability import stability_of
+from trainmark.features.published.cells import is_half
 from trainmark.features.published.write import (
     WrittenSection,
     describe_data_set,
@@ -27,7 +28,6 @@ from trainmark.record import escape
 from trainmark.record.format import shown_quality
 from trainmark.record.language import Say, speaker
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.precision import PRECISIONS
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 
@@ -155,12 +155,7 @@ def _speed_table(section: WrittenSection, say: Say) -> list[str]:
 def _speed_cells(row: PublishedRow) -> tuple[str, ...]:
     topology = Topology.parse(row.topology)
     count = f"x{topology.devices_per_node}" if topology.nodes == 1 else str(topology)
-    return f"{row.device} {count}", str(_is_half(row.precision)), format_exact(row.p_train), format_exact(row.quality)
-
-
-def _is_half(precision: str) -> bool:
-    known = PRECISIONS.get(precision)
-    return known is not None and known.family == "fp16"
+    return f"{row.device} {count}", str(is_half(row.precision)), format_exact(row.p_train), format_exact(row.quality)
 
 
 def _score_name(section: WrittenSection) -> str:

@@ -91,20 +91,20 @@ def _list_figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str
     yield (
         "mfu",
         *_format_number(record, "mfu"),
-        say("of the peak") if _has_value(record, "mfu") else _explain_missing(record, "mfu", say),
+        say("of the peak") if has_value(record, "mfu") else _explain_missing(record, "mfu", say),
     )
     mean = say("per device, mean")
     yield (
         "power",
         *_format_number(record, "power"),
-        mean if _has_value(record, "power") else _explain_missing(record, "power", say),
+        mean if has_value(record, "power") else _explain_missing(record, "power", say),
     )
     for alias, remark in (
         ("energy_kwh", say("of the devices, with the building's share")),
         ("cost", say("of the run, at the reader's price")),
         ("cost_per_million", say("at p_train and the reader's price")),
     ):
-        if _has_value(record, alias):
+        if has_value(record, alias):
             yield alias, *_format_number(record, alias), remark
 
 
@@ -114,7 +114,7 @@ def _draw_figure(word: str, value: str, unit: str, remark: str) -> Markup:
     return el("div", el("dt", word), shown, el("dd", remark, class_="remark"), class_=main)
 
 
-def _has_value(record: Record, alias: str) -> bool:
+def has_value(record: Record, alias: str) -> bool:
     quantity = record.metrics.get(alias)
     return quantity is not None and quantity.value is not None
 

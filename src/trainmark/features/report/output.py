@@ -235,12 +235,12 @@ def render(
     """
     language, folders = language or by_locale(), folders or {}
 
-    def audited(record: Record) -> tuple[CheckResult, ...]:
+    def audit(record: Record) -> tuple[CheckResult, ...]:
         folder = None if published else folders.get(record.run_id)
         return audit_record(record, folder if folder and folder.is_dir() else None)
 
     if form == "html":
-        checks = {record.run_id: audited(record) for record in records}
+        checks = {record.run_id: audit(record) for record in records}
         return draw_page(
             records,
             store,
@@ -258,7 +258,7 @@ def render(
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":
-        return to_junit(records, audited)
+        return to_junit(records, audit)
     if form == "openmetrics":
         return to_openmetrics(records)
     for feature in features.offers("report_format"):

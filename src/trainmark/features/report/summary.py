@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trainmark.analysis.peaks import mfu
-from trainmark.features.report.header import translate_status, translate_verdict
+from trainmark.features.report.header import has_value, translate_status, translate_verdict
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
 from trainmark.record.language import Say
@@ -34,7 +34,7 @@ class _Cell:
 def draw_summary(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Markup:
     """The table with its filter; `anchors` name the parts of the page the runs' rows lead to."""
     priced = [
-        alias for alias in ("cost", "energy_kwh") if any(_has_metric(record, alias) for record in contents.records)
+        alias for alias in ("cost", "energy_kwh") if any(has_value(record, alias) for record in contents.records)
     ][:1]
     heads = _list_heads(say, priced)
     rows = [
@@ -53,11 +53,6 @@ def draw_summary(contents: ReportInputs, say: Say, anchors: Sequence[str]) -> Ma
         sortable_table(heads, rows, caption=say("All runs; click a column header to sort")),
         class_="summary",
     )
-
-
-def _has_metric(record: Record, alias: str) -> bool:
-    quantity = record.metrics.get(alias)
-    return quantity is not None and quantity.value is not None
 
 
 def _list_heads(say: Say, priced: Sequence[str]) -> list[tuple[str, bool]]:

@@ -83,7 +83,7 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
     audited = [
         SiteRow(row=row, findings=found)
         for source in features.offers("import_source")
-        for row, found in source.audited_rows(folder)
+        for row, found in source.audit_rows(folder)
     ]
     if not records and not rows and not audited:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
