@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -97,11 +97,6 @@ def test_the_table_can_be_drawn_in_ascii() -> None:
     shown = render(rows(), encoding="ascii")
     assert shown.isascii()
     assert all(row.name.removeprefix("published:") in shown for row in rows())
-
-
-def test_text_of_a_row_cannot_steer_the_terminal() -> None:
-    odd = replace(rows("vit")[0], device="A\x1b[31m100")
-    assert "\x1b" not in render([odd])
 
 
 def test_a_rows_mfu_is_its_flops_over_the_peak_of_all_its_devices() -> None:
