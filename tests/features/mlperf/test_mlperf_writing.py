@@ -311,7 +311,7 @@ def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: P
     whole = "".join(path.read_text() for path in out.rglob("*") if path.is_file())
     assert "node-a" not in whole and "/data/set" not in whole, "a package goes out into the world"
     again = cli("package", "mlperf", *ids, "--org", "Lumen", "--out", str(out), "--store", store)
-    assert again.returncode == 2 and "is there already" in again.stderr
+    assert again.returncode == 2 and "out exists" in again.stderr
     said = cli("report", ids[0], "--format", "mllog", "--store", store)
     assert said.returncode == 0 and said.stdout.startswith(":::MLLOG ")
     assert cli("report", ids[0], ids[1], "--format", "mllog", "--store", store).returncode == 2

@@ -281,7 +281,7 @@ def test_a_trend_tells_each_run_with_its_day_and_revision(opened: Open) -> None:
 def test_a_published_dot_tells_its_page_when_it_is_focused(opened: Open) -> None:
     page = opened(render(ReportInputs(records=several()[:1], beside=library.rows("resnet50"))))
     page.locator(".dots a:has(circle.other)").first.focus()
-    assert "images/s a device" in page.inner_text("#tip")
+    assert "images/s per device" in page.inner_text("#tip")
     assert "FlagPerf" in page.inner_text("#tip") or "NVIDIA" in page.inner_text("#tip")
 
 
@@ -513,8 +513,8 @@ def test_five_hundred_rows_of_a_site_sort_and_filter(visit: Visit) -> None:
         if text != "—"
     ]
     assert rates == sorted(rates, reverse=True), "the fastest device first"
-    page.get_by_role("button", name="A device").click()
-    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("A device")
+    page.get_by_role("button", name="Per device").click()
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Per device")
     page.fill("#filter", "card 3 bf16")
     shown_now = page.locator("#summary tbody tr:not([hidden])")
     assert 0 < shown_now.count() < 100

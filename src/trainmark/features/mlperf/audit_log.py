@@ -20,7 +20,7 @@ MAX_NAMED = 8
 PADDED = 0.01
 """Data sets are padded or cut to whole batches by less."""
 MAX_ODD = 0.2
-"""Of the steps from an epoch to the next: where more are odd, a log does not count epochs one by one."""
+"""Share of irregular epoch numbers above which a log does not count epochs one by one."""
 OFFLINE = ("stable_diffusion",)
 """Benchmarks whose checkpoints are evaluated after the run, in any order."""
 

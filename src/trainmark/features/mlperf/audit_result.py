@@ -30,7 +30,7 @@ class ResultCase:
     """A sentence where there is none."""
 
     def verdict(self, name: str) -> OfficialVerdict:
-        """Where one of mlcommons' checkers has something to say."""
+        """The official verdict; CannotCheckError where this checker gave none."""
         if isinstance(self.official, str):
             raise CannotCheckError(self.official)
         if name in self.official.failures:

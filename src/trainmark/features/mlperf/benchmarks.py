@@ -38,7 +38,7 @@ class Benchmark:
     target: float | None
     """None where it is not one number."""
     units: tuple[str, ...]
-    """What logs count their training in, by age: epochs, samples or tokens."""
+    """Units of training progress in logs, oldest first: epochs, samples or tokens."""
     every: float | None
     """How much training the rules allow between two evaluations, in the newest unit."""
     first: int
@@ -88,7 +88,7 @@ def find_unit(name: str, place: float | None = None) -> str:
 
 
 def find_round(name: str, *, path: str, time_ms: float | None) -> str | None:
-    """The round whose rules a log is held to: the one its path names, else the first that closed after it was run.
+    """The round whose rules apply to a log: the one its path names, else the first that closed after it was run.
 
     None where no round has the benchmark."""
     known = load_benchmarks().get(name)

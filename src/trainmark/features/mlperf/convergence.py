@@ -34,7 +34,7 @@ class ConvergencePoint:
 
 
 def load_points(benchmark: Benchmark) -> list[ConvergencePoint]:
-    """Those of the newest round that has the benchmark, by batch; of benchmarks that are workloads of ours."""
+    """Points of the newest round with the benchmark, by batch."""
     found = []
     for entry in read_table("convergence.csv"):
         if entry["benchmark"] == benchmark.name:
@@ -64,13 +64,13 @@ def expect_point(benchmark: Benchmark, global_batch: float) -> ConvergencePoint 
 
 
 def olympic_mean(values: Sequence[float], dropped: int) -> float:
-    """Without the lowest and the highest `dropped`; of too few, of all."""
+    """The mean without the lowest and highest `dropped` values; of all where too few."""
     ordered = sorted(values)
     return statistics.fmean(ordered[dropped : len(ordered) - dropped] or ordered)
 
 
 def _prune(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
-    """The points a result is held to: those that need no more than a line between their neighbours would."""
+    """The points that apply: those not above the line between their neighbours."""
     if not known:
         return []
     fastest = min(known, key=lambda point: point.mean)

@@ -65,7 +65,7 @@ class RunLog:
     """Of keys, values and metadata without the times: two logs of one training share it."""
     entries: int = 0
     values: dict[str, list[Any]] = field(default_factory=dict)
-    """By key the different ones, in order, up to `MAX_VALUES`."""
+    """Distinct values by key, in order, up to `MAX_VALUES`."""
     events: list[LogEvent] = field(default_factory=list)
     damages: list[tuple[int, str]] = field(default_factory=list)
     """Lines that cannot be read, and why."""
@@ -267,7 +267,7 @@ def decode_entry(text: bytes) -> dict[str, Any]:
 TOKENS_PER_SEQUENCE = 2048
 """Of a sequence, where logs count tokens."""
 MAX_PER_EPOCH = 100
-"""A number so many times the epochs that were trained counts something else."""
+"""A count this many times the trained epochs is not of epochs."""
 
 
 def find_convergence(log: RunLog) -> float | None:

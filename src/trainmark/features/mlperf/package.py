@@ -43,7 +43,7 @@ class Package:
 def write_package(
     runs: Sequence[MlperfRun], out: Path, *, org: str, status: str, system: str = "", division: str | None = None
 ) -> Package:
-    """One result of one benchmark; UsageError where the runs are none."""
+    """Writes one result of one benchmark; UsageError where the runs are not one."""
     chosen = sorted(runs, key=lambda run: run.record.created)
     check_runs(chosen)
     division = write.choose_division(chosen, division)

@@ -15,7 +15,7 @@ OWN_NAME = "mlperf"
 
 
 def reference(record: Record) -> Reference | None:
-    """None of a run whose recipe is not MLPerf's, or whose target is another."""
+    """None unless the run has MLPerf's recipe and target."""
     plan, known, benchmark = record.plan, facts_of(record), find_benchmark(record.plan.workload)
     if benchmark is None or benchmark.target is None or known is None:
         return None

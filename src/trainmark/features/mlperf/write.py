@@ -26,7 +26,7 @@ STATUSES = {
 }
 """System status in logs, and in its description."""
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
-"""The rules' words for types."""
+"""The rules' names of types."""
 CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "resnet": {
         "optimizer": ("sgd", "lars"), "schedule": ("poly",), "decay_power": (2,), "end_learning_rate": (0.0001,),
@@ -112,7 +112,7 @@ class MlperfRun:
 
 
 def open_run(record: Record, folder: Path) -> MlperfRun:
-    """A run and its events; UsageError where no honest log could be made of it."""
+    """A run and its events; UsageError where it cannot be an MLPerf result."""
     known = find_benchmark(record.plan.workload)
     if known is None:
         raise UsageError(f"run {record.run_id} is of {record.plan.workload}, which is no benchmark of MLPerf Training")

@@ -21,7 +21,7 @@ MAX_EPOCHS = 1000
 MEMORY_ALIKE = 0.07
 """Relative difference between the memory a tool reports and the data sheet."""
 NEAR_CAP = 0.01
-"""Training within this share of the cap's epochs is taken to have been ended by it."""
+"""A training this close to the cap's epochs counts as ended by it."""
 
 
 def count_epochs(row: PublishedRow, page: PublishedPage) -> float | None:

@@ -24,7 +24,7 @@ ABOVE_IDEAL = 0.05
 """Scaling efficiency may exceed 1 by this before it needs an explanation."""
 FAR_ABOVE_IDEAL = 0.5
 GROWS_ALIKE = 0.12
-"""Items of rows that grow with the devices to within this share grow because of them."""
+"""Items that grow like the devices to within this share grow because of them."""
 MFU_ALIKE = 0.5
 """Most that rounded parameter counts, attention and recomputation change."""
 

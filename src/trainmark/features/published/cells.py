@@ -22,7 +22,7 @@ _ITEMS = {
     "words": ("word", "words"),
     "queries": ("query", "queries"),
 }
-"""What throughput counts, by the words pages use."""
+"""Items of throughput, by their names on pages."""
 _STEPS = ("it", "iter", "iters", "iteration", "iterations", "step", "steps", "batch", "batches", "epoch", "epochs")
 """Not items: their number depends on the batch."""
 _SECOND = ("s", "sec", "second", "秒")
@@ -92,7 +92,7 @@ _GIB = {
 }
 _LAST_BRACKET = re.compile(r"[(\[]([^()\[\]]{0,80})[)\]]\s*$")
 _BRACKETED = re.compile(r"\s*([0-9]{1,6}\s*[x×*]\s*[0-9]{1,6})\s*(?:[x×*]\s*([0-9]{1,4})\s*gi?b?)?\s*", re.IGNORECASE)
-"""`1x8`, `1x8*80G`: nodes, devices on each, and what memory each of these has."""
+"""`1x8`, `1x8*80G`: nodes, devices per node, memory per device."""
 _COUNTS = {
     **{sign: count for count, sign in enumerate("一二三四五六七八九十", 1)},
     "单": 1,
@@ -124,7 +124,7 @@ class Figure:
     unit: str
     """As the cell gives it; empty where it gives none."""
     remark: str = ""
-    """What else stands beside the number: a bracket, a spread, the sum it is the result of."""
+    """Other text beside the number: a bracket, a spread, a calculation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ def is_blank(text: str) -> bool:
 
 
 def parse_figure(text: str) -> Figure | None:
-    """A finite number and what follows it; None for anything else, which is never taken for a part of a number."""
+    """A finite number and its unit; None for anything else."""
     match = _FIGURE.fullmatch(tidy(text))
     if not match:
         return None
@@ -197,7 +197,7 @@ def parse_each(text: str) -> tuple[Figure | None, int | None]:
 
 
 def parse_seconds(text: str, unit: str = "") -> float | None:
-    """A time in the unit the cell, or else its column, gives: `1000`, `0:16:40`, `4d3h`."""
+    """A time in the unit of the cell, or else of its column: `1000`, `0:16:40`, `4d3h`."""
     plain = tidy(text)
     if match := _CLOCK.fullmatch(plain):
         return 3600 * int(match[1]) + 60 * int(match[2]) + float(match[3])

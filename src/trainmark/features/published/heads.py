@@ -71,7 +71,7 @@ LOWER = ("[a-z]*loss", "wer", "cer", "ppl", "perplexity", "fid", "mae", "mse", "
 HIGHER = ("acc", "accuracy", "accurary", "top", "prec@", "m?ap", "ar", "m?iou", "bleu", "auc", "f1", "f1score", "exact",
           "rouge[a-z]*", "bbox", "segm", "m?dice", "hmean", "recall", "psnr", "ssim", "mos", "mota", "ndcg", "准确率",
           "精确率", "召回率")  # fmt: skip
-"""The words of qualities: fewer, or more, of these is better."""
+"""Names of qualities: lower, or higher, is better."""
 
 QUALITIES: dict[str, tuple[str, ...]] = {
     **{quality.name: quality.on_pages for quality in workloads.qualities() if quality.on_pages},
@@ -109,7 +109,7 @@ class Head:
     """As the page writes it, without its unit; a more exact name in brackets is preferred."""
     unit: str | None = None
     name: str | None = None
-    """Of a quality, as the page calls it, where it does."""
+    """Name of the quality on the page, if given."""
     bracketed: bool = False
     """Whether a bracket gives the name."""
     alias: str | None = None
@@ -241,7 +241,7 @@ def is_precision(text: str) -> bool:
 
 
 def find_measure_kind(name: str) -> str | None:
-    """What the name of a pair inside a cell speaks of; None where it is neither a known measure nor a quality."""
+    """The kind of a pair inside a cell; None where it is neither a known measure nor a quality."""
     found = parse_head(name)
     return found.kind if found.kind in (MEASURES - {"precision_results", "count_results"}) else None
 
@@ -251,7 +251,7 @@ def is_quality(text: str) -> bool:
 
 
 def find_direction(name: str) -> str | None:
-    """Whether a quality of this name is better where it is `higher` or `lower`."""
+    """Whether `higher` or `lower` is better for a quality."""
     plain = name.casefold()
     return "lower" if _LOWER.search(plain) else "higher" if _QUALITY.search(plain) else None
 
@@ -259,7 +259,7 @@ def find_direction(name: str) -> str | None:
 def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> str | None:
     """The name records use for a quality; the word itself where it is another, None where it names none.
 
-    A word that many tasks use, such as acc, is a workload's own quality where the page is surely about that workload.
+    A word that many tasks use, such as acc, is a workload's own quality where the page is about that workload.
     """
     found = _QUALITY_NAMES.get(key(word))
     if found is not None and _is_general(word):
@@ -273,7 +273,7 @@ def _is_unnamed(word: str) -> bool:
 
 
 def _is_general(word: str) -> bool:
-    """Whether a word is used for qualities of all kinds: score, accuracy, result."""
+    """Whether a word may name any quality: score, accuracy, result."""
     return _KINDS.get(key(word)) in ("quality", "target") or key(word) in ("finalacc", "valacc", "精度", "")
 
 

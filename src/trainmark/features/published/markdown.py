@@ -1,4 +1,4 @@
-"""Finds the headings, list items and tables of a Markdown page, however carelessly they are laid out."""
+"""Finds the headings, list items and tables of a Markdown page, tolerating sloppy markup."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _MARKS = re.compile(
 
 
 def parse_layout(text: str) -> Layout:
-    """The parts of a page. Never fails, and takes time in proportion to the page's length at most."""
+    """The parts of a page; never fails, and takes linear time."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     fenced = _find_fenced(lines)
     parts: list[Part] = []
@@ -128,7 +128,7 @@ def _unmark(match: re.Match[str]) -> str:
 
 
 def _find_fenced(lines: Sequence[str]) -> set[int]:
-    """Lines of code blocks; a block that is never closed is none."""
+    """Lines of code blocks; an unclosed block does not count."""
     fences = [index for index, line in enumerate(lines) if _FENCE.match(line)]
     return {index for first, last in zip(fences[::2], fences[1::2], strict=False) for index in range(first, last + 1)}
 

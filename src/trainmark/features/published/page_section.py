@@ -43,7 +43,7 @@ ORDER = 1
 
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
-    """A table of dots for each workload that was both run and published."""
+    """One table of dots per workload that was both run and published."""
     published = speeds(rows)
     figures = [
         _draw_workload(workload, records, published, say)

@@ -40,7 +40,7 @@ class PageFile:
 
 
 def read_page_files(words: Sequence[str | Path]) -> Iterator[PageFile]:
-    """Every page the words name. What cannot be read, or is no text, is an error; nothing is left out silently."""
+    """Reads every page named; one that cannot be read or is not text is an error."""
     for word in words:
         if str(word) == STANDARD_INPUT:
             yield _decode_page("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
@@ -55,7 +55,7 @@ def has_pages(folder: Path) -> bool:
 
 
 def _list_pages(folder: Path, *, wanted: bool = True) -> list[Path]:
-    """Pages of a folder and of those in it, by name; hidden ones are none."""
+    """Pages below a folder, sorted by name, without hidden ones."""
     found = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
@@ -88,7 +88,7 @@ def _decode_page(name: str, content: bytes) -> PageFile:
 
 
 def find_pages(words: Sequence[str | Path]) -> Iterator[FoundPage]:
-    """Every page and every result the words name, in their order."""
+    """Every page and result named, in order."""
     for word in words:
         source = next((one for one in features.offers("import_source") if one.recognises(word)), None)
         if source:
@@ -139,14 +139,14 @@ def read_page(text: str, *, name: str) -> PublishedPage:
 
 
 def _find_title(found: Layout, sections: list[Section], name: str) -> str:
-    """The page's own, or what it is about: pages of results are often cut out of larger ones."""
+    """The page's own title, else its subject: result pages are often parts of larger ones."""
     first = next((part.text for part in found.parts if isinstance(part, Heading) and part.level == 1), "")
     about = next((_describe_section(section) for section in sections if section.model and section.rows), "")
     return tidy(first) or about or tidy(name)
 
 
 def _describe_section(section: Section) -> str:
-    """`bert on A100`: by the words of the page where they are those of its rows."""
+    """`bert on A100`, in the page's own spelling where possible."""
     row: PublishedRow = section.rows[0]
     short = names.short_device(row.device)
     words = (text for text in section.abbreviations if key(text).endswith(key(short)))

@@ -63,7 +63,7 @@ class _Line:
     table: Table
     number: int
     units: dict[str, str] = field(default_factory=dict)
-    """That its cells give, by head."""
+    """Units given in its cells, by header."""
 
     def cannot_read(self, run: TableRun, head: Head, text: str, what: str) -> None:
         """Keeps the text, and reports it as unread."""
@@ -371,7 +371,7 @@ def _keep_unread(line: _Line, run: TableRun, head: Head, text: str) -> None:
 
 
 def _read_measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
-    """Whether the cell is one figure of the kind its column holds, which the run then has."""
+    """Adds the cell to the run if it is one figure of its column's kind; returns whether it is."""
     kind, section = head.kind, line.section
     unit = head.unit or section.units.get(kind or "") or ""
     if kind == "e2e_time":
@@ -438,7 +438,7 @@ def _read_measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
 
 
 def _add_rate(run: TableRun, head: Head, found: Figure, text: str) -> None:
-    """A rate of items is a throughput; anything else, and a second one, is what the page calls it."""
+    """A rate of items is a throughput; anything else, and a second one, is kept as a detail."""
     item, alias = parse_item(found.unit or head.unit), head.alias or "p_train"
     if item is not None and alias not in run.throughputs and not found.remark:
         run.throughputs[alias], run.item = found.value, item
@@ -522,7 +522,7 @@ def _read_pair(line: _Line, run: TableRun, head: Head, pair: Pair) -> None:
 class Pair:
     name: str
     text: str
-    """What stands there as its value."""
+    """The value as written."""
     figure: Figure | None
     """None for a time such as `4d3h`."""
 
@@ -535,7 +535,7 @@ class PairGroup:
 
 
 def parse_pairs(text: str) -> list[PairGroup] | None:
-    """The pairs of a cell, or None where anything in it is not certainly a name and its value."""
+    """The pairs of a cell, or None where any part is not clearly a name and its value."""
     plain = re.sub(r" ?@ ?", "@", re.sub(r" ?/ ?", "/", tidy(text)))
     if len(plain) > LONGEST or plain[:1].isdigit():
         return None

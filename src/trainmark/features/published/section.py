@@ -50,12 +50,12 @@ class PageQuality:
     unit: str | None = None
     text: str = ""
     sure: bool = False
-    """Whether a general word such as acc surely means what the page's model is judged by."""
+    """Whether a general word such as acc certainly names the model's target quality."""
 
 
 @dataclass(kw_only=True)
 class TableRun:
-    """One run, filled from the cells that speak of it."""
+    """One run, filled from its cells."""
 
     line: int
     device: str = ""
@@ -74,7 +74,7 @@ class TableRun:
     judged_by: str = ""
     """What the table calls its quality, whether or not the row gives one."""
     criterion: str = ""
-    """What the quality is called where the value to reach stands."""
+    """Name of the quality beside the value to reach."""
     criterion_unit: str | None = None
     target: tuple[float | None, str | None] = (None, None)
     """The value to reach, and which direction is better where given."""
@@ -111,7 +111,7 @@ class TableRun:
 
 @dataclass(kw_only=True)
 class Section:
-    """Filled while the page is walked from top to bottom."""
+    """Filled while the page is read from top to bottom."""
 
     page: str
     """Its path, which may name the model where nothing else does."""
@@ -202,7 +202,7 @@ class Section:
         return key(names.short_device(word)) in own or bool(names.device(word).vendor)
 
     def _describe_foreign(self, device: DeviceName) -> str:
-        """What a reader has to know where a row names another maker's card than its page."""
+        """A remark where a row names another vendor's card than its page."""
         own = {names.device(name).vendor: name for name in self.devices if names.device(name).vendor}
         if not device.vendor or not own or device.vendor in own:
             return ""
@@ -248,7 +248,7 @@ class Section:
         self.unread.append(f"line {line}: {text}")
 
     def learn_metric(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
-        """One row of the table of metrics: what stands where, by which word, in which unit."""
+        """Reads one row of the table of metrics: name, column and unit."""
         cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
         name, value = cells.get("metric", ""), cells.get("value", "")
         note = unicodedata.normalize("NFKC", cells.get("note", ""))
@@ -329,7 +329,7 @@ class Section:
         return item if item not in (None, "samples") else names.item(workload) or item
 
     def _pick_qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
-        """What the row is judged by, and what else was measured of the trained model."""
+        """The row's target quality, and all other qualities."""
         found = [self._name_quality(quality, workload) for quality in run.qualities]
         known = workloads.facts(workload)
         aims = [quality for quality in found if known and known.find_quality(quality.name)]

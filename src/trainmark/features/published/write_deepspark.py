@@ -36,7 +36,7 @@ UNKNOWN = "-"
 """What such pages write where nothing was measured."""
 CODE = "```"
 DATA = "DATA"
-"""Stands for the reader's own folder of the data."""
+"""Placeholder for the reader's data folder."""
 _PLAIN = re.compile(r"[\w.,=+/-]{1,60}", re.ASCII)
 
 
@@ -195,7 +195,7 @@ def _result_cells(run: _Run, section: WrittenSection, say: Say) -> tuple[str, ..
 
 
 def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
-    """`0.96 (card)`: of the speed of one card, or of one such node where no single card was run alike."""
+    """`0.96 (card)`: relative to one card, or to one node where no single card was run alike."""
     for found in all_scalings(section.records, "p_steady"):
         here = next((point for point in found.points if run.record.run_id in point.runs), None)
         if found.kind != "weak" or here is None or here.throughput.value is None:

@@ -132,7 +132,7 @@ def _describe_container(machine: Machine, say: Say) -> str:
 
 
 def _list_changes(section: WrittenSection, say: Say) -> Iterator[str]:
-    """What was done otherwise than a plain training and stands in no other row of the table."""
+    """Deviations from a plain training that no other row of the table lists."""
     if any(record.plan.init_from for record in section.records):
         yield say("training began with given weights")
     if any(record.plan.resume_from for record in section.records):
@@ -218,8 +218,8 @@ def _language_cells(row: PublishedRow, record: Record) -> tuple[str, ...]:
 
 
 def describe_parallelism(record: Record) -> str:
-    """How ranks share the network, in the pages' letters: DP for replicas, FSDP for what is sharded, TP for blocks that
-    devices compute together."""
+    """How ranks share the network, in the pages' letters: DP for replicas, FSDP for shards, TP for tensor
+    parallelism."""
     topology, way = Topology.parse(record.plan.topology), record.plan.recipe.get("parallel", "ddp")
     tensor = int(record.plan.recipe.get("tensor_parallel", 1))
     blocks = f"TP{tensor}" if tensor > 1 else ""
@@ -231,7 +231,7 @@ def describe_parallelism(record: Record) -> str:
 
 
 def describe_alignment(record: Record) -> str:
-    """Whether every evaluation lies where public runs of the recipe lay; nothing where none can be held to them."""
+    """Whether every evaluation lies in the band of public runs; unknown where there is no band."""
     known = workloads.facts_of(record)
     band = workload_facts.band_of(record.plan, known.bands) if known else None
     places = [one.place for one in workload_facts.judged(band, record.quality.history)] if band else []

@@ -128,7 +128,7 @@ def _parse_output(args: argparse.Namespace) -> tuple[str, Path | None]:
 
 
 def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
-    """The records and published rows meant; without words the newest records."""
+    """The records and published rows named, else the newest records."""
     if words:
         if limit is not None:
             raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
@@ -147,7 +147,7 @@ def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tupl
 
 
 def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
-    """The newest runs of the plans that are to be followed."""
+    """The newest runs of the plans to follow."""
     word = args.trend
     if args.runs:
         raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")

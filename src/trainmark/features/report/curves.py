@@ -1,4 +1,4 @@
-"""Charts of a run: where its time went, the time of each step, the loss, the quality, and how alike its ranks were."""
+"""Charts of a run: where its time went, the time of each step, the loss, the quality, and the skew of its ranks."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
                 late=True,
             )
         )
-    said = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
+    sentence = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
         count=len(points), first=first + 1, time=f"{number(middle)} {unit}"
     )
     return chart.draw(
         say("Step time"),
-        said,
+        sentence,
         say,
         x=chart.exact(0, len(points) + 1),
         y=vertical,
@@ -85,7 +85,7 @@ def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
         ],
         heads=_piece_heads(say),
         rows=_pieces(points),
-        note=[f"{said} ", *notes],
+        note=[f"{sentence} ", *notes],
         counts_x=True,
         size=(980, 220),
         columns=columns * 4 // 3,
@@ -96,13 +96,13 @@ def draw_loss(record: Record, say: Say, columns: int) -> Markup | None:
     points: list[Point] = [(step, value) for step, value in enumerate(record.loss, 1) if value is not None]
     if len(points) < 2:
         return None
-    said = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
+    sentence = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
     missing = len(record.loss) - len(points)
     if missing:
-        said += " " + say("{count} values were not finite.").format(count=missing)
+        sentence += " " + say("{count} values were not finite.").format(count=missing)
     return chart.draw(
         say("Training loss"),
-        said,
+        sentence,
         say,
         x=chart.exact(0, len(record.loss) + 1),
         y=chart.linear([value for _, value in points]),
@@ -133,16 +133,16 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
     every = evaluations(record, say)
     last = max(points[-1][0], 1)
     x = chart.exact(0, last * 1.04)
-    said = say("{word} {value} at the last of {count} evaluations; {target}.").format(
+    sentence = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
     )
     beside = {name: value for name, value in found.history[-1].values.items() if name != found.name}
     if beside:  # without its floor, its ceiling and the like a figure can hardly be judged
         others = ", ".join(f"{quality_word(name)} {number(value, 4)}" for name, value in beside.items())
-        said += " " + say("Beside it: {others}.").format(others=others)
+        sentence += " " + say("Beside it: {others}.").format(others=others)
     return chart.draw(
         say("Quality"),
-        said,
+        sentence,
         say,
         x=x,
         y=chart.linear([*(value for _, value in points), found.goal]),
@@ -197,14 +197,14 @@ def draw_time_spent(record: Record, say: Say) -> Markup | None:
 
 
 def _pick_color(step: TimeStep) -> int:
-    """What is taken off stands out, and so does what is left in the end."""
+    """Highlights what is subtracted and what remains."""
     if step.kind == "phase":
         return 1
     return {"p_core": 0, "computing": 0, "exchange": 2}.get(step.name, 5)
 
 
 def draw_ranks(record: Record, say: Say) -> Markup | None:
-    """How alike the ranks were: each one's own computing, and its exchange with the others."""
+    """Rank skew: compute and exchange time of each rank."""
     found = rank_times(record)
     if not found:
         return None

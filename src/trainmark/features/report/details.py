@@ -142,7 +142,7 @@ def _draw_chart(
 ) -> Markup:
     values = [value for line in drawn for _, value in line.points]
     last = max(point[0] for line in drawn for point in line.points)
-    said = facts.telemetry_summary(values, unit, say)
+    sentence = facts.telemetry_summary(values, unit, say)
     bands = []
     if len(machine.training_s) == 2:
         start, end = machine.training_s
@@ -154,7 +154,7 @@ def _draw_chart(
         rows.append([line.name or title, *(number(value) for value in ends)])
     return chart.draw(
         title,
-        said,
+        sentence,
         say,
         x=chart.exact(0.0, last, count=4),
         y=chart.linear([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),

@@ -31,11 +31,11 @@ class ReportInputs:
     trends: tuple[Trend, ...] = ()
     """Metrics followed from run to run."""
     made: str = ""
-    """When the page was made, for people."""
+    """Date of the page."""
     trainmark: str = ""
     language: str = "en"
     home: str = ""
-    """Where a page of a site leads back to."""
+    """Link back to the site."""
 
 
 MAX_OPEN = 12

@@ -22,7 +22,7 @@ BASE_UNITS = {
     "{item}/s": ("items_per_second", 1.0),
     "{item}/J": ("items_per_joule", 1.0),
 }
-"""Prometheus' words for our units, and by what a value is multiplied; which item is meant is a label."""
+"""Prometheus' names of our units, and the factor of a value; the item is a label."""
 _ENDS = ("", "low", "high")
 """A value, and the ends of its 95 % interval."""
 
@@ -40,8 +40,8 @@ class _Family(NamedTuple):
 
 
 def to_openmetrics(records: Sequence[Record]) -> str:
-    """Every metric as a gauge. A dashboard wants to know how things are now: of runs with the same labels the newest
-    counts. There are no times in it, as node_exporter refuses them."""
+    """Every metric as a gauge. Of runs with the same labels the newest counts; without timestamps, which node_exporter
+    refuses."""
     newest: dict[tuple[str, ...], tuple[Record, dict[str, str]]] = {}
     for record in sorted(records, key=lambda record: (instant(record.created), record.run_id)):
         labels = _make_labels(record)

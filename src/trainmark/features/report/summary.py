@@ -145,7 +145,7 @@ def _list_record_cells(
 
 
 def _draw_settings(fix_hp: str) -> Child:
-    """One setting after the other, none of them broken: half a number reads as another one."""
+    """Settings one by one, none broken across lines."""
     parts = fix_hp.replace(",", ", ").split()
     return [[el("span", part, class_="whole" if len(part) <= _LONGEST_WHOLE else None), " "] for part in parts]
 
@@ -173,7 +173,7 @@ def _metric_cell(record: Record, alias: str, beside: Callable[[Quantity], str] |
 
 
 def _energy_beside_cost(record: Record) -> Callable[[Quantity], str] | None:
-    """Beside what a run cost, the energy it took where that was measured: one column has room for both."""
+    """Formats the cost with the energy beside it, where measured."""
     energy = record.metrics.get("energy_kwh")
     if energy is None or energy.value is None:
         return None

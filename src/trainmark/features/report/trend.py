@@ -28,14 +28,14 @@ COMMIT = "commit"
 
 @dataclass(frozen=True, kw_only=True)
 class TrendPoint:
-    """A run, or the repeats of a group, of which each is one sample of the same moment."""
+    """A run, or the repeats of a group, each one sample of the same point in time."""
 
     records: tuple[Record, ...]
     value: float
     interval: tuple[float, float] | None
     """95 % confidence; None where one run does not give it."""
     change: float | None = None
-    """The step from the point before, as a part of its value, where the verdict on the two is a difference."""
+    """Relative change from the point before, where the two differ by verdict."""
     worse: bool = False
 
     @property
@@ -145,7 +145,7 @@ def _has_value(record: Record, metric: str) -> bool:
 _MAX_MARKS = 6
 """Revisions that have room below a chart."""
 _SHORT = 7
-"""Letters of a revision that people use."""
+"""Characters of a short revision."""
 
 
 def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
@@ -227,12 +227,12 @@ def _format_interval(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
 
 def _describe_trend(trend: Trend, say: Say) -> str:
     first, last = (trend.points[place].record.created[:10] for place in (0, -1))
-    told = say("{count} points from {first} to {last}.").format(count=len(trend.points), first=first, last=last)
+    points = say("{count} points from {first} to {last}.").format(count=len(trend.points), first=first, last=last)
     if not trend.steps:
-        return f"{told} " + say("No neighbours differ by the verdict of compare.")
+        return f"{points} " + say("No neighbours differ by the verdict of compare.")
     step = trend.steps[-1]
     worse = say("worse") if step.worse else say("better")
-    return f"{told} " + say("Steps: {count}; the last is {change} at {source}, which is {worse}.").format(
+    return f"{points} " + say("Steps: {count}; the last is {change} at {source}, which is {worse}.").format(
         count=len(trend.steps), change=_format_change(step.change or 0.0), source=step.source, worse=worse
     )
 

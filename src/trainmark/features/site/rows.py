@@ -30,7 +30,7 @@ class SiteResult:
     """One result as a table shows it."""
 
     name: str
-    """Short, for people."""
+    """Short name."""
     anchor: str
     workload: str
     kind: str
@@ -259,6 +259,6 @@ def translate_severity(severity: str, say: Say) -> str:
 
 
 def find_fastest(results: Sequence[SiteResult]) -> SiteResult | None:
-    """By what one device does, of the sound ones. A lesser throughput that is higher is a fortiori the faster one."""
+    """The fastest sound result per device."""
     found = [one for one in results if one.sound and one.rate is not None]
     return max(found, key=lambda one: one.rate or 0, default=None)
