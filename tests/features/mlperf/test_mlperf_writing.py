@@ -17,8 +17,8 @@ from support.clean_records import Run, pictures
 
 from trainmark.features.mlperf import package, write
 from trainmark.features.mlperf.audit_result import audit_results
-from trainmark.features.mlperf.convergence import check_convergence
 from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.record_check import check as check_convergence
 from trainmark.record import endings, gather
 from trainmark.record.audit import findings
 from trainmark.record.errors import UsageError
