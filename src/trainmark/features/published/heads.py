@@ -265,11 +265,8 @@ def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> st
     if found is not None and _is_general(word):
         known = workloads.facts(workload)
         return found if sure and known and known.find_quality(found) else tidy(word)
-    return found or (None if _is_unnamed(word) else tidy(word))
-
-
-def _is_unnamed(word: str) -> bool:
-    return _KINDS.get(key(word)) in ("quality", "target") and not is_quality(word)
+    unnamed = _KINDS.get(key(word)) in ("quality", "target") and not is_quality(word)
+    return found or (None if unnamed else tidy(word))
 
 
 def _is_general(word: str) -> bool:

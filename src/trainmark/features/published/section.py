@@ -252,7 +252,7 @@ class Section:
         cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
         name, value = cells.get("metric", ""), cells.get("value", "")
         note = unicodedata.normalize("NFKC", cells.get("note", ""))
-        kind = _metric_kind(name)
+        kind = parse_head(name).kind or ""
         if kind == "model" and not is_blank(value):
             self.model = tidy(value)
         elif kind == "device" and not is_blank(value):
@@ -391,10 +391,6 @@ def _find_meant_quality(note: str) -> str | None:
 
 def quote(text: str, most: int = 60) -> str:
     return repr(text if len(text) <= most else text[: most - 1] + "…")
-
-
-def _metric_kind(name: str) -> str:
-    return parse_head(name).kind or ""
 
 
 def _find_unit(note: str) -> str | None:

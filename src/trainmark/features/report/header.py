@@ -142,7 +142,8 @@ def draw_validity(record: Record, checks: Sequence[CheckResult], say: Say) -> Ma
     failed = [check for check in checks if check.findings]
     unseen = [check for check in checks if check.verdict == "unknown"]
     passed = [check for check in checks if check.verdict == "ok"]
-    kind = "bad" if record.status != "valid" or _has_wrong(failed) else "fair" if failed or record.doubts else "good"
+    is_bad = record.status != "valid" or any(check.verdict == "failed" for check in failed)
+    kind = "bad" if is_bad else "fair" if failed or record.doubts else "good"
     return el(
         "section",
         el("h3", say("Can this be trusted?")),
@@ -159,10 +160,6 @@ def draw_validity(record: Record, checks: Sequence[CheckResult], say: Say) -> Ma
         _draw_list(say("Passed"), [say(check.claim) for check in passed]),
         class_=f"card validity {kind}",
     )
-
-
-def _has_wrong(failed: Sequence[CheckResult]) -> bool:
-    return any(check.verdict == "failed" for check in failed)
 
 
 def _draw_counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:

@@ -119,7 +119,10 @@ def _list_record_cells(
     noisy = say("too noisy to say")
     return [
         _Cell(
-            shown=[el("a", record.run_id.rpartition("-")[2] or record.run_id, href=f"#{anchor}"), _draw_date(record)],
+            shown=[
+                el("a", record.run_id.rpartition("-")[2] or record.run_id, href=f"#{anchor}"),
+                el("small", record.created[:16].replace("T", " ")),
+            ],
             key=record.created,
         ),
         _Cell(shown=[title_of(record), el("small", record.plan.recipe_name)]),
@@ -157,10 +160,6 @@ def _count_failed(count: int, say: Say) -> str:
 def _draw_hosts(record: Record) -> Markup | None:
     first, *others = record.hosts
     return el("small", f"{first} +{len(others)}" if others else first) if first else None
-
-
-def _draw_date(record: Record) -> Markup:
-    return el("small", record.created[:16].replace("T", " "))
 
 
 def _metric_cell(record: Record, alias: str, beside: Callable[[Quantity], str] | None = None) -> _Cell:
