@@ -17,13 +17,13 @@ from trainmark.record.errors import UsageError
 from trainmark.record.published_row import PublishedRow
 
 
-def row_of(path: Path) -> PublishedRow:
+def read_row(path: Path) -> PublishedRow:
     [found] = find_pages([path])
     [row] = found.page.rows
     return row
 
 
-def detail(row: PublishedRow, name: str) -> float | None:
+def find_detail(row: PublishedRow, name: str) -> float | None:
     return next(entry.value for entry in row.details if entry.name == name)
 
 
@@ -94,7 +94,7 @@ def test_a_result_is_one_row_scored_as_the_rules_say(tmp_path: Path) -> None:
     systems.mkdir()
     about = {"accelerator_model_name": "NVIDIA H100-SXM5-80GB", "number_of_nodes": "1", "accelerators_per_node": "8"}
     (systems / "lumen_l9.json").write_text(json.dumps({**about, "framework": "PyTorch 24.04"}))
-    row = row_of(tmp_path)
+    row = read_row(tmp_path)
     assert (row.vendor, row.device, row.topology, row.workload) == ("nvidia", "H100-SXM5-80GB", "1x8", "resnet50")
     assert (row.item, row.framework, row.batch_per_device) == ("images", "pytorch", 408)
     assert (row.quality_name, row.quality, row.target) == ("acc1", pytest.approx(76.02), pytest.approx(75.9))
@@ -103,11 +103,11 @@ def test_a_result_is_one_row_scored_as_the_rules_say(tmp_path: Path) -> None:
     )
     assert row.e2e_time_s == pytest.approx(sum(times[1:]) / 3)
     assert row.p_train is not None and row.p_whole is not None and row.p_train > row.p_whole
-    assert (detail(row, "runs"), detail(row, "converged"), detail(row, "epochs_to_target")) == (5, 4, 35)
+    assert (find_detail(row, "runs"), find_detail(row, "converged"), find_detail(row, "epochs_to_target")) == (5, 4, 35)
 
 
 def test_benchmarks_nobody_knows_are_read_too(tmp_path: Path) -> None:
-    row = row_of(write_log(tmp_path / "result_0.txt", entries(said={"submission_benchmark": "protein_folding"})))
+    row = read_row(write_log(tmp_path / "result_0.txt", entries(said={"submission_benchmark": "protein_folding"})))
     assert (row.workload, row.quality_name, row.quality) == ("protein_folding", "eval_accuracy", pytest.approx(0.7602))
 
 
@@ -165,7 +165,7 @@ def test_power_logs_give_energy_over_the_run(tmp_path: Path) -> None:
     first = folder.logs[0]
     assert first.run_s is not None
     assert sum_energy_j(folder.power["result_0.txt"]) == pytest.approx(700 * first.run_s)
-    assert detail(row_of(tmp_path), "energy") == pytest.approx(700 * first.run_s, rel=1e-4)
+    assert find_detail(read_row(tmp_path), "energy") == pytest.approx(700 * first.run_s, rel=1e-4)
 
 
 def test_the_round_is_what_a_path_names_or_what_the_date_says() -> None:

@@ -69,7 +69,7 @@ CLOSED = whole_run(MLPERF, epochs=tuple(range(1, 38, 4)))
 OPEN = whole_run(REFERENCE, epochs=tuple(range(1, 61)), best=37_800, recipe_name="reference")
 
 
-def leave(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 15)) -> list[Record]:
+def write_runs(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 15)) -> list[Record]:
     """One run for each seed, an hour apart, in a store with their events."""
     found = []
     for number, seed in enumerate(seeds):
@@ -89,17 +89,17 @@ def leave(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("closed")
-    leave(store, CLOSED)
+    write_runs(store, CLOSED)
     return store
 
 
-def opened(store: Path) -> list[write.MlperfRun]:
+def open_runs(store: Path) -> list[write.MlperfRun]:
     known = Store(store)
     return [write.open_run(known.record(row.run_id), known.runs / row.run_id) for row in known.contents().rows]
 
 
-def packaged(store: Path, out: Path, **words: Any) -> package.Package:
-    return package.write_package(opened(store), out, **{"org": "Lumen", "status": "research", **words})
+def write_package(store: Path, out: Path, **words: Any) -> package.Package:
+    return package.write_package(open_runs(store), out, **{"org": "Lumen", "status": "research", **words})
 
 
 Checker = Callable[[Path], str]
@@ -118,7 +118,7 @@ def mlcommons(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Checker:
     return check
 
 
-def logged(result: Path) -> list[dict[str, Any]]:
+def read_entries(result: Path) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix(":::MLLOG ")) for line in result.read_text().splitlines()]
 
 
@@ -127,19 +127,19 @@ def values(entries: list[dict[str, Any]]) -> Mapping[str, Any]:
 
 
 def test_a_closed_package_passes_all_of_mlcommons_checkers(closed: Path, tmp_path: Path, mlcommons: Checker) -> None:
-    found = packaged(closed, tmp_path / "out", division="closed")
+    found = write_package(closed, tmp_path / "out", division="closed")
     said = mlcommons(found.folder)
     assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in said
     assert "RCP Test Passed" in said and "System description checker passed" in said
 
 
 def test_an_open_package_passes_too_and_says_why_it_is_open(tmp_path: Path, mlcommons: Checker) -> None:
-    leave(tmp_path, OPEN)
-    found = packaged(tmp_path, tmp_path / "out")
+    write_runs(tmp_path, OPEN)
+    found = write_package(tmp_path, tmp_path / "out")
     assert found.division == "open"
     assert any("schedule is steps" in reason for reason in found.why_open)
     assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in mlcommons(found.folder)
-    entries = values(logged(found.results / "result_0.txt"))
+    entries = values(read_entries(found.results / "result_0.txt"))
     assert entries["sgd_opt_base_learning_rate"] == 0.1
     assert "sgd_opt_learning_rate_decay_poly_power" not in entries, "it decays by steps"
 
@@ -184,7 +184,7 @@ def test_a_language_model_passes_the_newest_rules_too(
     caplog.set_level(logging.INFO)
     checker.check_training_package(str(found.folder), "training", "6.1.0", False, True, False, False, False, "none")
     assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in caplog.text, caplog.text[-3000:]
-    said = values(logged(found.results / "result_0.txt"))
+    said = values(read_entries(found.results / "result_0.txt"))
     assert (said["opt_learning_rate_decay_steps"], said["lowest_numerical_precision_in_linear"]) == (
         1_199_872,
         "bfloat16",
@@ -207,13 +207,13 @@ def test_a_language_model_is_held_against_its_reference_points(language_model: l
 
 
 def test_our_own_audit_finds_nothing_wrong_with_it(closed: Path, tmp_path: Path) -> None:
-    found = packaged(closed, tmp_path / "out")
+    found = write_package(closed, tmp_path / "out")
     judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
     assert findings(judged) == []
 
 
 def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
-    run = opened(closed)[0]
+    run = open_runs(closed)[0]
     entries = [
         json.loads(line.removeprefix(":::MLLOG ")) for line in write.format_log(run, division="closed").splitlines()
     ]
@@ -252,11 +252,11 @@ def test_what_a_run_cannot_claim_is_not_written(tmp_path: Path, change: dict[str
 
 def test_a_record_without_its_events_is_no_log(closed: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="its events are not in"):
-        write.open_run(opened(closed)[0].record, tmp_path)
+        write.open_run(open_runs(closed)[0].record, tmp_path)
 
 
 def test_runs_that_are_no_result_are_refused(closed: Path, tmp_path: Path) -> None:
-    runs = opened(closed)
+    runs = open_runs(closed)
     with pytest.raises(UsageError, match="has 5 runs, and 4 were named"):
         package.check_runs(runs[:4])
     with pytest.raises(UsageError, match="they are not independent"):
@@ -273,7 +273,7 @@ def test_runs_that_are_no_result_are_refused(closed: Path, tmp_path: Path) -> No
 
 
 def test_a_recipe_that_was_changed_is_not_closed(closed: Path, tmp_path: Path) -> None:
-    run = opened(closed)[0]
+    run = open_runs(closed)[0]
     recipe = {**run.record.plan.recipe, "mixup_alpha": 0.2}
     changed = replace(run, record=replace(run.record, plan=replace(run.record.plan, recipe=recipe)))
     assert changed.why_open == ("mixup_alpha is 0.2, the closed division requires 0",)
@@ -298,7 +298,7 @@ def test_our_own_runs_are_held_against_the_reference_points_too(
 
 
 def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: Path, tmp_path: Path) -> None:
-    ids = [run.record.run_id for run in opened(closed)]
+    ids = [run.record.run_id for run in open_runs(closed)]
     out, store = tmp_path / "out", str(closed)
     ended = cli("package", "mlperf", *ids, "--org", "Lumen", "--system", "lumen", "--out", str(out), "--store", store)
     assert ended.returncode == 0, ended.stderr

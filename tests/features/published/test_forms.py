@@ -1,4 +1,4 @@
-"""Every form in which people publish results, on small pages: each figure comes back by its name, or is said."""
+"""Published result formats on small pages: each figure is read by its name, or reported as unread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages from strangers: whatever stands in them, reading ends, soon, and what is shown of it does nothing."""
+"""Hostile pages: reading ends quickly, and what is shown has no effect on a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECES = (
 )  # fmt: skip
 
 
-def use(page: PublishedPage) -> str:
+def show_page(page: PublishedPage) -> str:
     """All that is done with a page's rows."""
     for row in page.rows:
         assert row.devices is None or row.devices > 0
@@ -33,7 +33,7 @@ def use(page: PublishedPage) -> str:
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=60).map("".join))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_no_text_is_too_odd_to_be_read(text: str) -> None:
-    use(read.read_page(text, name="page.md"))
+    show_page(read.read_page(text, name="page.md"))
 
 
 @given(st.text(max_size=30))
@@ -75,7 +75,7 @@ def test_cells_of_one_sign_end_soon_and_are_kept_as_text(piece: str) -> None:
     text = "\n".join((heads, "|---|---|---|---|---|---|---|", *["|" + f"{cell}|" * 7] * 40))
     page = read.read_page(text, name="page.md")
     assert len(page.rows) <= 40
-    use(page)
+    show_page(page)
 
 
 def test_a_table_of_ten_thousand_columns_is_refused_with_its_line() -> None:
@@ -88,6 +88,6 @@ def test_what_a_page_smuggles_in_does_nothing_to_a_terminal() -> None:
     text = f"# \x1b]0;title\x07 vit\n{HEADS}\n{row}\n"
     page = read.read_page(text, name="\x1b[2J.md")
     assert len(page.rows) == 1
-    shown = use(page)
+    shown = show_page(page)
     assert "\x1b" not in shown
     assert "\u202e" not in shown

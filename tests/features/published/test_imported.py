@@ -87,7 +87,7 @@ def test_a_store_without_imports_has_none(tmp_path: Path) -> None:
     assert imported.rows(tmp_path / "nowhere") == ()
 
 
-def spoilt(change: Any) -> str:
+def spoil(change: Any) -> str:
     row = {**vars(read.read_page(TEXT, name="page.md").rows[0])}
     row["source"] = vars(row["source"])
     document = {"kind": imported.KIND, "schema": 1, "imported": "2026-11-16", "rows": [row]}
@@ -104,17 +104,17 @@ def spoilt(change: Any) -> str:
         "null",
         "{}",
         "[" * 100_000,
-        spoilt(lambda document, row: document.update(kind="another")),
-        spoilt(lambda document, row: document.update(rows=7)),
-        spoilt(lambda document, row: document.update(imported=None)),
-        spoilt(lambda document, row: row.update(p_core="fast")),
-        spoilt(lambda document, row: row.update(p_core=True)),
-        spoilt(lambda document, row: row.update(p_core=float("nan"))),
-        spoilt(lambda document, row: row.update(topology="many")),
-        spoilt(lambda document, row: row.update(name="run")),
-        spoilt(lambda document, row: row.update(device=None)),
-        spoilt(lambda document, row: row.update(source={"title": 1, "address": "", "date": None})),
-        spoilt(lambda document, row: row.pop("mem_used_gib")),
+        spoil(lambda document, row: document.update(kind="another")),
+        spoil(lambda document, row: document.update(rows=7)),
+        spoil(lambda document, row: document.update(imported=None)),
+        spoil(lambda document, row: row.update(p_core="fast")),
+        spoil(lambda document, row: row.update(p_core=True)),
+        spoil(lambda document, row: row.update(p_core=float("nan"))),
+        spoil(lambda document, row: row.update(topology="many")),
+        spoil(lambda document, row: row.update(name="run")),
+        spoil(lambda document, row: row.update(device=None)),
+        spoil(lambda document, row: row.update(source={"title": 1, "address": "", "date": None})),
+        spoil(lambda document, row: row.pop("mem_used_gib")),
     ],
 )
 def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path, text: str) -> None:
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path, text: s
 def test_the_files_that_tests_spoil_are_whole_before(tmp_path: Path) -> None:
     folder = tmp_path / "imported"
     folder.mkdir()
-    (folder / "whole-000000000000.json").write_text(spoilt(lambda document, row: None), encoding="utf-8")
+    (folder / "whole-000000000000.json").write_text(spoil(lambda document, row: None), encoding="utf-8")
     assert len(imported.rows(tmp_path)) == 1
 
 

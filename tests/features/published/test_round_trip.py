@@ -94,7 +94,7 @@ sets_of_runs = st.lists(st.sampled_from(tuple(QUALITIES)), min_size=1, max_size=
 NOWHERE = Source(title="", address="", date=None)
 
 
-def bare(row: PublishedRow) -> PublishedRow:
+def strip_row(row: PublishedRow) -> PublishedRow:
     """A row without what tells where it stands."""
     return replace(row, name="", source=NOWHERE, remark=None, line=None, framework=None, details=())
 
@@ -111,7 +111,7 @@ def test_rows_are_the_same_after_a_page_with_all_throughputs(lang: str, groups: 
     for row in map(make_row, records):
         # what `/` stands for is not on the page
         wanted.append(replace(row, batch_per_device=None if row.fix_hp == "/" else row.batch_per_device))
-    assert [bare(row) for row in page.rows] == [bare(row) for row in wanted]
+    assert [strip_row(row) for row in page.rows] == [strip_row(row) for row in wanted]
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_rows_are_the_same_after_a_page_with_two_tables(lang: str, groups: tuple
         # such a page has no columns for these, of the changes to the recipe only the batch, and another memory
         left_out = {"e2e_time_s": None, "p_whole": None, "p_core": None, "mem_total_gib": None}
         wanted.append(replace(row, fix_hp=f"bs={row.batch_per_device}", mem_used_gib=None, **left_out))
-    assert [replace(bare(row), mem_used_gib=None) for row in page.rows] == [bare(row) for row in wanted]
+    assert [replace(strip_row(row), mem_used_gib=None) for row in page.rows] == [strip_row(row) for row in wanted]
     for record, row in zip(records, page.rows, strict=True):
         assert row.mem_used_gib == round_memory(record.metrics["mem_steady"].value)
         steady = record.metrics["p_steady"].value

@@ -285,7 +285,7 @@ def test_markup_is_text_to_everyone_else() -> None:
     assert isinstance(el("p"), str)
 
 
-def later(folder: Path, name: str, text: str) -> None:
+def write_sample(folder: Path, name: str, text: str) -> None:
     """A sample as `trainmark sample` leaves one."""
     (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     network = NetworkUsed(
@@ -300,7 +300,7 @@ def later(folder: Path, name: str, text: str) -> None:
 
 def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_path: Path) -> None:
     assert draw_samples(None, ByteBudget(), SAY) is draw_samples(tmp_path, ByteBudget(), SAY) is None
-    later(tmp_path, "001", "<b>one</b>\n  two\n")
+    write_sample(tmp_path, "001", "<b>one</b>\n  two\n")
     (tmp_path / "002.json").write_text('{"kind": "something else"}')
     drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None
@@ -313,14 +313,14 @@ def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_p
 
 def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
     for number in range(MAX_LATER + 2):
-        later(tmp_path, f"{number:03d}", "text")
+        write_sample(tmp_path, f"{number:03d}", "text")
     drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<figure>") == MAX_LATER
     assert "caption 001" not in drawn and f"caption {MAX_LATER + 1:03d}" in drawn
 
 
 def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path) -> None:
-    later(tmp_path, "sample", "text")
+    write_sample(tmp_path, "sample", "text")
     drawn = draw_artifacts([Artifact(file="sample.txt", caption="c")], tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<table>") == 1
 

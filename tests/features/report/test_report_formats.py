@@ -23,17 +23,17 @@ from trainmark.record.record import Doubt, Record
 HOSTILE = "=cmd|' /C calc'!A0 <img src=x onerror=1> \x1b[31m \u202e | \"quoted\", and\na new line \x00 \ufffe"
 
 
-def hostile() -> Record:
+def make_hostile_record() -> Record:
     return make_record(run_id=HOSTILE, device=HOSTILE, ended=HOSTILE, doubts=(Doubt(code="x", text=HOSTILE),))
 
 
-def rows_of(text: str) -> list[dict[str, str]]:
+def parse_rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
     records = [make_record(), a_vocoder_record()]
-    found = rows_of(output.to_csv(records))
+    found = parse_rows(output.to_csv(records))
     assert [row["run_id"] for row in found] == [record.run_id for record in records]
     for record, row in zip(records, found, strict=True):
         for alias in METRICS:
@@ -46,8 +46,8 @@ def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
 
 
 def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
-    text = output.to_csv([hostile()], library.rows("vit"))
-    for row in rows_of(text):
+    text = output.to_csv([make_hostile_record()], library.rows("vit"))
+    for row in parse_rows(text):
         for cell in row.values():
             assert cell[:1] not in ("=", "+", "@", "\t", "\r")
             assert not cell.startswith("-") or float(cell) < 0
@@ -55,7 +55,7 @@ def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
 
 
 def test_csv_holds_published_rows_by_the_same_columns() -> None:
-    run, row = rows_of(output.to_csv([make_record()], library.rows("vit")[:1]))
+    run, row = parse_rows(output.to_csv([make_record()], library.rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("run", "published")
     assert float(row["p_core"]) == library.rows("vit")[0].p_core
     assert float(row["mfu"]) > 100
@@ -86,7 +86,7 @@ def test_markdown_has_the_runs_their_doubts_and_the_published_rows() -> None:
 
 def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
     row = replace(library.rows("vit")[0], name=HOSTILE, device=HOSTILE)
-    text = output.to_markdown([hostile()], [row])
+    text = output.to_markdown([make_hostile_record()], [row])
     for line in text.splitlines():
         assert "<img" not in line
         assert "\x1b" not in line
@@ -97,7 +97,7 @@ def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
 SHOWN = ("1 and 2", "They differ.", "the clock")
 
 
-def checks(record: Record) -> Sequence[CheckResult]:
+def run_checks(record: Record) -> Sequence[CheckResult]:
     return (
         concluded("a", "phases sum", (), "run"),
         concluded("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
@@ -107,7 +107,7 @@ def checks(record: Record) -> Sequence[CheckResult]:
 
 
 def test_junit_has_a_case_for_the_run_and_for_each_check() -> None:
-    root = ElementTree.fromstring(output.to_junit([make_record(), a_vocoder_record()], checks))
+    root = ElementTree.fromstring(output.to_junit([make_record(), a_vocoder_record()], run_checks))
     assert root.tag == "testsuites"
     assert (root.get("tests"), root.get("failures"), root.get("skipped"), root.get("errors")) == ("10", "2", "2", "0")
     suite = root.find("testsuite")
@@ -140,7 +140,7 @@ def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
 
 
 def test_junit_holds_no_control_character() -> None:
-    document = output.to_junit([hostile()], checks)
+    document = output.to_junit([make_hostile_record()], run_checks)
     assert ElementTree.fromstring(document).get("tests") == "5"
     assert not {"\x1b", "\x00", "\ufffe"} & set(document)
 

@@ -16,7 +16,7 @@ from trainmark.record.record import Record
 from trainmark.record.store import Store
 
 
-def a_run(day: int, *, ms: float = 5000, **changes: Any) -> Record:
+def make_run(day: int, *, ms: float = 5000, **changes: Any) -> Record:
     return make_record(
         run_id=f"resnet50-quick-1x1-fp32-{day:06x}",
         created=f"2026-10-{day:02}T20:51:00+00:00",
@@ -26,14 +26,18 @@ def a_run(day: int, *, ms: float = 5000, **changes: Any) -> Record:
 
 
 A_SLOWER_REVISION = [
-    a_run(1),
-    a_run(2, ms=5020, tags={"commit": "abcdef0123456789"}),
-    a_run(3, ms=5600),
-    a_run(4, ms=5610, group="5a8c9d0e"),
-    a_run(5, ms=5590, group="5a8c9d0e"),
-    a_run(6, ms=5605, revision=None),
+    make_run(1),
+    make_run(2, ms=5020, tags={"commit": "abcdef0123456789"}),
+    make_run(3, ms=5600),
+    make_run(4, ms=5610, group="5a8c9d0e"),
+    make_run(5, ms=5590, group="5a8c9d0e"),
+    make_run(6, ms=5605, revision=None),
 ]
-OTHERS = [a_run(7, plan={"topology": "1x2"}), a_run(8, device="Another CPU"), a_run(9, ms=9000, status="failed")]
+OTHERS = [
+    make_run(7, plan={"topology": "1x2"}),
+    make_run(8, device="Another CPU"),
+    make_run(9, ms=9000, status="failed"),
+]
 
 
 def test_a_step_stands_where_neighbours_differ_and_repeats_are_one_point() -> None:
@@ -51,7 +55,7 @@ def test_a_lower_loss_is_a_step_to_the_better_only_where_repeats_tell_it() -> No
     def repeats(day: int, loss: float) -> list[Record]:
         better = {"name": "val_loss", "better": "lower", "unit": "-", "history": ()}
         return [
-            a_run(day + i, group=f"group{day}", quality=make_quality(value=loss * (1 + i / 1000), **better))
+            make_run(day + i, group=f"group{day}", quality=make_quality(value=loss * (1 + i / 1000), **better))
             for i in range(3)
         ]
 
@@ -71,8 +75,8 @@ def test_the_chart_tells_revisions_steps_and_intervals(language: str) -> None:
 
 
 def test_a_point_that_tells_nothing_has_the_longest_bar_and_not_none() -> None:
-    wild = [a_run(day, ms=ms, group="wild") for day, ms in enumerate((500, 2400, 900), 1)]
-    calm = [a_run(day, ms=900 + day, group="calm") for day in range(11, 14)]
+    wild = [make_run(day, ms=ms, group="wild") for day, ms in enumerate((500, 2400, 900), 1)]
+    calm = [make_run(day, ms=900 + day, group="calm") for day in range(11, 14)]
     drawn = draw_trends(compute_trends([*wild, *calm])[:1], speaker("en")) or ""
     bars = re.findall(r'<line x1="[\d.]+" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)" class="spread"', drawn)
     first, second = (abs(float(low) - float(high)) for low, high in bars)
