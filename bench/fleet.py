@@ -26,7 +26,7 @@ from trainmark.record.recipe import Limits
 from trainmark.record.record import Quality, Record
 from trainmark.record.statistics import binomial_interval
 from trainmark.record.timeline import RankTrace, Timeline
-from trainmark.record.tournament import rounds
+from trainmark.record.tournament import plan_rounds
 
 FLOOR = -math.log1p(-0.03)
 STEPS, STEP_NOISE = 50, 0.02
@@ -111,7 +111,7 @@ def timings(seed: int) -> None:
             bus_gigabytes_per_s=(5.0 if {one, other} & thin else 10.0) * (1 + dice.gauss(0, 0.01)),
             latency_s=2e-5,
         )
-        for together in rounds(1000)
+        for together in plan_rounds(1000)
         for one, other in together
     ]
     began_s = time.perf_counter()
@@ -132,7 +132,7 @@ def links_table(fleets: int, seed: int) -> None:
     for hosts in (3, 10, 100):
         for noise, tails in ((0.02, False), (0.05, False), (0.05, True)):
             dice = np.random.default_rng([seed, hosts, int(1e4 * noise), tails])
-            pairs = [pair for together in rounds(hosts) for pair in together]
+            pairs = [pair for together in plan_rounds(hosts) for pair in together]
             cables = ways = 0
             for _ in range(fleets):
                 drawn = dice.standard_t(3, len(pairs)) if tails else dice.normal(0, 1, len(pairs))

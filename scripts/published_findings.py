@@ -13,7 +13,7 @@ from trainmark.record.published_row import PREFIX
 
 
 def main() -> None:
-    rows = shipped.rows()
+    rows = shipped.load_rows()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("row", "verdict", "check", "sentence"))

@@ -28,7 +28,7 @@ def test_a_made_set_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_set_is_never_made_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "make", "imagenet", "--out", str(tmp_path)]) == 2
-    assert f"{tmp_path} is there already" in capsys.readouterr().err
+    assert f"{tmp_path} exists already" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.main import commands, main
+from trainmark.cli.main import list_commands, main
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -24,7 +24,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["rum"], "COMMAND 'rum' is not known; did you mean 'run'?"),
         (["run", "--depth"], "argument '--depth' is not known; see 'trainmark run --help'"),
         (["run", "--compile"], "argument '--compile' is not known; see 'trainmark run --help'"),
-        (["run", "--budget", "soon"], "--budget 'soon' is not a length of time; try '90s', '3m' or '1h'"),
+        (["run", "--budget", "soon"], "--budget 'soon' is not a duration; try '90s', '3m' or '1h'"),
         (["run", "vit", "--set", "batchsize=4"], "'batchsize' is not known; there are batch_per_device, batch_norm"),
         (["explain", "latency"], "word 'latency' is not known; 'trainmark explain' lists them"),
         (["explain", "wages"], "word 'wages' is not known; 'trainmark explain' lists them"),
@@ -117,7 +117,7 @@ def test_a_working_folder_that_is_gone_is_one_sentence(
     assert capsys.readouterr().err == "trainmark: the current directory no longer exists; cd elsewhere\n"
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", list_commands())
 def test_every_command_has_help_with_examples_and_is_in_the_readme(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,7 +112,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def gathered(folder: Path) -> Record:
-    record = gather.record(folder)
+    record = gather.gather_record(folder)
     assert Record.from_json(json.loads(record.dumps())) == record
     return record
 

@@ -74,7 +74,7 @@ def test_a_signal_after_the_last_step_keeps_the_record_and_ends_what_would_follo
         return replace(make_record(), run_id=folder.name, ended="60 steps were done")
 
     monkeypatch.setattr(launcher, "execute", execute)
-    monkeypatch.setattr(gather, "record", record)
+    monkeypatch.setattr(gather, "gather_record", record)
     store = Store(tmp_path)
     asked = session._Session(
         RunOptions(repeat=3, store=str(tmp_path), quiet=True), lambda text: None, session._no_watcher

@@ -19,11 +19,11 @@ from trainmark.analysis.comparison import compare
 from trainmark.features.report import document, output
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import of_records
+from trainmark.record.lookup import make_subject
 from trainmark.record.metrics import METRICS, Measured, Quantity, metric
 from trainmark.record.record import Record
 from trainmark.view.describe import describe
-from trainmark.view.glossary import meaning
+from trainmark.view.glossary import find_meaning
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
     page = document.render(ReportInputs(records=(record,), language=language))
     assert "slowest_step" in page
     assert "max over counted steps" in page
-    assert meaning("slowest_step", language).definition.startswith("How long the longest step took.")
-    assert meaning("slowest_step", language).formula == "max over counted steps"
+    assert find_meaning("slowest_step", language).definition.startswith("How long the longest step took.")
+    assert find_meaning("slowest_step", language).formula == "max over counted steps"
     rows = list(csv.DictReader(io.StringIO(output.to_csv([record]))))
     assert (float(rows[0]["slowest_step"]), rows[0]["slowest_step_unit"]) == (value, "s")
 
@@ -71,7 +71,7 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
 def test_compare_knows_which_way_it_is_better() -> None:
     quick, slow = make_record(run_id="quick"), make_record(run_id="slow")
     slow = replace(slow, metrics={**slow.metrics, "slowest_step": Quantity(value=20.0, unit="s")})
-    a, b = (of_records(record.run_id, [record]) for record in (quick, slow))
+    a, b = (make_subject(record.run_id, [record]) for record in (quick, slow))
     found = compare(a, b, metric="slowest_step", anyway=True)
     assert found.compared.better == "lower"
     assert found.judgement.ratio > 1
@@ -84,9 +84,9 @@ def test_one_that_says_nothing_of_itself_breaks_nothing() -> None:
     assert record.metrics["bare"] == Quantity(value=None, unit="s", unavailable="it was not measured")
     assert "it was not measured" in describe(record)
     assert "bare" in document.render(ReportInputs(records=(record,), language="zh"))
-    assert meaning("bare").definition == ""
+    assert find_meaning("bare").definition == ""
     with pytest.raises(UsageError, match="a fact and not a result"):
-        compare(*(of_records(name, [make_record(run_id=name)]) for name in ("a", "b")), metric="bare")
+        compare(*(make_subject(name, [make_record(run_id=name)]) for name in ("a", "b")), metric="bare")
 
 
 def test_a_record_of_before_it_stays_valid(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -96,8 +96,8 @@ def test_a_record_of_before_it_stays_valid(tmp_path: Path, request: pytest.Fixtu
     assert wrong(before) == []
     assert "p_core" in describe(before)
     assert csv.DictReader(io.StringIO(output.to_csv([before]))).fieldnames
-    side = of_records(before.run_id, [before])
-    other = of_records("other", [replace(before, run_id="other")])
+    side = make_subject(before.run_id, [before])
+    other = make_subject("other", [replace(before, run_id="other")])
     with pytest.raises(UsageError, match="has no slowest_step: it is not on the record"):
         compare(side, other, metric="slowest_step")
 
@@ -124,4 +124,4 @@ def test_one_of_a_newer_version_is_shown_and_not_refused(tmp_path: Path) -> None
     assert wrong(read) == []
     other = replace(read, run_id="other")
     with pytest.raises(UsageError, match="does not know whether more or less"):
-        compare(of_records("a", [read]), of_records("b", [other]), metric="co2")
+        compare(make_subject("a", [read]), make_subject("b", [other]), metric="co2")

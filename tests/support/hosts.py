@@ -218,6 +218,8 @@ class Host:
             time.sleep(0.02)
         for process in self._started:
             process.wait(timeout=10)
+            for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                pipe.close()
         self._holder.close()
 
 

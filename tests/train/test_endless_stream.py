@@ -54,7 +54,7 @@ def test_a_stream_is_trained_gathered_and_shown(
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()), encoding="utf-8")
     (tmp_path / "run.json").write_text(json.dumps(head), encoding="utf-8")
     code = worker._reporting_failure(worker.work, tmp_path, tmp_path / "plan.json", Ranks.from_environment())
-    record = gather.record(tmp_path)
+    record = gather.gather_record(tmp_path)
     assert (code, record.status, record.ended) == (0, "valid", ended)
     assert [(evaluation.step, evaluation.epoch) for evaluation in record.quality.history] == [
         (step, None) for step in evaluated_at

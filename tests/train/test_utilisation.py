@@ -219,7 +219,7 @@ def found_doubts(record: Record) -> dict[str, str]:
         environment=record.environment,
         reference_global_batch=256,
     )
-    return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
 
 
 def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:
@@ -247,6 +247,6 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
 def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> None:
     found = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products")
     assert found.value is None
-    assert found.unavailable == "the run itself was faster than the matrix products that were measured beside it"
+    assert found.unavailable == "the run itself was faster than the matmuls that were measured beside it"
     by_sheet = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card")
     assert by_sheet.value is not None and by_sheet.value > 100

@@ -9,7 +9,7 @@ from support.records import make_record
 
 from trainmark.cli.main import main
 from trainmark.launch.session import not_strictly_valid
-from trainmark.record.doubts import Facts, collect
+from trainmark.record.doubts import Facts, collect_doubts
 from trainmark.record.record import Doubt, Record
 from trainmark.view import table
 from trainmark.view.describe import describe
@@ -52,7 +52,7 @@ def doubts(**precision: Any) -> dict[str, str]:
         environment=found.environment,
         reference_global_batch=256,
     )
-    return {doubt.code: doubt.text for doubt in collect(facts)}
+    return {doubt.code: doubt.text for doubt in collect_doubts(facts)}
 
 
 def test_little_in_eight_bits_is_a_doubt_and_its_share_is_shown() -> None:

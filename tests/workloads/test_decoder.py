@@ -19,9 +19,9 @@ from trainmark.data.text import language, make
 from trainmark.data.text.token_files import INDEX, read_index
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record.doubts import below_floor
+from trainmark.record.doubts import check_floor
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.recipe import with_settings
+from trainmark.record.recipe import apply_settings
 from trainmark.record.sample import NetworkUsed
 from trainmark.workloads.decoder import continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
@@ -274,7 +274,7 @@ def test_a_tied_network_begins_as_its_head_and_weights_of_a_file_are_taken() -> 
 )
 def test_shapes_that_no_network_has_are_refused(settings: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        workloads.load("gpt124m").build(with_settings(TINY, settings))
+        workloads.load("gpt124m").build(apply_settings(TINY, settings))
 
 
 # Data
@@ -358,8 +358,8 @@ def test_a_loss_below_the_floor_is_a_doubt() -> None:
     def found(value: float) -> Any:
         return SimpleNamespace(data_facts={"loss_floor": 1.5}, quality=SimpleNamespace(name="val_loss", value=value))
 
-    assert [code for code, _ in below_floor(found(1.46))] == ["below-floor"]
-    assert not list(below_floor(found(1.48)))
+    assert [code for code, _ in check_floor(found(1.46))] == ["below-floor"]
+    assert not list(check_floor(found(1.48)))
     times_floor = next(quality for quality in workloads.qualities() if quality.name == "times_floor")
     assert times_floor.least == 0.98
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainmark.data.input_pool import ImageBatch
 from trainmark.record.errors import UsageError
-from trainmark.record.recipe import deviations, with_settings
+from trainmark.record.recipe import apply_settings, deviations
 from trainmark.workloads import vision
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.vision import ImageClassifier, ImageData, Mixing, SoftBatch, VisionRecipe
@@ -202,7 +202,7 @@ def test_pictures_are_turned_by_their_cameras_note_only_where_the_recipe_says_so
                 bool(each.images[0, 0, 0].float().mean() > each.images[0, 0, -1].float().mean()) for each in batches
             ]
 
-    turned = with_settings(RECIPE, ["exif=turn"])
+    turned = apply_settings(RECIPE, ["exif=turn"])
     assert top_and_bottom(RECIPE) == [False, False]
     assert top_and_bottom(turned) == [True, True]
     assert [(deviation.name, deviation.actual) for deviation in deviations(turned, RECIPE)] == [("exif", "turn")]
@@ -211,4 +211,4 @@ def test_pictures_are_turned_by_their_cameras_note_only_where_the_recipe_says_so
 @pytest.mark.parametrize("setting", ["label_smoothing=1.5", "random_augment_magnitude=31"])
 def test_a_setting_above_its_range_is_refused(setting: str) -> None:
     with pytest.raises(UsageError, match="must be at most"):
-        with_settings(RECIPE, [setting])
+        apply_settings(RECIPE, [setting])

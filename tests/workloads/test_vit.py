@@ -16,7 +16,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import deviations, with_settings
+from trainmark.record.recipe import apply_settings, deviations
 from trainmark.train.setup import build_stepper
 from trainmark.workloads.vit.workload import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
 from trainmark.workloads.workload import Share
@@ -101,7 +101,7 @@ def test_the_rate_rises_over_thirty_epochs_and_falls_to_nothing_over_the_rest(ep
 
 
 def test_without_warm_up_the_rate_begins_whole() -> None:
-    recipe = with_settings(REFERENCE, ["warmup_epochs=0"])
+    recipe = apply_settings(REFERENCE, ["warmup_epochs=0"])
     assert WORKLOAD.learning_rate(recipe, at_epoch(0)) == 0.003
     assert WORKLOAD.learning_rate(recipe, at_epoch(100)) == pytest.approx(0.003 * 0.75)
 
@@ -131,7 +131,7 @@ def test_weight_decay_is_on_every_parameter() -> None:
 )
 def test_sizes_that_do_not_divide_are_refused_in_a_sentence(setting: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        WORKLOAD.build(with_settings(REFERENCE, [setting]))
+        WORKLOAD.build(apply_settings(REFERENCE, [setting]))
 
 
 def losses(recipe: ViTRecipe, pictures: Path, passes: int, precision: str = "fp32") -> list[float]:

@@ -17,9 +17,9 @@ from trainmark.data.ljspeech import make
 from trainmark.data.mel import MEL
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import from_values, to_values
-from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import batches, c_kernel, generate, logistics, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes

@@ -26,10 +26,10 @@ from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import with_settings
-from trainmark.record.whole_files import sha256
+from trainmark.record.recipe import apply_settings
 from trainmark.train import checkpoint, setup
 from trainmark.workloads.weights import load_into, read_weights, weights_file, weights_sha256
 
@@ -250,7 +250,7 @@ def test_a_plan_with_weights_that_no_run_could_begin_with_exits_3(
 
 def test_a_run_begins_with_the_file_and_its_record_says_so(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     resnet50 = workloads.load("resnet50")
-    recipe = with_settings(resnet50.recipes["smoke"], ["width=4"])
+    recipe = apply_settings(resnet50.recipes["smoke"], ["width=4"])
     torch.save({"state_dict": resnet50.build(recipe).state_dict()}, tmp_path / "w.pt")
     ended = cli(*TINY_RUN, "--data", pictures, "--steps", "1", "--init-from", tmp_path / "w.pt", "--json")
     assert ended.returncode == 0, ended.stderr

@@ -12,7 +12,18 @@ from typing import Any
 
 import trainmark
 from trainmark.analysis import record_checks
-from trainmark.record.audit import DAMAGED, CannotCheckError, Check, check, concluded, doubtful, look, note, same, wrong
+from trainmark.record.audit import (
+    DAMAGED,
+    CannotCheckError,
+    Check,
+    check,
+    conclude,
+    doubtful,
+    is_same,
+    note,
+    run_checks,
+    wrong,
+)
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
 from trainmark.record.gather import gather
@@ -53,15 +64,15 @@ class EventCase(record_checks.Case):
     @cached_property
     def changed(self) -> dict[str, tuple[str | None, str | None]]:
         """Event files whose hash is not the record's: that on the record, and that of the file."""
-        said, found = self.record.event_files, self.run.event_files()
-        pairs = {name: (said.get(name), found.get(name)) for name in sorted({*said, *found})}
+        recorded, found = self.record.event_files, self.run.event_files()
+        pairs = {name: (recorded.get(name), found.get(name)) for name in sorted({*recorded, *found})}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def audit_record(record: Record, folder: Path | None = None) -> tuple[CheckResult, ...]:
     """Every check on a record; with the run's `folder`, against its events too."""
     document = json.loads(record.dumps()) if folder else record.to_json()
-    return look(CHECKS, EventCase(record=record, document=document, folder=folder), record.run_id)
+    return run_checks(CHECKS, EventCase(record=record, document=document, folder=folder), record.run_id)
 
 
 def audit_document(
@@ -79,9 +90,9 @@ def audit_document(
         record = Record.from_json(document, read)
     except DAMAGED as error:
         why, remedy = "no run writes a record that cannot be read", "who changed the file after it was written"
-        return (concluded("readable", title, (wrong(str(error), why, remedy),), name),)
+        return (conclude("readable", title, (wrong(str(error), why, remedy),), name),)
     case = EventCase(record=record, document=document, folder=folder)
-    return (concluded("readable", title, (), name), *look(CHECKS, case, record.run_id))
+    return (conclude("readable", title, (), name), *run_checks(CHECKS, case, record.run_id))
 
 
 @check(*record_checks.HASHES)
@@ -90,16 +101,16 @@ def hashes(case: EventCase) -> Iterator[CheckResult]:
         raise CannotCheckError("the record is of a version that took no hashes of its event files")
     # a machine that was lost in the middle may have written on when the record was made already
     found = doubtful if case.record.status == "incomplete" else wrong
-    for name, (said, seen) in case.changed.items():
+    for name, (recorded, seen) in case.changed.items():
         yield found(
-            f"{name}: SHA-256 {(said or 'none')[:16]} on the record, {(seen or 'none')[:16]} of the file",
+            f"{name}: SHA-256 {(recorded or 'none')[:16]} on the record, {(seen or 'none')[:16]} of the file",
             "the file was changed, taken away or put there after the record was made",
             "who can write to the run's folder",
         )
 
 
 @check(*record_checks.REGATHERED)
-def made_of_events(case: EventCase) -> Iterator[CheckResult]:
+def events_agree(case: EventCase) -> Iterator[CheckResult]:
     said, wrote = upgrade(case.document), case.told["environment"].get("trainmark") or case.record.trainmark
     told = {**case.told, "trainmark": wrote}
     late = case.record.status == "incomplete" and "event_files" in case.document and case.changed
@@ -108,7 +119,7 @@ def made_of_events(case: EventCase) -> Iterator[CheckResult]:
         if part in NOT_COMPARED:
             continue
         one, other = ({part: document[part]} if part in document else {} for document in (said, told))
-        unlike = list(_unlike(one, other, "", words, alike=wrote == trainmark.__version__))
+        unlike = list(_find_differences(one, other, "", words, alike=wrote == trainmark.__version__))
         more = f" and {len(unlike) - MAX_SHOWN} more" if len(unlike) > MAX_SHOWN else ""
         if unlike:
             yield (doubtful if late else wrong)(
@@ -122,40 +133,40 @@ def made_of_events(case: EventCase) -> Iterator[CheckResult]:
         yield note(", ".join(missing), "it is not on the record, and its events give it", "which version wrote it")
 
 
-def _unlike(said: Any, told: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
+def _find_differences(recorded: Any, gathered: Any, place: str, words: list[str], *, alike: bool) -> Iterator[str]:
     """Where two documents differ; `words` takes what differs in nothing but our own words.
 
     Unless one version wrote both (`alike`), one may know more than the other.
     """
-    if isinstance(said, Mapping) and isinstance(told, Mapping):
-        for name in dict.fromkeys((*said, *told)):
+    if isinstance(recorded, Mapping) and isinstance(gathered, Mapping):
+        for name in dict.fromkeys((*recorded, *gathered)):
             where = f"{place}.{name}".lstrip(".")
-            if name in said and name in told:
-                yield from _unlike(said[name], told[name], where, words, alike=alike)
-            elif alike and (name in said or place != "metrics"):
-                yield f"{where} is {'not in the events' if name in said else 'not on the record'}"
-    elif isinstance(said, list) and isinstance(told, list) and len(said) == len(told):
-        if said != told:
-            for index, (one, other) in enumerate(zip(said, told, strict=True)):
-                yield from _unlike(one, other, f"{place}[{index}]", words, alike=alike)
-    elif not same(said, told):
-        shown = f"{place} is {_short(said)} on the record, {_short(told)} by its events"
-        if OUR_WORDS.fullmatch(place) and figures(str(said)) == figures(str(told)):
+            if name in recorded and name in gathered:
+                yield from _find_differences(recorded[name], gathered[name], where, words, alike=alike)
+            elif alike and (name in recorded or place != "metrics"):
+                yield f"{where} is {'not in the events' if name in recorded else 'not on the record'}"
+    elif isinstance(recorded, list) and isinstance(gathered, list) and len(recorded) == len(gathered):
+        if recorded != gathered:
+            for index, (one, other) in enumerate(zip(recorded, gathered, strict=True)):
+                yield from _find_differences(one, other, f"{place}[{index}]", words, alike=alike)
+    elif not is_same(recorded, gathered):
+        shown = f"{place} is {_shorten(recorded)} on the record, {_shorten(gathered)} by its events"
+        if OUR_WORDS.fullmatch(place) and find_numbers(str(recorded)) == find_numbers(str(gathered)):
             words.append(shown)
         else:
             yield shown
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def figures(text: str) -> list[str]:
+def find_numbers(text: str) -> list[str]:
     """The numbers of a sentence, which another version may say in other words."""
     return re.findall(r"\d+(?:\.\d+)?", text)
 
 
-CHECKS: tuple[Check[Any], ...] = (hashes, made_of_events, *record_checks.CHECKS)
+CHECKS: tuple[Check[Any], ...] = (hashes, events_agree, *record_checks.CHECKS)

@@ -10,7 +10,7 @@ from trainmark.record.price import Price
 from trainmark.record.record import Record
 
 
-def priced(record: Record, price: Price) -> Record:
+def add_cost(record: Record, price: Price) -> Record:
     """With kWh where energy was measured, and with cost where there is a price; for views, never to be stored."""
     energy = record.metrics.get("energy")
     reasons = {"energy_j": energy.unavailable} if energy and energy.unavailable else {}

@@ -8,7 +8,7 @@ from trainmark.record.published_row import PublishedRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class PageStatement:
     """One thing a page says about a quantity, in the page's own words."""
 
     place: str
@@ -30,7 +30,7 @@ class PublishedPage:
 
     title: str
     rows: tuple[PublishedRow, ...]
-    said: tuple[Said, ...] = ()
+    said: tuple[PageStatement, ...] = ()
     unread: tuple[str, ...] = ()
     """What could not be read: a sentence each, with the line."""
     devices: tuple[str, ...] = ()

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import cores
+from trainmark.record.atomic_files import sync
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import sync
 
 Progress = Callable[[int, int], None]
 """Told how many items are written and how many there will be."""
@@ -111,7 +111,7 @@ def write_chunks(
 
 def every_core() -> int:
     """How many processes are worth starting here."""
-    return min(_MAX_PROCESSES, cores.usable())
+    return min(_MAX_PROCESSES, cores.count_usable_cores())
 
 
 def _parts(

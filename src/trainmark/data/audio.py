@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trainmark.record.atomic_files import write_user_file
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.whole_files import write_named
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None
     levels = np.rint(values * (32768 / max(peak, 1.0))).clip(-32768, 32767).astype(np.int16)
     wav = io.BytesIO()
     _soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
-    write_named(path, wav.getvalue())
+    write_user_file(path, wav.getvalue())
 
 
 def levelled(samples: Samples) -> Samples:

@@ -28,9 +28,9 @@ from trainmark.data.image_folder import SUFFIXES, Split
 from trainmark.data.synthetic import cache_folder
 from trainmark.data.verification import problem
 from trainmark.record.archives import ArchiveLimits, Member, tar_members
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 MAX_CLASSES = 30_000
@@ -262,7 +262,7 @@ def _indexed(root: Path, split: Split) -> ShardSet:
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, **arrays)
     with contextlib.suppress(OSError):  # without a cache the next to open the set reads the headers again
-        write_whole(file, packed.getvalue())
+        write_atomic(file, packed.getvalue())
     return found
 
 

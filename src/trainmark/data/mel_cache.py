@@ -22,8 +22,8 @@ import torch
 from trainmark.data import audio
 from trainmark.data.audio import BadAudioError
 from trainmark.data.mel import MEL, MelSettings, log_mel
+from trainmark.record.atomic_files import UNFINISHED, write_atomic
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import UNFINISHED, write_whole
 
 Mel = npt.NDArray[np.float32]
 
@@ -124,7 +124,7 @@ class MelCache:
         content = self._header(len(mel)) + mel.tobytes()
         # no sync: an entry torn by a power cut is noticed and made again, and 13,100 syncs would take minutes
         try:
-            write_whole(entry, content + _checksum(entry, content), beside=self.folder)
+            write_atomic(entry, content + _checksum(entry, content), beside=self.folder)
         except OSError as error:
             raise NotReadyError(
                 f"cannot keep mel spectrograms in {self.folder}: {error.strerror or error}; "

@@ -46,7 +46,7 @@ _TRAINERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def default_workers(local_ranks: int) -> int:
     """Decoding processes for each of `local_ranks` trainers of this machine: its share of the cores less its own."""
-    return max(1, min(16, cores.usable() // local_ranks - 1))
+    return max(1, min(16, cores.count_usable_cores() // local_ranks - 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

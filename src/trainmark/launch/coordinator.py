@@ -26,10 +26,10 @@ from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.rendezvous import StoreServer
 from trainmark.launch.secret import VARIABLE as SECRET_VARIABLE
 from trainmark.platforms import files
-from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, of_exit_code
+from trainmark.record.atomic_files import write_atomic
+from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, error_from_exit_code
 from trainmark.record.plan import Plan
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
-from trainmark.record.whole_files import write_whole
 from trainmark.train.ranks import host_name
 from trainmark.train.rendezvous_store import LostStoreError, RendezvousStore
 
@@ -164,7 +164,7 @@ class Coordinator:
             if not RANK_FILE.fullmatch(name):
                 raise NotReadyError(f"launcher {launcher} sent a file with the name {name!r}; nothing was written")
             keys = [self._key(f"file/{name}/{number}") for number in range(chunks)]
-            write_whole(folder / name, b"".join(self._store.get(key) for key in keys))
+            write_atomic(folder / name, b"".join(self._store.get(key) for key in keys))
             for key in keys:
                 self._store.delete_key(key)
         return True
@@ -210,7 +210,7 @@ class Coordinator:
         self._wait("start", "the leader did not say how to run")
         start = self._get("start")
         if "refused" in start:
-            raise of_exit_code(start["exit_code"], start["refused"])
+            raise error_from_exit_code(start["exit_code"], start["refused"])
         folder = store / str(start["folder"])
         try:
             head = msgspec.json.decode((folder / HEAD_FILE).read_bytes(), type=RunHead)
@@ -220,7 +220,7 @@ class Coordinator:
         if not self.shares_folder:
             folder = store / "launchers" / f"{folder.name}-{self.env.launcher}"
             folder.mkdir(parents=True)
-        write_whole(folder / plan_file(self.env), json.dumps(plan.to_json(), indent=1).encode())
+        write_atomic(folder / plan_file(self.env), json.dumps(plan.to_json(), indent=1).encode())
         return folder
 
     def _stop_heartbeat(self) -> None:
@@ -340,7 +340,9 @@ def _compare_nodes(everybody: list[dict[str, Any]]) -> TrainmarkError | None:
     """Why these launchers cannot run together."""
     for launcher in everybody:
         if "not_ready" in launcher:
-            return of_exit_code(launcher["exit_code"], f"{launcher['host']} is not ready: {launcher['not_ready']}")
+            return error_from_exit_code(
+                launcher["exit_code"], f"{launcher['host']} is not ready: {launcher['not_ready']}"
+            )
     names = [name for name in everybody[0] if name != "host"]
     rows = [name for name in names if len({launcher.get(name) for launcher in everybody}) > 1]
     if not rows:

@@ -21,11 +21,11 @@ from trainmark.launch.coordinator import plan_file
 from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.platforms import files
-from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, error_from_exit_code
 from trainmark.record.machine import BatchTry, FillSearch
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
-from trainmark.record.recipe import Limits, from_values, kind_of, to_values
+from trainmark.record.recipe import Limits, from_values, get_recipe_kind, to_values
 
 MAX_OF_DEVICE = 0.9
 """Share of a device's memory a batch may take: evaluation and the exchange of gradients need some too."""
@@ -148,7 +148,7 @@ class Trial:
         if self._worked:
             return Try(batch=batch, unfit=sentence)
         kind = exit_code if exit_code in (UsageError.exit_code, NotReadyError.exit_code) else WorkloadError.exit_code
-        raise of_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
+        raise error_from_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
 
     def _most(self, batch: int, steps_per_epoch: int | None) -> int | None:
         """What all but the last step of an epoch, which may be short, show of the set's size; a stream has none."""
@@ -230,7 +230,7 @@ Attempt = Callable[[int, float | None], Try]
 
 def needs_search(plan: Plan, options: RunOptions) -> bool:
     """True where a plan's batch is still to be found: recipe fill, and no word of the user about it."""
-    return kind_of(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
+    return get_recipe_kind(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
 
 
 def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:

@@ -25,6 +25,7 @@ from trainmark.launch.restarts import Restarts
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.workers import WorkerProcesses, WorkerTask
 from trainmark.record import endings, gather
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import (
     HangError,
     InvalidResultError,
@@ -32,7 +33,7 @@ from trainmark.record.errors import (
     SignalError,
     TrainmarkError,
     WorkloadError,
-    of_exit_code,
+    error_from_exit_code,
 )
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import BatchFound, Event, Failed, FaultFound
@@ -42,8 +43,7 @@ from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
 from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_whole
-from trainmark.record.workload_facts import derive
+from trainmark.record.workload_facts import derive_facts
 from trainmark.train.ranks import host_name
 from trainmark.train.rendezvous_store import LostStoreError
 
@@ -63,7 +63,7 @@ class Fault:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Fault:
-        error = of_exit_code(document["exit_code"], document["sentence"])
+        error = error_from_exit_code(document["exit_code"], document["sentence"])
         return cls(error=error, consequence=document["consequence"])
 
 
@@ -116,7 +116,7 @@ def follow_leader(
             code = coordinator.wait_for_end()
             if not coordinator.shares_folder:
                 shutil.rmtree(workers.folder, ignore_errors=True)  # the leader has it all
-            return Fault(error=of_exit_code(code, "")) if code else None
+            return Fault(error=error_from_exit_code(code, "")) if code else None
     sentence = str(fault.error) if fault and not fault.consequence else "the leader was lost"
     return Fault(error=WorkloadError(f"{sentence}; what this machine measured is kept in {workers.folder}"))
 
@@ -157,7 +157,7 @@ def _reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed) -> F
         sentence = f"{_name(workers, log)} failed {_at(log)}: {sentence}"
         if failed.exit_code not in endings.SAME_AGAIN:  # their sentence says all that the last lines would
             sentence = _with_lines(workers, log, sentence)
-    return Fault(error=of_exit_code(failed.exit_code, sentence), consequence=failed.consequence)
+    return Fault(error=error_from_exit_code(failed.exit_code, sentence), consequence=failed.consequence)
 
 
 def _name(workers: WorkerProcesses, log: RankLog) -> str:
@@ -246,7 +246,7 @@ def run(
             if leads:
                 with suppress(Exception):
                     _note(folder, FaultFound(exit_code=1, sentence=f"ended by {type(error).__name__}: {error}"))
-                    store.add(gather.record(folder))
+                    store.add(gather.gather_record(folder))
             raise
         return _conclude(outcome, store, signals) if leads else outcome
 
@@ -257,15 +257,15 @@ def _conclude(outcome: Outcome, store: Store, signals: list[int]) -> Outcome:
     try:
         if found:
             _note(outcome.folder, FaultFound(exit_code=found.exit_code, sentence=str(found)))
-        record = gather.record(outcome.folder)
+        record = gather.gather_record(outcome.folder)
         store.add(record)
     except TrainmarkError as error:
         if found:  # what went wrong first is why
             sentence = f"{found}; and no record of it could be kept: {error}"
-            raise of_exit_code(found.exit_code, sentence) from error
+            raise error_from_exit_code(found.exit_code, sentence) from error
         raise
     if found:
-        found = of_exit_code(found.exit_code, record.ended)
+        found = error_from_exit_code(found.exit_code, record.ended)
     elif number := endings.BY_SIGNAL.get(record.ended):
         found = SignalError(record.ended, number)
     elif record.status == "invalid":
@@ -359,7 +359,7 @@ def _own_fault(workers: WorkerProcesses, signals: list[int]) -> Fault | None:
     if signals:
         if all(log.end for log in workers.ranks):
             return None  # they finished their step and said so themselves
-        return Fault(error=SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0]))
+        return Fault(error=SignalError(endings.launcher_ending(signal.Signals(signals[0]).name), signals[0]))
     return of_workers(workers)
 
 
@@ -377,7 +377,7 @@ def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
         item=workload.item,
         target=workload.target,
         reference_global_batch=workload.reference_global_batch,
-        workload_facts=derive(workload).to_json(),
+        workload_facts=derive_facts(workload).to_json(),
         launcher_host=host_name(os.environ),
         launcher_pid=os.getpid(),
         token=token,
@@ -385,8 +385,8 @@ def new_folder(plan: Plan, parent: Path, token: str, **said: Any) -> Path:
     )
     try:
         folder.mkdir(parents=True)
-        write_whole(folder / PLAN_FILE, json.dumps(plan.to_json(), indent=1).encode())
-        write_whole(folder / HEAD_FILE, msgspec.json.format(msgspec.json.encode(head), indent=1))
+        write_atomic(folder / PLAN_FILE, json.dumps(plan.to_json(), indent=1).encode())
+        write_atomic(folder / HEAD_FILE, msgspec.json.format(msgspec.json.encode(head), indent=1))
     except OSError as error:
         raise NotReadyError(f"cannot make the run folder {folder}: {error.strerror}") from error
     return folder

@@ -17,7 +17,7 @@ from trainmark.launch.without_training import Probed
 from trainmark.record import links, site
 from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
-from trainmark.record.format import links_summary, pairs_summary
+from trainmark.record.format import summarise_links, summarise_pairs
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.plan import Plan, Topology
 from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
@@ -61,9 +61,9 @@ def measure(
     if not any(measured.values()):
         return _result("ok", found.sentence)
     if pair_rounds is not None:
-        return _result("ok", pairs_summary(found.pairs, pair_rounds), **measured, **{HOSTS: found.hosts})
+        return _result("ok", summarise_pairs(found.pairs, pair_rounds), **measured, **{HOSTS: found.hosts})
     remedy = _remedy(found.results[-1].size_bytes, topology)
-    sentence = links_summary(found.results, ranks=topology.devices, hosts=topology.nodes)
+    sentence = summarise_links(found.results, ranks=topology.devices, hosts=topology.nodes)
     return replace(_result("doubt" if remedy else "ok", sentence, **measured), remedy=remedy)
 
 
@@ -118,7 +118,9 @@ def _remedy(largest_bytes: int, topology: Topology) -> str:
     """What to look at where the probe had no time for its large messages; nothing where it had."""
     if largest_bytes >= SIZES_BYTES[-1]:
         return ""
-    slow = f"messages above {links.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
+    slow = (
+        f"messages above {links.format_size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
+    )
     if topology.nodes == 1:
         return f"{slow}; see what else is running on this machine"
     return f"{slow}; see whether the ranks use the network meant for them (interface in trainmark.toml)"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
-from trainmark.record.index import check_note, parse_tags, tag_words
+from trainmark.record.index import check_note, format_tags, parse_tags
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.recipe import LARGEST
@@ -258,5 +258,5 @@ def from_keywords(workloads: tuple[str, ...], given: Mapping[str, Any], known: t
         raise TypeError(f"{unknown[0]!r} is no option here; known: {', '.join(known.__annotations__)}")
     said = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in given.items()}
     said["settings"] = settings_of(said.pop("set", None) or {})
-    said["tags"] = tag_words(said.get("tags") or {})
+    said["tags"] = format_tags(said.get("tags") or {})
     return RunOptions(workloads=workloads, **said)

@@ -18,11 +18,11 @@ from trainmark.record.recipe import (
     AnyRecipe,
     Limits,
     Recipe,
+    apply_settings,
     deviations,
     from_values,
-    kind_of,
+    get_recipe_kind,
     to_values,
-    with_settings,
 )
 from trainmark.record.store import Store, default_folder
 
@@ -66,14 +66,14 @@ def decide(name: str, options: RunOptions) -> Plan:
     recipe_name = options.recipe or "quick"
     if recipe_name not in workload.recipes:
         raise UsageError(f"recipe {recipe_name!r} is not known; {nearest(recipe_name, workload.recipes)}")
-    recipe, kind = workload.recipes[recipe_name], kind_of(recipe_name)
+    recipe, kind = workload.recipes[recipe_name], get_recipe_kind(recipe_name)
     if platform.device_type != "cpu":
         changes = workload.on_accelerators.get(recipe_name, {})
         recipe = from_values(type(recipe), {**to_values(recipe), **changes})
     if kind.shares_batch:
         recipe = replace(recipe, batch_per_device=math.ceil(recipe.batch_per_device / topology.devices))
     seed = [] if options.seed is None else [f"seed={options.seed}"]
-    usual, recipe = recipe, with_settings(recipe, [*seed, *options.settings])
+    usual, recipe = recipe, apply_settings(recipe, [*seed, *options.settings])
     if kind.finds_batch and not options.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
@@ -168,7 +168,7 @@ def shared_anew(plan: Plan, topology: Topology) -> Plan:
 
 def _site_data(data_set: str, recipe_name: str) -> str | None:
     """Where this site keeps the real set, for the recipes that are meant for it."""
-    if not kind_of(recipe_name).real_data:
+    if not get_recipe_kind(recipe_name).real_data:
         return None
     folders, known = site.load().data, (*datasets.names(), data_set)
     for name in folders:

@@ -18,13 +18,13 @@ from trainmark.platforms import files, scaled_products
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
-from trainmark.record.checks import LOG_BYTES, CheckResult, existing_folder, failed, ok
-from trainmark.record.duration import shown
+from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, ok
+from trainmark.record.duration import format_seconds
 from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import from_values
-from trainmark.record.workload_facts import derive
+from trainmark.record.workload_facts import derive_facts
 from trainmark.train import meta_model
 
 BYTES_A_WEIGHT = 12
@@ -58,8 +58,8 @@ def lacking(plan: Plan, share_s: float, flops_per_s: float | None = None) -> str
     if step_s <= SURE * share_s:
         return None
     return (
-        f"{title} was left out: one step takes about {shown(step_s)} here, and its share of the time is "
-        f"{shown(share_s)}; a longer --budget has room for it."
+        f"{title} was left out: one step takes about {format_seconds(step_s)} here, and its share of the time is "
+        f"{format_seconds(share_s)}; a longer --budget has room for it."
     )
 
 
@@ -114,7 +114,7 @@ def step_flops(plan: Plan, *, most: float) -> float:
     as counting takes a second or two. Nothing where it is not known how many items a sample has."""
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
-    facts = derive(workload)
+    facts = derive_facts(workload)
     items = (facts.items_per_sample or 0.0) * recipe.step_batch_per_device
     if facts.flops_per_item is not None and facts.flops_per_item * items <= most:
         return facts.flops_per_item * items
@@ -154,10 +154,10 @@ def others_sentence(share: float | None) -> str | None:
 
 def devices(plan: Plan, platform: Platform) -> CheckResult:
     wanted, there = Topology.parse(plan.topology).devices_per_node, platform.device_count
-    if platform.is_cpu and wanted > cores.MAX_RANKS_A_CORE * there:
+    if platform.is_cpu and wanted > cores.MAX_RANKS_PER_CORE * there:
         return failed(
             f"topology {plan.topology} asks for {wanted} ranks on {there} usable cores, and more than "
-            f"{cores.MAX_RANKS_A_CORE} a core would only take turns; try --topology 1x{there}"
+            f"{cores.MAX_RANKS_PER_CORE} a core would only take turns; try --topology 1x{there}"
         )
     if there >= (1 if platform.is_cpu else wanted):
         return ok(f"{there} devices are visible")
@@ -230,7 +230,7 @@ def disk(plan: Plan, store: Path) -> CheckResult:
     need = LOG_BYTES
     if plan.recipe.get("checkpoint_every") != "never":
         need += 3 * checkpoint_bytes(plan)  # the two kept and the one being written
-    free = shutil.disk_usage(existing_folder(store)).free
+    free = shutil.disk_usage(find_existing_folder(store)).free
     if free < need:
         return failed(
             f"{store} has {free / 2**20:,.0f} MiB free and this run may need {need / 2**20:,.0f}; "

@@ -20,7 +20,7 @@ from trainmark.launch.process_tree import SHORTEST_LOOK_S, others_load
 from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
 from trainmark.record import site
-from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, of_exit_code
+from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError, error_from_exit_code
 from trainmark.record.index import parse_tags
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
@@ -214,7 +214,7 @@ class _Session:
             if record:
                 records.append(ssh_run.keep_record(record, self._store))
             if code:
-                return Result(records=tuple(records), error=of_exit_code(code, ""))
+                return Result(records=tuple(records), error=error_from_exit_code(code, ""))
         return Result(records=tuple(records))
 
     def _group(self) -> str | None:

@@ -16,10 +16,10 @@ from typing import IO, AnyStr
 from trainmark.launch import signals
 from trainmark.launch.cluster_env import PORT
 from trainmark.record.archives import ArchiveLimits, Destination, tar_members
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.site import Remote, Site
-from trainmark.record.whole_files import whole_folder
 
 ARRIVED = "trainmark arrived"
 """The first line of every remote side: ssh has let us in and the folder is there."""
@@ -174,7 +174,7 @@ def fetch(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -
     try:
         # unfinished it lies in the store, not among the runs, where it would be listed
         with (
-            whole_folder(home, beside=store) as unfinished,
+            atomic_folder(home, beside=store) as unfinished,
             _output_of(ssh_command(target, remote, command)) as source,
             Destination(unfinished) as destination,
         ):

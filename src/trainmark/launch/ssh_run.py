@@ -23,7 +23,7 @@ from trainmark.launch import secret, ssh
 from trainmark.launch.signals import catching_signals
 from trainmark.launch.ssh import Host
 from trainmark.record import gather
-from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, error_from_exit_code
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.site import Remote, Site
@@ -99,7 +99,7 @@ def record_of(document: Mapping[str, Any], host: str) -> Record:
 def keep_record(record: Record, store: Store) -> Record:
     """Adds it to the store, unless the host shares that."""
     if not store.path(record.run_id).exists():
-        record = gather.with_series(record, store.runs / record.run_id)
+        record = gather.restore_series(record, store.runs / record.run_id)
         store.add(record)
     return record
 
@@ -279,7 +279,7 @@ def error_of(side: RemoteNode, remote: Remote) -> TrainmarkError:
         return WorkloadError(f"host {side.host} was lost: its process was killed or the connection broke{because}")
     if code <= 0:
         return WorkloadError(f"host {side.host} ended without a record{because}")
-    return of_exit_code(code, f"host {side.host} ended with exit code {code}{because}")
+    return error_from_exit_code(code, f"host {side.host} ended with exit code {code}{because}")
 
 
 def fetch_or_say_why(target: Host, remote: Remote, folder: str, run_id: str, store: Path) -> None:

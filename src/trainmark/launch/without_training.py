@@ -99,6 +99,6 @@ def _start_ranks(
             plan, folder, lambda ranks: watch(folder), together, interface, signals, task=task, pair_rounds=pair_rounds
         )
         if signals and not outcome.error:
-            error = SignalError(endings.ended_by(signal.Signals(signals[0]).name), signals[0])
+            error = SignalError(endings.launcher_ending(signal.Signals(signals[0]).name), signals[0])
             return replace(outcome, error=error)
         return outcome

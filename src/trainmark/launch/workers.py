@@ -319,7 +319,7 @@ class WorkerProcesses:
             "PYTHONUNBUFFERED": "1",
         }
         if env.local_ranks > 1:
-            variables["OMP_NUM_THREADS"] = str(cores.threads(env.local_ranks))
+            variables["OMP_NUM_THREADS"] = str(cores.choose_threads(env.local_ranks))
         return variables
 
 

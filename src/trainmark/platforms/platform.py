@@ -117,7 +117,7 @@ class Platform:
         if self._own is not None:
             return self._own.count
         if self.is_cpu:
-            return cores.usable()
+            return cores.count_usable_cores()
         current = torch.accelerator.current_accelerator()
         if current is None or current.type != self.file.device_type:
             return 0

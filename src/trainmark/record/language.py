@@ -23,7 +23,7 @@ Say = Callable[[str], str]
 _LINE = re.compile(r'(?:(msgctxt|msgid|msgstr) )?(".*")')
 
 
-def by_locale(environment: Mapping[str, str] | None = None) -> str:
+def locale_language(environment: Mapping[str, str] | None = None) -> str:
     """The language the user's locale asks for; English where it is another."""
     asked = os.environ if environment is None else environment
     chosen = next((asked[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if asked.get(name)), "")
@@ -34,7 +34,7 @@ _chosen: ContextVar[str] = ContextVar("language", default=LANGUAGES[0])
 
 
 @contextmanager
-def speaking(language: str) -> Iterator[None]:
+def use_language(language: str) -> Iterator[None]:
     """Chooses the language of the views this process shows on a terminal meanwhile; records stay English."""
     before = _chosen.set(language)
     try:
@@ -43,24 +43,24 @@ def speaking(language: str) -> Iterator[None]:
         _chosen.reset(before)
 
 
-def chosen() -> str:
+def current_language() -> str:
     return _chosen.get()
 
 
 def _(sentence: str) -> str:
     """The sentence in the language that was chosen for this process."""
-    return speaker(chosen())(sentence)
+    return translator(current_language())(sentence)
 
 
 @cache
-def speaker(language: str, context: str = "") -> Say:
+def translator(language: str, context: str = "") -> Say:
     """What translates into a language; a `context`, such as a table's form, may have its own word for something."""
     if language == LANGUAGES[0]:
         return _unchanged
     found = translations(language)
 
     def say(sentence: str) -> str:
-        plain = unwrapped(sentence)
+        plain = unwrap(sentence)
         in_context = found.pgettext(context, plain) if context else plain
         translated = in_context if in_context != plain else found.gettext(plain)
         return sentence if translated == plain else translated
@@ -68,7 +68,7 @@ def speaker(language: str, context: str = "") -> Say:
     return say
 
 
-def unwrapped(text: str) -> str:
+def unwrap(text: str) -> str:
     """Paragraphs without the line breaks of the code they stand in: by these a definition is looked up."""
     return "\n\n".join(" ".join(part.split()) if "\n" in part else part for part in text.split("\n\n"))
 
@@ -114,4 +114,4 @@ def _unchanged(sentence: str) -> str:
     return sentence
 
 
-ENGLISH = speaker(LANGUAGES[0])
+ENGLISH = translator(LANGUAGES[0])

@@ -28,7 +28,7 @@ class Removable:
         return sum(map(_size, self.paths))
 
 
-def of_run(store: Store, run_id: str) -> Removable:
+def find_run_files(store: Store, run_id: str) -> Removable:
     """A run with everything of it. Its record goes last: where this is cut short, the run can be named again."""
     from trainmark.record.series import ENDING
 
@@ -40,12 +40,12 @@ def of_run(store: Store, run_id: str) -> Removable:
         store.records / f"{run_id}{ENDING}",
         store.path(run_id),
     ]
-    return Removable(name=run_id, paths=_there(paths))
+    return Removable(name=run_id, paths=_keep_existing(paths))
 
 
-def of_checkpoints(store: Store, run_id: str) -> Removable:
+def find_checkpoints(store: Store, run_id: str) -> Removable:
     """What a run could be resumed from; its record and events stay."""
-    return Removable(name=f"checkpoints of {run_id}", paths=_there([store.runs / run_id / "checkpoints"]))
+    return Removable(name=f"checkpoints of {run_id}", paths=_keep_existing([store.runs / run_id / "checkpoints"]))
 
 
 def remove(thing: Removable, within: Path) -> None:
@@ -62,7 +62,7 @@ def remove(thing: Removable, within: Path) -> None:
             raise NotReadyError(f"{path} cannot be taken away: {error.strerror}") from error
 
 
-def _there(paths: list[Path]) -> tuple[Path, ...]:
+def _keep_existing(paths: list[Path]) -> tuple[Path, ...]:
     return tuple(path for path in paths if os.path.lexists(path))
 
 

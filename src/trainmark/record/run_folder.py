@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.record import events
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
-from trainmark.record.event_files import FOLDED, EventTail, Source, Writer, writer_of
+from trainmark.record.event_files import FOLDED, EventTail, Source, Writer, parse_writer
 from trainmark.record.events import AnyEvent, Unknown
 from trainmark.record.numbers import Target, Whole
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
-from trainmark.record.whole_files import sha256
 
 HEAD_FILE = "run.json"
 PLAN_FILE = "plan.json"
@@ -155,7 +155,7 @@ class RunFolder:
             yield log
             log.forget(0)
 
-    def samplers_found(self) -> list[int]:
+    def list_samplers(self) -> list[int]:
         """The launchers beside which something was sampled, in their order."""
         return sorted(_numbers(self.path, "telemetry"))
 
@@ -165,11 +165,11 @@ class RunFolder:
 
     def event_files(self) -> dict[str, str]:
         """The SHA-256 of every event file and of its finished chunks, by their names."""
-        names = sorted(name for name in _names(self.path) if writer_of(name.removesuffix(FOLDED)))
+        names = sorted(name for name in _names(self.path) if parse_writer(name.removesuffix(FOLDED)))
         return {name: sha256(self.path / name) for name in names}
 
     def _take(self, name: str) -> None:
-        if name in self._tails or (writer := writer_of(name)) is None:
+        if name in self._tails or (writer := parse_writer(name)) is None:
             return
         self._tails[name] = (writer, EventTail(self.path / name))
         if writer.source == "rank":
@@ -204,7 +204,7 @@ def open_run(path: Path) -> RunFolder:
     folder = RunFolder(path, only_ranks=())
     folder.open()
     if folder.head is None or folder.plan is None:
-        raise NotReadyError(f"{path} is not a run folder: {_why_not(path)}")
+        raise NotReadyError(f"{path} is not a run folder: {_explain_damage(path)}")
     return folder
 
 
@@ -232,7 +232,7 @@ def _plan(folder: Path) -> Plan | None:
         return None
 
 
-def _why_not(path: Path) -> str:
+def _explain_damage(path: Path) -> str:
     """What keeps a folder from being read, in words."""
     try:
         msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
@@ -246,7 +246,7 @@ def _why_not(path: Path) -> str:
 
 def _numbers(folder: Path, source: Source) -> list[int]:
     """Of the ranks or samplers that have written something."""
-    return [writer.number for name in _names(folder) if (writer := writer_of(name)) and writer.source == source]
+    return [writer.number for name in _names(folder) if (writer := parse_writer(name)) and writer.source == source]
 
 
 def _names(folder: Path) -> list[str]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 SAMPLE_SCHEMA = 1
+RECORDINGS = "recordings"
+"""What speech is scored beside, of the kinds of clips."""
 KIND = "trainmark sample"
 LARGEST_DOCUMENT = 1_000_000
 """Bytes; what is larger is no document of ours."""

@@ -82,20 +82,20 @@ class StepSeries:
             yield _ENCODER.encode(block) + b"\n"
 
 
-def file_of(run_id: str, steps: StepSeries) -> SeriesFile:
+def describe_file(run_id: str, steps: StepSeries) -> SeriesFile:
     digest = hashlib.sha256()
     for line in steps.lines():
         digest.update(line)
     return SeriesFile(name=run_id + ENDING, sha256=digest.hexdigest(), steps=len(steps.compute_ns))
 
 
-def packed(steps: StepSeries) -> bytes:
+def pack_series(steps: StepSeries) -> bytes:
     """The content of the file."""
     return gzip.compress(b"".join(steps.lines()), mtime=0)
 
 
-def read(path: Path, said: SeriesFile) -> StepSeries:
-    """The series in a file; ValueError where it is not the file that was said, OSError where it cannot be read."""
+def read(path: Path, expected: SeriesFile) -> StepSeries:
+    """The series in a file; ValueError where it is not the file that was expected, OSError where it cannot be read."""
     digest = hashlib.sha256()
     wait_ns, compute_ns, exchange_ns, items = (array("q") for _ in range(4))
     loss: list[float | None] = []
@@ -104,7 +104,7 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
             while line := file.readline(MAX_LINE_BYTES):
                 digest.update(line)
                 block = _DECODER.decode(line)
-                if block.first != len(compute_ns) or block.first + len(block.compute_ns) > said.steps:
+                if block.first != len(compute_ns) or block.first + len(block.compute_ns) > expected.steps:
                     raise ValueError("it has other steps than the record says")
                 for kept, new in (
                     (wait_ns, block.wait_ns),
@@ -116,12 +116,12 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
                 loss += block.loss
     except (EOFError, zlib.error, gzip.BadGzipFile, msgspec.MsgspecError, OverflowError) as error:
         raise ValueError(f"it is damaged: {error}") from error
-    if digest.hexdigest() != said.sha256 or len(exchange_ns) not in (0, len(compute_ns)):
+    if digest.hexdigest() != expected.sha256 or len(exchange_ns) not in (0, len(compute_ns)):
         raise ValueError("its SHA-256 is not the one on the record")
     return StepSeries(wait_ns=wait_ns, compute_ns=compute_ns, exchange_ns=exchange_ns or (), items=items, loss=loss)
 
 
-def thinned(steps: StepSeries, steady_from: int) -> Points:
+def thin_series(steps: StepSeries, steady_from: int) -> Points:
     """A bounded number of means, none of which mixes steady steps with others."""
     ends = _ends(len(steps.compute_ns), steady_from)
 
@@ -138,7 +138,7 @@ def thinned(steps: StepSeries, steady_from: int) -> Points:
     )
 
 
-def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
+def expand_means(points: Points, count: int, steady_from: int) -> StepSeries:
     """Every step as the mean it is part of; ValueError where there are not as many means as there would be."""
     if not 0 < count <= MAX_STEPS:
         raise ValueError(f"a series of {count} steps is not kept in a file")
@@ -161,7 +161,7 @@ def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
     )
 
 
-def timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
+def build_timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
     """Of ranks that are sums: the slowest of them gets the series."""
     slowest = Timeline(ranks=tuple(ranks)).slowest
     long = replace(slowest, wait_ns=steps.wait_ns, compute_ns=steps.compute_ns, exchange_ns=steps.exchange_ns)
@@ -173,7 +173,7 @@ def timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int
     )
 
 
-def of_timeline(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
+def extract_series(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
     """The series a timeline of sums was given."""
     slowest = kept.slowest
     return StepSeries(

@@ -97,11 +97,11 @@ def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, h
         return Site()
     found = _read(path)
     if path == cwd / FILE and not (own and own.is_file() and own.samefile(path)):
-        found = _with_trust(found, path, own)
+        found = _check_trust(found, path, own)
     remote = found.remote
     if remote.ssh_config is not None:
-        remote = msgspec.structs.replace(remote, ssh_config=_beside(path, remote.ssh_config))
-    data = {name: _beside(path, folder) for name, folder in found.data.items()}
+        remote = msgspec.structs.replace(remote, ssh_config=_resolve(path, remote.ssh_config))
+    data = {name: _resolve(path, folder) for name, folder in found.data.items()}
     return msgspec.structs.replace(found, data=data, remote=remote)
 
 
@@ -115,7 +115,7 @@ def _read(path: Path) -> Site:
     return tables.read(Site, document, f"site file {path}", untrusted="")
 
 
-def _with_trust(found: Site, path: Path, own: Path | None) -> Site:
+def _check_trust(found: Site, path: Path, own: Path | None) -> Site:
     """What a file in the working folder, which anybody may have put there, says of other hosts is data until somebody
     vouches for it: ssh runs what its configuration names, and the hosts run the Python that is named."""
     where = own or f"~/.config/trainmark/{FILE}"
@@ -147,6 +147,6 @@ def _find(environ: Mapping[str, str], cwd: Path, own: Path | None) -> Path | Non
     return next((path for path in (cwd / FILE, own) if path and path.is_file()), None)
 
 
-def _beside(path: Path, word: str) -> str:
+def _resolve(path: Path, word: str) -> str:
     """A path written in a site file: one that is not absolute begins where the file lies."""
     return str(path.absolute().parent / Path(word).expanduser())

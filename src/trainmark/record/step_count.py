@@ -57,41 +57,40 @@ class CountedStep:
     """Of the batch, which goes from host to device before the step."""
 
 
-def extrapolated(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
+def extrapolate_step(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
     """A step that is longer than `many` by so many times what that is longer than `few`.
 
     Launches that come alike in both come more often; of those that come once but grow, each grows on.
     """
+    waits = dict(few.count.waits)
     return CountedStep(
         count=StepCount(
-            launches=tuple(_launches(few.count, many.count, times)),
-            copied_bytes=_further(few.count.copied_bytes, many.count.copied_bytes, times),
-            waits=tuple(
-                (name, _further(dict(few.count.waits).get(name, 0), count, times)) for name, count in many.count.waits
-            ),
+            launches=tuple(_extrapolate_launches(few.count, many.count, times)),
+            copied_bytes=_extrapolate(few.count.copied_bytes, many.count.copied_bytes, times),
+            waits=tuple((name, _extrapolate(waits.get(name, 0), count, times)) for name, count in many.count.waits),
         ),
-        items=_further(few.items, many.items, times),
+        items=_extrapolate(few.items, many.items, times),
         item=many.item,
         stated_flops=many.stated_flops + times * (many.stated_flops - few.stated_flops),
-        batch_bytes=_further(few.batch_bytes, many.batch_bytes, times),
+        batch_bytes=_extrapolate(few.batch_bytes, many.batch_bytes, times),
     )
 
 
-def _launches(few: StepCount, many: StepCount, times: float) -> Iterator[tuple[OperatorLaunch, int]]:
-    before = _by_kind(few)
-    for kind, after in _by_kind(many).items():
+def _extrapolate_launches(few: StepCount, many: StepCount, times: float) -> Iterator[tuple[OperatorLaunch, int]]:
+    before = _group_by_kind(few)
+    for kind, after in _group_by_kind(many).items():
         earlier = before.get(kind, {})
         for launch, count in after.items():
             if launch in earlier:
-                yield launch, _further(earlier[launch], count, times)
+                yield launch, _extrapolate(earlier[launch], count, times)
         old = [(launch, count) for launch, count in earlier.items() if launch not in after]
         new = [(launch, count) for launch, count in after.items() if launch not in earlier]
         if [count for _, count in old] == [count for _, count in new]:
             for (one, count), (other, _) in zip(old, new, strict=True):
-                flops, moved = _further(one.flops, other.flops, times), _further(one.bytes, other.bytes, times)
+                flops, moved = _extrapolate(one.flops, other.flops, times), _extrapolate(one.bytes, other.bytes, times)
                 yield other._replace(flops=flops, bytes=moved), count
         else:  # cut into other pieces: as many as it takes, all alike but one
-            pieces, flops, moved = (_further(*pair, times) for pair in zip(_sums(old), _sums(new), strict=True))
+            pieces, flops, moved = (_extrapolate(*pair, times) for pair in zip(_sums(old), _sums(new), strict=True))
             others = max(0, pieces - 1)
             alike = OperatorLaunch(*kind, flops=flops // (others + 1), bytes=moved // (others + 1))
             yield alike, others
@@ -104,12 +103,12 @@ def _sums(launches: Iterable[tuple[OperatorLaunch, int]]) -> tuple[int, int, int
     return sum(each[0] for each in counted), sum(each[1] for each in counted), sum(each[2] for each in counted)
 
 
-def _by_kind(count: StepCount) -> Mapping[tuple[str, str, str, str], Mapping[OperatorLaunch, int]]:
+def _group_by_kind(count: StepCount) -> Mapping[tuple[str, str, str, str], Mapping[OperatorLaunch, int]]:
     found: dict[tuple[str, str, str, str], dict[OperatorLaunch, int]] = {}
     for launch, times in count.launches:
         found.setdefault(launch[:4], {})[launch] = times
     return found
 
 
-def _further(few: int, many: int, times: float) -> int:
+def _extrapolate(few: int, many: int, times: float) -> int:
     return max(0, round(many + times * (many - few)))

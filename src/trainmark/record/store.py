@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.index import (
     IndexEntry,
+    RunFilter,
     StoreIndex,
     StoreRow,
-    Wanted,
-    ask,
-    delete,
-    folder_row,
-    newest_first,
-    row_of,
+    delete_index,
+    make_folder_row,
+    make_row,
+    query_index,
+    sort_newest_first,
 )
-from trainmark.record.whole_files import UNFINISHED, write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.record.record import Record
@@ -128,8 +128,8 @@ class Store:
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the record is safe whatever happens here; the next listing finds what the index lacks
         with contextlib.suppress(Exception):
-            entry = IndexEntry(*self._look(path.name), row_of(record))
-            ask(self.index, lambda index: index.put([(path.name, entry)]))
+            entry = IndexEntry(*self._stat(path.name), make_row(record))
+            query_index(self.index, lambda index: index.put([(path.name, entry)]))
         return path
 
     def _add_series(self, record: Record) -> None:
@@ -140,7 +140,7 @@ class Store:
             return
         if self.path(record.run_id).exists():
             raise FileExistsError
-        write_whole(self.records / record.series_file.name, series.packed(record.steps), synced=True)
+        write_atomic(self.records / record.series_file.name, series.pack_series(record.steps), synced=True)
 
     def check_writable(self) -> None:
         """Ends in a sentence now, rather than after an hour of training, if a record could not be saved here."""
@@ -166,28 +166,30 @@ class Store:
                     if path.is_file() and time.time() - path.stat().st_mtime > SWEEP_AFTER_S:
                         path.unlink()
 
-    def rows(self, wanted: Wanted | None = None, *, limit: int | None = None) -> list[StoreRow]:
+    def rows(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> list[StoreRow]:
         """What lists show of each record, newest first; a damaged file is left out here and named in `contents`."""
-        return ask(self.index, lambda index: self._list(index, wanted or Wanted(), limit, count_all=False)).rows
+        return query_index(
+            self.index, lambda index: self._list(index, wanted or RunFilter(), limit, count_all=False)
+        ).rows
 
-    def contents(self, wanted: Wanted | None = None, *, limit: int | None = None) -> StoreContents:
+    def contents(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> StoreContents:
         """All that the folder holds, or at most so many of the runs that are wanted."""
         folders = self._folder_names()
-        found = ask(self.index, lambda index: self._list(index, wanted or Wanted(), limit))
+        found = query_index(self.index, lambda index: self._list(index, wanted or RunFilter(), limit))
         left = [name for name in folders if f"{name}.json" not in found.files]
-        unrecorded = newest_first(folder_row(self.runs / name) for name in left)
+        unrecorded = sort_newest_first(make_folder_row(self.runs / name) for name in left)
         shown = [*(row.run_id for row in found.rows), *left]
         return StoreContents(
             rows=found.rows,
             count=found.count,
             damaged=[Damaged(path=self.records / name, reason=reason) for name, reason in found.damaged],
             unrecorded=[row for row in unrecorded if wanted is None or wanted.fits(row)],
-            names=_short_names(shown, {*left, *(name.removesuffix(".json") for name in found.files)}),
+            names=_shorten_names(shown, {*left, *(name.removesuffix(".json") for name in found.files)}),
         )
 
     def rebuild(self) -> int:
         """Deletes the index and reads every record again; says how many there are."""
-        delete(self.index)
+        delete_index(self.index)
         return len(self.rows())
 
     def run_ids(self) -> list[str]:
@@ -196,9 +198,9 @@ class Store:
 
     def _file_names(self) -> set[str]:
         names: list[str] = []
-        with self._explaining_folder():
+        with self._explain_folder_errors():
             names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names takes its time
-        return {name for name in names if _names_record(name)}
+        return {name for name in names if _is_record_name(name)}
 
     def find(self, word: str | None = None) -> Path:
         """The record file meant by a run id, the unique beginning or end of one, a path, `last-WORKLOAD` for the newest
@@ -206,7 +208,7 @@ class Store:
         if not word or _is_newest(word):
             workload = _newest_of(word)
             # a run that failed before its first step is named where it is asked for, and hides no result
-            for wanted in (Wanted(workload=workload, measured=True), Wanted(workload=workload)):
+            for wanted in (RunFilter(workload=workload, measured=True), RunFilter(workload=workload)):
                 if newest := self.rows(wanted, limit=1):
                     return self.path(newest[0].run_id)
             kind = f" of {workload}" if workload else ""
@@ -217,44 +219,44 @@ class Store:
             return Path(word)
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"there is no record file {word}")
-        if match := _only_match(word, self.run_ids()):
+        if match := _find_only_match(word, self.run_ids()):
             return self.path(match)
-        if folder := _only_match(word, self._folder_names()):
+        if folder := _find_only_match(word, self._folder_names()):
             raise UsageError(
                 f"run {folder} has no record: it still runs, or ended too early; its folder is {self.runs / folder}"
             )
         newest = self.rows(limit=500)
-        hint = _nearest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
+        hint = _suggest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
     def run_folder(self, word: str | None = None, *, of_group: bool = False) -> Path:
         """The folder a run worked in, by the same words as its record, whether or not it left one; with `of_group` also
         that of the newest run of a group."""
-        if word and not _is_newest(word) and (match := _only_match(word, self._folder_names())):
+        if word and not _is_newest(word) and (match := _find_only_match(word, self._folder_names())):
             return self.runs / match
         workload = _newest_of(word)
-        newest = [folder for folder in self.newest_folders() if workload in (None, folder_row(folder).workload)]
+        newest = [folder for folder in self.newest_folders() if workload in (None, make_folder_row(folder).workload)]
         if not newest:
             kind = f" of {workload}" if workload else ""
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
         if not word or _is_newest(word):
             return newest[0]
         if of_group and len(word) >= SHORTEST_GROUP:
-            wanted = Wanted(group=word)
-            if repeats := [folder for folder in newest if wanted.fits(folder_row(folder))]:
+            wanted = RunFilter(group=word)
+            if repeats := [folder for folder in newest if wanted.fits(make_folder_row(folder))]:
                 return repeats[0]
-        hint = _nearest(word, [folder.name for folder in newest])
+        hint = _suggest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
-    def named(self, word: str) -> list[str]:
+    def find_run_ids(self, word: str) -> list[str]:
         """The ids of the runs in this store that a word means, with a record or without: one, or those of a group."""
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"{word} is a path; name runs of the store {self.folder} by their ids")
         if _is_newest(word):
             return [self.find(word).stem]
-        if match := _only_match(word, {*self.run_ids(), *self._folder_names()}):
+        if match := _find_only_match(word, {*self.run_ids(), *self._folder_names()}):
             return [match]
-        contents = self.contents(Wanted(group=word)) if len(word) >= SHORTEST_GROUP else None
+        contents = self.contents(RunFilter(group=word)) if len(word) >= SHORTEST_GROUP else None
         rows = [*contents.rows, *contents.unrecorded] if contents else []
         if not rows:
             raise UsageError(f"no run {word!r} in the store {self.folder}; 'trainmark runs' lists them")
@@ -285,7 +287,7 @@ class Store:
             raise NotReadyError(f"the store {self.folder} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
 
     @contextlib.contextmanager
-    def _explaining_folder(self) -> Iterator[None]:
+    def _explain_folder_errors(self) -> Iterator[None]:
         """A folder that is not there holds nothing; one that cannot be read is a sentence."""
         try:
             yield
@@ -303,7 +305,7 @@ class Store:
         except OSError:
             return []
 
-    def _list(self, index: StoreIndex, wanted: Wanted, limit: int | None, *, count_all: bool = True) -> _Listing:
+    def _list(self, index: StoreIndex, wanted: RunFilter, limit: int | None, *, count_all: bool = True) -> _Listing:
         """Reads the files that are new or were damaged, and checks each file whose row it gives.
 
         Records are never rewritten, so nobody looks at 50,000 files for the sake of twenty rows."""
@@ -311,31 +313,33 @@ class Store:
         known = index.names()
         index.forget(known - files)
         index.put([(name, self._read_entry(name)) for name in files - known])
-        changed = {name: self._read_entry(name) for name, entry in index.damaged() if self._look(name) != entry[:2]}
+        changed = {
+            name: self._read_entry(name) for name, entry in index.list_damaged() if self._stat(name) != entry[:2]
+        }
         index.put(changed.items())
         rows: list[StoreRow] = []
         changed, count = {}, 0
         for name, entry in index.newest():
             if limit is not None and len(rows) >= limit:
-                if wanted == Wanted() or not count_all:
+                if wanted == RunFilter() or not count_all:
                     break
                 count += entry.row is not None and wanted.fits(entry.row)
                 continue
             if entry.row is None or not wanted.fits(entry.row):
                 continue
-            if self._look(name) != entry[:2]:
+            if self._stat(name) != entry[:2]:
                 entry = changed[name] = self._read_entry(name)
             if entry.row is not None and wanted.fits(entry.row):
                 rows.append(entry.row)
         index.put(changed.items())
         return _Listing(
-            rows=newest_first(rows),
-            count=index.count() if wanted == Wanted() else len(rows) + count,
-            damaged=[(name, str(entry.problem)) for name, entry in index.damaged()],
+            rows=sort_newest_first(rows),
+            count=index.count() if wanted == RunFilter() else len(rows) + count,
+            damaged=[(name, str(entry.problem)) for name, entry in index.list_damaged()],
             files=files,
         )
 
-    def _look(self, name: str) -> tuple[int, int]:
+    def _stat(self, name: str) -> tuple[int, int]:
         """The size of a record file, and when it was changed in nanoseconds; of one that is gone, nothing like it."""
         try:
             status = (self.records / name).stat()
@@ -344,16 +348,16 @@ class Store:
         return status.st_size, status.st_mtime_ns
 
     def _read_entry(self, name: str) -> IndexEntry:
-        path, look = self.records / name, self._look(name)
+        path, status = self.records / name, self._stat(name)
         try:
-            row = row_of(read_record(path))
+            row = make_row(read_record(path))
         except UsageError as error:
-            return IndexEntry(*look, None, str(error).removeprefix(f"record file {path} "))
+            return IndexEntry(*status, None, str(error).removeprefix(f"record file {path} "))
         except Exception as error:  # whatever one file does to us, the others are listed
-            return IndexEntry(*look, None, f"cannot be read here: {type(error).__name__}: {error}")
+            return IndexEntry(*status, None, f"cannot be read here: {type(error).__name__}: {error}")
         if f"{row.run_id}.json" != name:
-            return IndexEntry(*look, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return IndexEntry(*look, row)
+            return IndexEntry(*status, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
+        return IndexEntry(*status, row)
 
 
 def read_record(path: Path) -> Record:
@@ -361,7 +365,7 @@ def read_record(path: Path) -> Record:
     from trainmark.record.record import Record, parse
 
     try:
-        return Record.from_json(parse(path.read_bytes()), series_beside(path))
+        return Record.from_json(parse(path.read_bytes()), series_reader(path))
     except OSError as error:
         raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
@@ -369,19 +373,19 @@ def read_record(path: Path) -> Record:
         raise UsageError(f"record file {path} is damaged: {reason}") from error
 
 
-def series_beside(path: Path) -> Callable[[SeriesFile], StepSeries]:
+def series_reader(path: Path) -> Callable[[SeriesFile], StepSeries]:
     """Reads the series that a record in this file leaves to another file."""
     from trainmark.record import series
 
-    def read(said: SeriesFile) -> StepSeries:
-        if not (said.name.endswith(series.ENDING) and _RUN_ID.fullmatch(said.name)):
+    def read(expected: SeriesFile) -> StepSeries:
+        if not (expected.name.endswith(series.ENDING) and _RUN_ID.fullmatch(expected.name)):
             raise ValueError("it has no name of such a file")
-        return series.read(path.parent / said.name, said)
+        return series.read(path.parent / expected.name, expected)
 
     return read
 
 
-def _short_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
+def _shorten_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
     """Of each run shown the last part of its id, or all of it where another of the runs has that part too."""
     ends = Counter(run_id.rpartition("-")[2] for run_id in run_ids)
     return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in shown}
@@ -397,7 +401,7 @@ def _newest_of(word: str | None) -> str | None:
     return (word or "").partition("-")[2] or None if word and _is_newest(word) else None
 
 
-def _names_record(name: str) -> bool:
+def _is_record_name(name: str) -> bool:
     """Names that begin with a dot are not finished; those that are no text of any encoding cannot be told of."""
     return (
         name.endswith(".json")
@@ -406,7 +410,7 @@ def _names_record(name: str) -> bool:
     )
 
 
-def _only_match(word: str, names: Iterable[str]) -> str | None:
+def _find_only_match(word: str, names: Iterable[str]) -> str | None:
     """The one name that is the word, or begins or ends with it, or whose last part, by which lists call it, begins with
     it; None if there is none."""
     matches = sorted(
@@ -422,7 +426,7 @@ def _only_match(word: str, names: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _nearest(word: str, newest: list[str]) -> str:
+def _suggest(word: str, newest: list[str]) -> str:
     close = difflib.get_close_matches(word, newest[:500], n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"the newest is {newest[0]!r}"
 

@@ -61,7 +61,7 @@ def _value(kind: Any, value: object, where: str, key: str) -> object:
     described = (meta and meta.description) or ""
     outer, members = get_origin(bare), get_args(bare)
     if structs := _structs(bare):
-        return _tagged(structs, value, f"{where}: {key}")
+        return _read_tagged(structs, value, f"{where}: {key}")
     if outer is tuple and isinstance(value, list) and _structs(members[0]):
         return tuple(_value(members[0], one, where, f"{key}, entry {number}") for number, one in enumerate(value, 1))
     if outer is Mapping and isinstance(value, Mapping) and not described:
@@ -101,7 +101,7 @@ def _structs(kind: Any) -> list[type[msgspec.Struct]]:
     return [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
 
 
-def _tagged(kinds: list[type[msgspec.Struct]], value: object, where: str) -> msgspec.Struct:
+def _read_tagged(kinds: list[type[msgspec.Struct]], value: object, where: str) -> msgspec.Struct:
     """One of several structs, told apart by a key of their own."""
     if len(kinds) == 1 or not isinstance(value, Mapping):
         return read(kinds[0], value, where)

@@ -142,7 +142,7 @@ class Timeline:
 
     @property
     def items(self) -> int:
-        return sum(self.counted(trace).items for trace in self.ranks)
+        return sum(self.sum_counted(trace).items for trace in self.ranks)
 
     @cached_property
     def exchange_known(self) -> bool:
@@ -163,21 +163,21 @@ class Timeline:
         if len(self.ranks) < 2:
             return None
         own = np.array([self.own_ns(trace) for trace in self.ranks])
-        items = np.array([float(self.counted(trace).items) for trace in self.ranks])
+        items = np.array([float(self.sum_counted(trace).items) for trace in self.ranks])
         if own.min() <= 0 or items.min() <= 0:
             return None
         # of 100,000 ranks only those few are paired that no other beats both in time and in time an item
-        slow, fast = _unbeaten(-own, -own / items), _unbeaten(own, own / items)
+        slow, fast = _pareto_front(-own, -own / items), _pareto_front(own, own / items)
         factors = own[slow, None] / own[fast] / np.maximum(1.0, items[slow, None] / items[fast])
         row, column = np.unravel_index(int(factors.argmax()), factors.shape)
         return Skew(self.ranks[slow[row]], self.ranks[fast[column]], float(factors[row, column]))
 
     def own_ns(self, trace: RankTrace) -> float:
         """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
-        counted = self.counted(trace)
+        counted = self.sum_counted(trace)
         return float(counted.compute_ns - counted.exchange_ns if self.exchange_known else counted.compute_ns)
 
-    def counted(self, trace: RankTrace) -> StepSums:
+    def sum_counted(self, trace: RankTrace) -> StepSums:
         """A rank's counted steps added up."""
         return trace.sums.counted if trace.sums else trace.part(slice(self.warmup_steps, self.steps))
 
@@ -211,7 +211,7 @@ class Timeline:
         return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)
 
 
-def _unbeaten(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
+def _pareto_front(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
     """The places, in their order, at which no other place has less or as little of both."""
     order = np.lexsort((other, one))
     least_before = np.concatenate(([np.inf], np.minimum.accumulate(other[order])[:-1]))

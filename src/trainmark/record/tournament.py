@@ -24,7 +24,7 @@ def usual_rounds(nodes: int) -> int:
     return all_rounds(nodes) if nodes <= FEW_NODES else min(all_rounds(nodes), 2 * math.ceil(math.log2(nodes)))
 
 
-def rounds(nodes: int, count: int | None = None) -> list[Pairs]:
+def plan_rounds(nodes: int, count: int | None = None) -> list[Pairs]:
     """So many rounds of disjoint pairs, no pair twice; those that are left out lie evenly among the others, for
     neighbours often hang on one switch."""
     if nodes < 2:
@@ -40,7 +40,7 @@ def rounds(nodes: int, count: int | None = None) -> list[Pairs]:
     return found
 
 
-def disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
+def split_into_rounds(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
     """The same pairs in rounds in which no node has two partners."""
     found: list[list[tuple[int, int]]] = []
     for pair in pairs:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from trainmark.record.errors import UsageError, misfit
+from trainmark.record.errors import UsageError, describe_misfit
 from trainmark.record.numbers import Finite, Target, Whole
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import RECIPES
@@ -50,7 +50,7 @@ class LossBand:
     """Fields of the recipe in which those runs differed, too, or that do not change what is learnt."""
 
 
-class Judged(NamedTuple):
+class BandVerdict(NamedTuple):
     """One evaluation beside the band."""
 
     samples: int
@@ -59,7 +59,7 @@ class Judged(NamedTuple):
     place: Place
 
 
-def band_of(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
+def find_band(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
     """The band a plan's losses are held to; None where no public run was like it."""
     batch = int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1))
     batch *= Topology.parse(plan.topology).devices
@@ -71,7 +71,7 @@ def band_of(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
     return None
 
 
-def judged(band: LossBand, history: Sequence[Scored]) -> Iterator[Judged]:
+def compare_to_band(band: LossBand, history: Sequence[Scored]) -> Iterator[BandVerdict]:
     """Each evaluation at a point of the band, which is the first batch that reaches it."""
     for evaluation in history:
         samples, value = evaluation.step * band.global_batch, evaluation.values.get(band.quality)
@@ -80,7 +80,7 @@ def judged(band: LossBand, history: Sequence[Scored]) -> Iterator[Judged]:
             place: Place = "in the band"
             if not point.low <= value <= point.high:
                 place = "above the band" if value > point.high else "below the band"
-            yield Judged(samples, value, point, place)
+            yield BandVerdict(samples, value, point, place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,10 +241,10 @@ class WorkloadFacts:
         try:
             return msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
-            raise UsageError(f"these are no facts of a workload: {misfit(error)}") from error
+            raise UsageError(f"these are no facts of a workload: {describe_misfit(error)}") from error
 
 
-def derive(workload: Any) -> WorkloadFacts:
+def derive_facts(workload: Any) -> WorkloadFacts:
     """The facts of a workload object: those it has, or what its attributes say where it has none of its own."""
     own = getattr(workload, "facts", None)
     if isinstance(own, WorkloadFacts):

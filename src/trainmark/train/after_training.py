@@ -22,6 +22,7 @@ from trainmark.platforms import proc
 from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
 from trainmark.platforms.platform import Device, cpu_name
 from trainmark.record import endings
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.events import ArtifactsLeft, ExchangeCounted, FlopsCounted, NoSample
@@ -29,7 +30,6 @@ from trainmark.record.machine import Artifact
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
 from trainmark.record.sample import NetworkUsed
-from trainmark.record.whole_files import write_whole
 from trainmark.train import sampling
 from trainmark.train.loop import Job
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -104,7 +104,7 @@ def _kept(key: str, new: Measurement, file: Path | None = None) -> list[Measurem
     highest = [max(known, key=lambda each: each.tflops)] if len(known) >= MAX_KEPT else []
     every[key] = [*highest, *known[len(highest) - MAX_KEPT + 1 :], new] if highest else [*known, new]
     with contextlib.suppress(OSError):
-        write_whole(file, msgspec.json.encode(every))
+        write_atomic(file, msgspec.json.encode(every))
     return every[key]
 
 

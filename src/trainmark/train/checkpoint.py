@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainmark.record.atomic_files import UNFINISHED, atomic_folder, sha256, sync
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.whole_files import UNFINISHED, sha256, sync, whole_folder
 from trainmark.train.collectives import Collectives, SingleRank
 from trainmark.workloads import pieces
 from trainmark.workloads.pieces import MANIFEST, STATE, Piece, Stored
@@ -55,7 +55,7 @@ def save_in_pieces(
     for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed here
         shutil.rmtree(left, ignore_errors=True)
     with _said_in_a_sentence(step, folder):
-        with whole_folder(final.absolute()) as part:
+        with atomic_folder(final.absolute()) as part:
             manifest: dict[str, Any] = {"step": step}
             if held is not None:
                 ranks.broadcast(str(part).encode())

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trainmark.platforms import device_errors
-from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, WorkloadError, lacks_processes
+from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, WorkloadError, is_process_limit
 from trainmark.record.events import Failed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def failed(rank: int, error: BaseException) -> Failed:
     """The event that tells it; the traceback, and whatever else torch has to say, is for the log."""
     if isinstance(error, TrainmarkError):
         code, sentence = error.exit_code, str(error)
-    elif lacks_processes(error):
+    elif is_process_limit(error):
         code, sentence = NotReadyError.exit_code, NO_PROCESSES
     elif said := device_errors.broken_plugin(error):
         code, sentence = NotReadyError.exit_code, said

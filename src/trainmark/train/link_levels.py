@@ -12,7 +12,7 @@ import torch
 from torch import distributed
 
 from trainmark.platforms.platform import Device
-from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fitted
+from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fit_level
 from trainmark.train.collectives import Collectives
 from trainmark.train.link_probe import exchange_s
 
@@ -57,7 +57,7 @@ def probe(
                 times = [(row.size_bytes, row.median_s) for row in together]
             times = times or _times(collective, group, device, collectives)
             if times:
-                found.append(fitted(group.level, collective, group.ranks, group.groups, times))
+                found.append(fit_level(group.level, collective, group.ranks, group.groups, times))
         if group.process_group is not None:
             distributed.destroy_process_group(group.process_group)  # it may hold memory of the device
     return found

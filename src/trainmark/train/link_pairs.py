@@ -14,9 +14,9 @@ from torch import distributed
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.event_files import EventWriter
-from trainmark.record.links import AllReduce, PairLink, best_pairs, cables
+from trainmark.record.links import AllReduce, PairLink, best_pairs, estimate_node_bandwidths
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.tournament import Pairs, disjoint, rounds
+from trainmark.record.tournament import Pairs, plan_rounds, split_into_rounds
 from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.ranks import Ranks, host_name
@@ -55,18 +55,18 @@ def measure(
     because something else kept a node busy for a second.
     """
     measured: list[PairLink] = []
-    for pairs in rounds(nodes, count):
+    for pairs in plan_rounds(nodes, count):
         measured += (told := _round(device, everybody, pairs, nodes, budget_s, again=0))
         yield told
     for again in range(1, 1 + TRIES):
-        for pairs in disjoint(_suspicious(measured)):
+        for pairs in split_into_rounds(_suspicious(measured)):
             measured += (told := _round(device, everybody, pairs, nodes, budget_s, again=again))
             yield told
 
 
 def _suspicious(measured: list[PairLink]) -> list[tuple[int, int]]:
     known = best_pairs(measured)
-    carries = cables(known)
+    carries = estimate_node_bandwidths(known)
     return [
         (pair.first, pair.second)
         for pair in known

@@ -16,7 +16,7 @@ from torch import distributed
 
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import NotReadyError
-from trainmark.record.links import AllReduce, size
+from trainmark.record.links import AllReduce, format_size
 from trainmark.record.precision import PRECISIONS
 from trainmark.train.collectives import Collectives
 
@@ -104,10 +104,10 @@ def _check(
     wrong = (found != wanted).nonzero().flatten()
     if not len(wrong):
         return
-    first = int(wrong[0])
+    first, size = int(wrong[0]), format_size(4 * len(wanted))
     raise NotReadyError(
         f"the collectives by {device.platform.file.collectives} do not exchange what they are given: {collective} of "
-        f"{size(4 * len(wanted))} among {collectives.world} ranks left {len(wrong)} of {len(wanted)} numbers wrong on "
+        f"{size} among {collectives.world} ranks left {len(wrong)} of {len(wanted)} numbers wrong on "
         f"rank {collectives.rank}, such as {float(found[first]):g} for {float(wanted[first]):g}; use one device, or "
         "mend them"
     )

@@ -128,7 +128,7 @@ def evaluate(job: Job, position: Position) -> bool:
     elapsed_ns = job.clock.elapsed_ns()
     job.events.write(Evaluated(step=position.step, epoch=epoch, values=values, samples=samples, elapsed_ns=elapsed_ns))
     goal = values.get(workload.target.name)
-    return goal is not None and workload.target.reached(goal, job.recipe.target)
+    return goal is not None and workload.target.is_reached(goal, job.recipe.target)
 
 
 def total_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:

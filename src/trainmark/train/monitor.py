@@ -155,6 +155,6 @@ class Monitor:
             return False
         self._settled_look = math.ceil(len(self._compute_s) * 1.1)
         compute_s, items = np.asarray(self._compute_s), np.asarray(self._items, dtype=np.float64)
-        start = statistics.steady_start(compute_s, items)
+        start = statistics.find_steady_start(compute_s, items)
         found = statistics.mean_interval(compute_s[start:], items[start:])
         return found is not None and found.share <= half_width

@@ -16,7 +16,7 @@ from torch import Tensor
 from trainmark.platforms.number_types import computed_types
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import PrecisionSeen
-from trainmark.record.precision import ran, scaled_share
+from trainmark.record.precision import name_precision, scaled_share
 from trainmark.train.stepper import Stepper
 from trainmark.train.walker import Walker, name_of, tensors_of
 
@@ -116,7 +116,7 @@ class Proof:
         precision = self._stepper.precision
         return PrecisionSeen(
             asked=precision.name,
-            ran=ran(self._multiplications, weights, tf32, self._autocast, self._inside),
+            ran=name_precision(self._multiplications, weights, tf32, self._autocast, self._inside),
             computed=self._computed,
             multiplications=self._multiplications,
             inside=self._inside,

@@ -16,6 +16,7 @@ import torch
 from trainmark import features, workloads
 from trainmark.data import audio
 from trainmark.platforms.platform import Device
+from trainmark.record.atomic_files import write_user_file
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import Plan
@@ -23,8 +24,7 @@ from trainmark.record.precision import Precision
 from trainmark.record.recipe import from_values
 from trainmark.record.record import Record
 from trainmark.record.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
-from trainmark.record.whole_files import write_named
-from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive
+from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive_facts
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -58,7 +58,7 @@ class Origin(NamedTuple):
         plan = self.plan
         if plan is None:
             return None
-        return workloads.facts(plan.workload) or derive(workloads.of_plan(plan))
+        return workloads.facts(plan.workload) or derive_facts(workloads.of_plan(plan))
 
 
 def can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
@@ -191,7 +191,7 @@ def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
         if isinstance(part, SoundPart):
             audio.write(path, audio.levelled(part.samples))
         else:
-            write_named(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
+            write_user_file(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
         left.append(Artifact(file=path.name, caption=part.caption))
     return tuple(left)
 
@@ -228,7 +228,7 @@ def write(
         scores=scores,
         doubts=(*sample.doubts, *(speech.doubts(scores) if speech else ())),
     )
-    write_named(place.with_name(f"{place.name}.json"), document.dumps())
+    write_user_file(place.with_name(f"{place.name}.json"), document.dumps())
     return document
 
 

@@ -91,7 +91,7 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
         cpu=CpuInfo(
             name=cpu_name(),
             logical_cores=psutil.cpu_count(),
-            usable_cores=cores.usable(),
+            usable_cores=cores.count_usable_cores(),
             capability=torch.backends.cpu.get_cpu_capability(),
             memory_bytes=psutil.virtual_memory().total,
         ),
@@ -211,7 +211,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
     platform = Platform(files.load(plan.platform))
     device = platform.open(ranks.local_rank)
     if device.is_cpu:
-        torch.set_num_threads(cores.threads(ranks.local_ranks))
+        torch.set_num_threads(cores.choose_threads(ranks.local_ranks))
     elif device.is_stand_in:
         torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
     device.set_precision(Precision.parse(plan.precision))

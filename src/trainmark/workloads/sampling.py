@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import with_settings
+from trainmark.record.recipe import apply_settings
 from trainmark.record.sample import NetworkUsed, SampleSettings
 
 Settings = TypeVar("Settings", bound=SampleSettings)
@@ -63,7 +63,7 @@ class SampleRequest:
 
     def settings(self, kind: type[Settings]) -> Settings:
         """What was said, in the workload's own terms; UsageError where it knows no such setting."""
-        return with_settings(kind(), self.said)
+        return apply_settings(kind(), self.said)
 
     @property
     def data_folder(self) -> Path:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import sha256
 from trainmark.workloads import pieces
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})

@@ -149,8 +149,8 @@ def test_a_quota_below_the_cores_is_said_and_doubted_where_more_threads_are_aske
 @pytest.mark.parametrize("kind", QUOTAS)
 def test_a_run_counts_the_cores_its_quota_leaves(tree: Tree, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert cores.usable(tree({})) == 8
-    assert cores.usable(tree(QUOTAS[kind])) == 1
+    assert cores.count_usable_cores(tree({})) == 8
+    assert cores.count_usable_cores(tree(QUOTAS[kind])) == 1
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_run_counts_the_cores_its_quota_leaves(tree: Tree, kind: str, monkeypa
     ],
 )
 def test_no_quota_leaves_all_cores(tree: Tree, contents: dict[str, str]) -> None:
-    assert cores.read(tree(contents)) == cores.Allowance()
+    assert cores.read_cgroup(tree(contents)) == cores.Allowance()
 
 
 def test_a_single_core_is_doubted(tree: Tree) -> None:
@@ -206,7 +206,7 @@ def test_a_control_group_may_allow_less_than_the_machine_has(tree: Tree, line: s
 
 def test_the_number_version_1_writes_for_no_limit_is_none(tree: Tree) -> None:
     file = "sys/fs/cgroup/memory/memory.limit_in_bytes"
-    assert cores.read(tree({"proc/self/cgroup": "9:memory:/", file: "9223372036854771712"})).memory_bytes is None
+    assert cores.read_cgroup(tree({"proc/self/cgroup": "9:memory:/", file: "9223372036854771712"})).memory_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_sensors_without_power_or_of_nothing_leave_it_unknown(monkeypatch: pytes
 def test_the_real_sensors_of_this_machine_are_read_without_an_error() -> None:
     found = device_checks.sensors(files.load("cpu"))
     assert found.verdict in ("ok", "unknown")
-    assert "could not be looked at" not in found.sentence
+    assert "could not be checked" not in found.sentence
 
 
 # Speed

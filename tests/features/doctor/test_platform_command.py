@@ -57,9 +57,9 @@ def test_an_unknown_platform_exits_2(capsys: pytest.CaptureFixture[str]) -> None
     assert "did you mean 'nvidia'?" in capsys.readouterr().err
 
 
-def test_a_check_that_never_ends_is_named_and_exits_124(cli: Cli, tmp_path: Path) -> None:
+def test_a_check_that_never_ends_is_named_and_exits_124(process: Cli, tmp_path: Path) -> None:
     script = tmp_path / "script.toml"
     script.write_text("hang_after = 1\n", encoding="utf-8")
-    ended = cli("platform", "check", "standin", "--hang-timeout", "2", TRAINMARK_STANDIN=str(script))
+    ended = process("platform", "check", "standin", "--hang-timeout", "2", TRAINMARK_STANDIN=str(script))
     assert ended.returncode == 124
     assert "the check 'synchronises' did not get on for 2 s" in ended.stderr

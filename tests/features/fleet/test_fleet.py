@@ -18,10 +18,10 @@ from trainmark.features.fleet.hosts import HostRuns, by_host
 from trainmark.features.fleet.verdict import Fleet, find_proofs, judge, to_json
 from trainmark.features.verify import verdict as verification
 from trainmark.record.errors import UsageError
-from trainmark.record.format import pairs_summary
+from trainmark.record.format import summarise_pairs
 from trainmark.record.record import Doubt, Record
 from trainmark.record.site import Expected
-from trainmark.record.tournament import all_rounds, disjoint, rounds, usual_rounds
+from trainmark.record.tournament import all_rounds, plan_rounds, split_into_rounds, usual_rounds
 from trainmark.record.verify import BitDifference, VerifyDocument
 
 FLOOR = -math.log1p(-0.03)
@@ -197,7 +197,7 @@ def test_a_host_that_is_known_worse_than_the_others_is_given_more_room() -> None
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 7, 10, 33])
 def test_in_every_round_nobody_has_two_partners_and_in_all_of_them_everybody_met(nodes: int) -> None:
-    found = rounds(nodes, all_rounds(nodes))
+    found = plan_rounds(nodes, all_rounds(nodes))
     for pairs in found:
         assert len({node for pair in pairs for node in pair}) == 2 * len(pairs)
     met = Counter(pair for pairs in found for pair in pairs)
@@ -237,7 +237,7 @@ def test_a_pair_that_was_measured_again_counts_by_its_better_time() -> None:
 
 def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node() -> None:
     pairs = [(0, 1), (1, 2), (3, 4), (0, 2), (5, 6)]
-    found = disjoint(pairs)
+    found = split_into_rounds(pairs)
     assert sorted(pair for one in found for pair in one) == sorted(pairs)
     assert all(len({node for pair in one for node in pair}) == 2 * len(one) for one in found)
 
@@ -247,7 +247,7 @@ def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
     assert (found.slow, found.smallest, found.whole) == (False, None, True)
     said = "two hosts have one link, and nothing to hold it against: it carries 10.0 GB/s"
     assert [*fleet_view.link_sentences(found)] == [said]
-    assert pairs_summary(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
+    assert summarise_pairs(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
 
 
 # Their arithmetic

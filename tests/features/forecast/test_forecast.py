@@ -12,8 +12,8 @@ import pytest
 from support.records import make_record
 
 from trainmark.analysis import published_library as library
-from trainmark.analysis.clusters import Chain, chains, table
-from trainmark.analysis.scaling_published import published_scalings
+from trainmark.analysis.clusters import Chain, find_chains, load_table
+from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.forecast import cost, inputs, rates, scaling_law
 from trainmark.features.forecast.backtest import backtest
 from trainmark.features.forecast.inputs import Known
@@ -102,7 +102,7 @@ def test_far_beyond_the_largest_size_it_is_an_order_of_magnitude_and_the_range_w
 
 
 def published(workload: str, metric: str) -> Iterator[tuple[Known, float]]:
-    for group in published_scalings(library.rows(workload)):
+    for group in find_published_scalings(library.load_rows(workload)):
         outcome = next((getattr(point.row, metric) for point in group.points if point.row.topology == "2x8"), None)
         found = inputs.of_published(group, metric, below=16)
         if found and outcome:
@@ -129,8 +129,8 @@ def test_a_published_row_that_contradicts_its_neighbours_is_named_and_not_believ
 
 
 def test_a_range_holds_as_many_published_outcomes_as_it_is_made_for() -> None:
-    assert len(table()) > 400
-    found = backtest(chains())
+    assert len(load_table()) > 400
+    found = backtest(find_chains())
     assert found.count > 90
     assert 0.85 <= found.coverage <= 0.95
     assert sum(line.count for line in found.lines) == found.count

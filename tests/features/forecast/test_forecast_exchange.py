@@ -56,7 +56,7 @@ def test_a_long_run_that_kept_sums_alone_tells_the_same() -> None:
     record = Cluster(bytes=LARGE).record("1x8")
 
     def summed(trace: RankTrace) -> RankTrace:
-        sums = RankSums(steps=60, exchanged=60, warmup=StepSums(), counted=record.timeline.counted(trace))
+        sums = RankSums(steps=60, exchanged=60, warmup=StepSums(), counted=record.timeline.sum_counted(trace))
         return dataclasses.replace(trace, sums=sums)
 
     timeline = dataclasses.replace(record.timeline, ranks=tuple(map(summed, record.timeline.ranks)))

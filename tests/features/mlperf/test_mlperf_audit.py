@@ -17,7 +17,7 @@ from trainmark.features.mlperf import official
 from trainmark.features.mlperf.audit_result import audit_results
 from trainmark.features.mlperf.folder import find_result_folders
 from trainmark.features.mlperf.package import DESCRIPTION_FIELDS
-from trainmark.record.audit import SEVERITIES, Audit, findings, is_wrong
+from trainmark.record.audit import SEVERITIES, Audit, collect_findings, is_wrong
 
 
 def run_audit(path: Path) -> list[Audit]:
@@ -25,7 +25,7 @@ def run_audit(path: Path) -> list[Audit]:
 
 
 def found(path: Path) -> set[tuple[str, str]]:
-    return {(one.name, SEVERITIES[one.verdict]) for one in findings(run_audit(path))}
+    return {(one.name, SEVERITIES[one.verdict]) for one in collect_findings(run_audit(path))}
 
 
 needs_mlcommons = pytest.mark.skipif(not official.is_installed(), reason="the extra mlperf is not installed")
@@ -188,7 +188,7 @@ def test_a_word_of_a_log_leads_mlcommons_checkers_to_no_file_but_their_own(tmp_p
 @needs_mlcommons
 def test_one_run_that_does_not_comply_is_left_out_of_the_score(tmp_path: Path) -> None:
     write_result(tmp_path, change=lambda run, log: drop("train_samples")(log) if run == 3 else log)
-    [one] = [one for one in findings(run_audit(tmp_path)) if one.name == "mlcommons-compliance"]
+    [one] = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "mlcommons-compliance"]
     assert (one.subject, one.verdict) == ("result_3.txt", "note")
     assert "train_samples" in one.evidence
 
@@ -204,7 +204,7 @@ def test_a_run_told_again_at_another_hour_is_found(tmp_path: Path) -> None:
         return entries(seed=1000, start_ms=mlperf_logs.START_MS + 40 * 3_600_000) if run == 4 else log
 
     write_result(tmp_path, change=again)
-    [one] = [one for one in findings(run_audit(tmp_path)) if one.name == "result-same-bytes"]
+    [one] = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "result-same-bytes"]
     assert one.evidence == "result_0.txt, result_4.txt"
 
 
@@ -262,7 +262,7 @@ def test_missing_runs_and_strange_files_are_named(tmp_path: Path) -> None:
     place = write_result(tmp_path, runs=4)
     (place / "result_9.txt").write_text("not a log\n")
     (place / "notes.docx").write_text("x")
-    said = [one for one in findings(run_audit(tmp_path)) if one.name == "result-files"]
+    said = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "result-files"]
     assert [SEVERITIES[one.verdict] for one in said] == ["wrong", "wrong", "note"]
     assert "4 runs" in said[1].evidence and "notes.docx" in said[2].evidence
 

@@ -20,7 +20,7 @@ from trainmark.features.mlperf.audit_result import audit_results
 from trainmark.features.mlperf.folder import find_result_folders
 from trainmark.features.mlperf.record_check import check as check_convergence
 from trainmark.record import endings, gather
-from trainmark.record.audit import findings
+from trainmark.record.audit import collect_findings
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import PrecisionProof
 from trainmark.record.recipe import Limits, Recipe, to_values
@@ -80,7 +80,7 @@ def write_runs(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13,
         (folder / "run.json").write_text(json.dumps(head))
         (store / "runs").mkdir(exist_ok=True)
         shutil.move(folder, store / "runs" / head["run_id"])
-        record = gather.record(store / "runs" / head["run_id"])
+        record = gather.gather_record(store / "runs" / head["run_id"])
         Store(store).add(record)
         found.append(record)
     return found
@@ -190,7 +190,7 @@ def test_a_language_model_passes_the_newest_rules_too(
         "bfloat16",
     )
     judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
-    assert [one for one in findings(judged) if one.verdict == "failed"] == []
+    assert [one for one in collect_findings(judged) if one.verdict == "failed"] == []
 
 
 def test_fp8_is_said_of_linear_layers_alone(language_model: list[write.MlperfRun]) -> None:
@@ -209,7 +209,7 @@ def test_a_language_model_is_held_against_its_reference_points(language_model: l
 def test_our_own_audit_finds_nothing_wrong_with_it(closed: Path, tmp_path: Path) -> None:
     found = write_package(closed, tmp_path / "out")
     judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
-    assert findings(judged) == []
+    assert collect_findings(judged) == []
 
 
 def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:

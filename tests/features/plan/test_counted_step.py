@@ -15,7 +15,7 @@ from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import UPDATE, CountedStep, extrapolated
+from trainmark.record.step_count import UPDATE, CountedStep, extrapolate_step
 
 EXACT = 1e-9
 WITHIN = {"wavenet": 0.03, "tacotron2": 0.03}
@@ -86,7 +86,7 @@ def test_a_long_recurrence_is_told_from_two_short_ones() -> None:
     with counted_step.on_no_device():
         batches = [workload.blank_batch(recipe, frames) for frames in lengths]
     few, many, whole = counted_step.of_batches(workload, recipe, Precision.parse("fp32"), batches)
-    told = extrapolated(few, many, 2.0)
+    told = extrapolate_step(few, many, 2.0)
     assert told.count.flops == whole.count.flops
     assert told.count.launched == whole.count.launched
     assert told.count.bytes == pytest.approx(whole.count.bytes, rel=0.001)

@@ -10,14 +10,14 @@ import pytest
 
 from trainmark import workloads
 from trainmark.analysis import published_library as library
-from trainmark.analysis.peaks import card, family
-from trainmark.analysis.published_page import PublishedPage, Said
+from trainmark.analysis.peaks import find_card, precision_family
+from trainmark.analysis.published_page import PageStatement, PublishedPage
 from trainmark.features.published.audit import audit, audit_page, group_by_source
 from trainmark.features.published.read import read_page
 from trainmark.record.audit import Audit
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedDetail, PublishedRow
-from trainmark.record.workload_facts import derive
+from trainmark.record.workload_facts import derive_facts
 from trainmark.view.audit_screen import render
 
 
@@ -30,7 +30,7 @@ def check(page: PublishedPage, code: str) -> CheckResult:
 
 
 def find_page(title: str) -> PublishedPage:
-    return next(page for page in group_by_source(library.rows()) if page.title == title)
+    return next(page for page in group_by_source(library.load_rows()) if page.title == title)
 
 
 VIT, RESNET = find_page("FlagPerf: ViT on NVIDIA"), find_page("FlagPerf: ResNet-50 on NVIDIA")
@@ -105,7 +105,7 @@ def test_resnet_rows_of_two_recipes_are_not_one_scaling() -> None:
 
 def test_what_a_tacotron2_page_calls_samples_can_only_be_mel_frames() -> None:
     assert "only be mel frames" in find_results(SPEECH, "item")[0].sentence
-    said = (Said(place="table 1", quantity="throughput", word="p_core", unit="samples/s"),)
+    said = (PageStatement(place="table 1", quantity="throughput", word="p_core", unit="samples/s"),)
     [finding] = find_results(replace(SPEECH, said=said), "item")
     assert finding.verdict == "doubt"
     assert "samples/s" in finding.sentence
@@ -121,13 +121,16 @@ def test_a_val_loss_of_tacotron2_comes_with_what_it_depends_on() -> None:
 
 def test_a_page_that_names_its_result_a_loss_and_an_accuracy_is_wrong() -> None:
     said = (
-        Said(place="table 1", quantity="quality", word="val_loss"),
-        Said(place="table 2", quantity="quality", word="final_acc1", value=80.024),
+        PageStatement(place="table 1", quantity="quality", word="val_loss"),
+        PageStatement(place="table 2", quantity="quality", word="final_acc1", value=80.024),
     )
     [finding] = find_results(replace(VIT, said=said), "quality-named-once")
     assert finding.verdict == "failed"
     assert "val_loss (table 1), final_acc1 (table 2)" in finding.evidence
-    alike = (Said(place="a", quantity="quality", word="acc"), Said(place="b", quantity="quality", word="top1 acc"))
+    alike = (
+        PageStatement(place="a", quantity="quality", word="acc"),
+        PageStatement(place="b", quantity="quality", word="top1 acc"),
+    )
     assert not find_results(replace(VIT, said=alike), "quality-named-once")
 
 
@@ -146,16 +149,16 @@ def test_two_throughputs_of_one_run_without_a_unit_are_found() -> None:
         {"quality": 1.0},
     ):
         assert not find_results(page(slow, replace(fast, **other)), "one-throughput"), other
-    said = (Said(place="table 1", quantity="throughput", word="FPS", value=9.2),)
+    said = (PageStatement(place="table 1", quantity="throughput", word="FPS", value=9.2),)
     [units] = find_results(page(HONEST, said=said), "units")
     assert "no unit of throughput" in units.sentence
 
 
 def test_a_unit_in_the_word_or_the_cell_is_a_unit_and_a_word_without_figures_needs_none() -> None:
     words = (
-        Said(place="table 1", quantity="throughput", word="token/p/s", value=908.0),
-        Said(place="table 2", quantity="throughput", word="FPS", unit="images/s", value=9.2),
-        Said(place="table 3", quantity="time", word="e2e_time"),
+        PageStatement(place="table 1", quantity="throughput", word="token/p/s", value=908.0),
+        PageStatement(place="table 2", quantity="throughput", word="FPS", unit="images/s", value=9.2),
+        PageStatement(place="table 3", quantity="time", word="e2e_time"),
     )
     assert not find_results(page(replace(HONEST, e2e_time_s=None), said=words, was_read=True), "units")
     assert find_results(page(HONEST, said=words, was_read=True), "units")
@@ -166,9 +169,9 @@ def test_p_whole_p_train_and_p_core_are_not_three_throughputs_of_a_kind() -> Non
 
 
 def test_a_table_may_give_a_loss_and_an_accuracy_beside_each_other() -> None:
-    both = tuple(Said(place="table 2, line 5", quantity="quality", word=word) for word in ("loss", "acc"))
+    both = tuple(PageStatement(place="table 2, line 5", quantity="quality", word=word) for word in ("loss", "acc"))
     assert not find_results(replace(VIT, said=both), "quality-named-once")
-    above = Said(place="table 1, line 2", quantity="quality", word="acc")
+    above = PageStatement(place="table 1, line 2", quantity="quality", word="acc")
     assert not find_results(replace(VIT, said=(above, *both)), "quality-named-once")
 
 
@@ -342,17 +345,17 @@ def test_the_throughputs_of_the_deepspark_row_reach_the_reader_from_the_library_
 
 def test_devices_are_known_by_the_words_of_their_names() -> None:
     for name in ("A100-SXM4-40GB", "NVIDIA_A100-SXM4-40GB", "nvidia A100", "A100-80GB"):
-        known = card(name)
+        known = find_card(name)
         assert known and known.tflops["tf32"] == 156, name
-    one_of_several = card("A100")
+    one_of_several = find_card("A100")
     assert one_of_several and one_of_several.memory_gib is None  # there are two sizes of it
-    assert card("A100-SXM4-40GB").memory_gib == 40  # type: ignore[union-attr]
-    assert card("V100") is None  # its two kinds differ
-    assert card("H100") is None
-    assert card("H100-SXM5-80GB").tflops["fp32"] == 67  # type: ignore[union-attr]
-    assert card("BI-V100").tflops["fp32"] == 37  # type: ignore[union-attr]
-    assert card("R300") is None
-    assert [family(label) for label in ("fp32", "AMP", "amp-bf16", "tf32", "int3")] == [
+    assert find_card("A100-SXM4-40GB").memory_gib == 40  # type: ignore[union-attr]
+    assert find_card("V100") is None  # its two kinds differ
+    assert find_card("H100") is None
+    assert find_card("H100-SXM5-80GB").tflops["fp32"] == 67  # type: ignore[union-attr]
+    assert find_card("BI-V100").tflops["fp32"] == 37  # type: ignore[union-attr]
+    assert find_card("R300") is None
+    assert [precision_family(label) for label in ("fp32", "AMP", "amp-bf16", "tf32", "int3")] == [
         "fp32",
         "fp16",
         "bf16",
@@ -364,7 +367,7 @@ def test_devices_are_known_by_the_words_of_their_names() -> None:
 @pytest.mark.parametrize("name", workloads.names())
 def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
     workload = workloads.load(name)
-    known, derived = workloads.facts(name), derive(workload)
+    known, derived = workloads.facts(name), derive_facts(workload)
     assert known is derived
     assert known and known.reference and known.name == workload.name == name
     reference = workload.recipes["reference"]
@@ -378,7 +381,7 @@ def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
 
 
 def test_the_page_about_audits_shows_what_is_printed() -> None:
-    audits = [Audit(title=page.title, checks=audit_page(page)) for page in group_by_source(library.rows())]
+    audits = [Audit(title=page.title, checks=audit_page(page)) for page in group_by_source(library.load_rows())]
     shown = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert render(audits, width=110) in shown, "paste what 'COLUMNS=110 trainmark audit published' prints"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import markdown, read
 from trainmark.view.published_table import render
@@ -25,7 +25,7 @@ def show_page(page: PublishedPage) -> str:
     """All that is done with a page's rows."""
     for row in page.rows:
         assert row.devices is None or row.devices > 0
-        mfu(row)
+        estimate_mfu(row)
     return render(page.rows) if page.rows else ""
 
 

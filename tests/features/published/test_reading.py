@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import published_scalings
+from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.published import cells
 from trainmark.features.published.read import read_page as read_page
 from trainmark.record.plan import Topology
@@ -141,13 +141,13 @@ def test_imported_rows_can_be_reckoned_with() -> None:
         "| A100单机8卡(1x8) | tf32 | bs=256 | | 6900 | 7000 | 7100 | | 30/40 |",
     )
     rows = read(text).rows
-    assert mfu(rows[0]) == pytest.approx(100 * 920 * 24.3e9 / 156e12)
-    (scaling,) = published_scalings(rows)
+    assert estimate_mfu(rows[0]) == pytest.approx(100 * 920 * 24.3e9 / 156e12)
+    (scaling,) = find_published_scalings(rows)
     assert scaling.points[1].efficiency["p_core"] == pytest.approx(7100 / (8 * 920))
 
 
 def test_the_peak_of_a_device_nobody_knows_is_not_invented() -> None:
-    assert mfu(row(table(HEADS, RULE, PLAIN))) is None
+    assert estimate_mfu(row(table(HEADS, RULE, PLAIN))) is None
 
 
 @pytest.mark.parametrize(

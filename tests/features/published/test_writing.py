@@ -22,7 +22,7 @@ from trainmark.record.machine import FlopsFacts
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
-from trainmark.record.record import Doubt, Evaluation, Quality, Record, coverage
+from trainmark.record.record import Doubt, Evaluation, Quality, Record, describe_coverage
 
 
 def line(text: str, start: str) -> str:
@@ -139,7 +139,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     )
     record = make_record(doubts=doubts, status="incomplete", ended="interrupted")
     timeline = record.timeline
-    covered = coverage(full=False, steps=timeline.steps, warmup=timeline.warmup_steps)
+    covered = describe_coverage(full=False, steps=timeline.steps, warmup=timeline.warmup_steps)
     record = replace(record, coverage=covered)
     text = write_flagperf.write([with_metrics(record, mem=None)], lang="zh").partition("注：")[2]
     assert "p_core 只精确到 ±9.1 %，未达到 ±1 %：大约还需要 1173 步" in text

@@ -25,7 +25,7 @@ from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.report.trend import compute_trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
-from trainmark.record.audit import concluded, doubtful, not_checked, wrong
+from trainmark.record.audit import conclude, doubtful, mark_unchecked, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.machine import Artifact
 from trainmark.record.record import Doubt, Record
@@ -148,9 +148,9 @@ def run_checks(*records: Record) -> dict[str, tuple[CheckResult, ...]]:
     finding = doubtful("1.2, then 1.3", "The loss rose.", "the rate")
     return {
         record.run_id: (
-            concluded("sum", "phases sum to e2e_time", (), "run"),
-            concluded("loss", "the loss falls", (finding,), "run"),
-            not_checked("power", "power is its samples", "nothing was sampled"),
+            conclude("sum", "phases sum to e2e_time", (), "run"),
+            conclude("loss", "the loss falls", (finding,), "run"),
+            mark_unchecked("power", "power is its samples", "nothing was sampled"),
         )
         for record in records
     }
@@ -175,7 +175,7 @@ def test_every_part_is_on_the_page(opened: Open, tmp_path: Path) -> None:
         render(
             ReportInputs(
                 records=records,
-                beside=library.rows(),
+                beside=library.load_rows(),
                 checks=run_checks(*records),
                 folders={records[2].run_id: folder},
             )
@@ -279,7 +279,7 @@ def test_a_trend_tells_each_run_with_its_day_and_revision(opened: Open) -> None:
 
 
 def test_a_published_dot_tells_its_page_when_it_is_focused(opened: Open) -> None:
-    page = opened(render(ReportInputs(records=make_records()[:1], beside=library.rows("resnet50"))))
+    page = opened(render(ReportInputs(records=make_records()[:1], beside=library.load_rows("resnet50"))))
     page.locator(".dots a:has(circle.other)").first.focus()
     assert "images/s per device" in page.inner_text("#tip")
     assert "FlagPerf" in page.inner_text("#tip") or "NVIDIA" in page.inner_text("#tip")
@@ -368,8 +368,8 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
     )
     finding = wrong(text, text, text, text)
     checked = (
-        concluded(text, text, (finding,), "run"),
-        not_checked(text, text, text),
+        conclude(text, text, (finding,), "run"),
+        mark_unchecked(text, text, text),
     )
     page = opened(render(ReportInputs(records=(record, renamed(record, "other")), checks={text: checked}, made=text)))
     assert page.evaluate("window.harmed") is None
@@ -400,7 +400,7 @@ def test_the_policy_lets_no_other_script_or_address_in(browser: Any, tmp_path: P
 
 def test_the_page_can_be_read_without_seeing_it(opened: Open) -> None:
     records = make_records()
-    page = opened(render(ReportInputs(records=records, rows=library.rows("vit"), beside=library.rows())))
+    page = opened(render(ReportInputs(records=records, rows=library.load_rows("vit"), beside=library.load_rows())))
     assert page.locator("h1").count() == 1
     assert page.evaluate("document.documentElement.lang") == "en"
     unnamed = "elements => elements.filter(e => !(e.getAttribute('aria-label') || e.getAttribute('alt'))).length"
@@ -438,7 +438,7 @@ def test_hostile_names_in_folded_runs_are_harmless_before_and_after_they_are_ope
 
 @pytest.mark.parametrize("width", [400, 820, 1280])
 def test_no_part_is_wider_than_the_screen(opened: Open, width: int) -> None:
-    html = render(ReportInputs(records=make_records(), rows=library.rows(), beside=library.rows()))
+    html = render(ReportInputs(records=make_records(), rows=library.load_rows(), beside=library.load_rows()))
     page = opened(html, viewport={"width": width, "height": 900})
     draw_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -141,7 +141,7 @@ def test_a_record_is_never_replaced_by_a_report(store: Store) -> None:
 
 def test_a_place_that_cannot_be_written_is_an_error_in_a_sentence(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotReadyError, match="there is no folder"):
+    with pytest.raises(NotReadyError, match="does not exist"):
         call(store, "a1b2", "--html", tmp_path / "file" / "out.html")
 
 
@@ -175,7 +175,7 @@ def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
 
 def test_a_page_that_cannot_be_made_fails_no_run(store: Store, capsys: Capture) -> None:
     (store.folder / "reports").write_text("in the way")
-    run_command._show(Result(records=(make_record(),)), store, as_json=False)
+    run_command._print_result(Result(records=(make_record(),)), store, as_json=False)
     assert "could not be made" in capsys.readouterr().err
 
 

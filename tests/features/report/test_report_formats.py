@@ -15,7 +15,7 @@ from support.records import a_vocoder_record, make_record
 
 from trainmark.analysis import published_library as library
 from trainmark.features.report import output
-from trainmark.record.audit import concluded, not_checked, note, wrong
+from trainmark.record.audit import conclude, mark_unchecked, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import Doubt, Record
@@ -46,7 +46,7 @@ def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
 
 
 def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
-    text = output.to_csv([make_hostile_record()], library.rows("vit"))
+    text = output.to_csv([make_hostile_record()], library.load_rows("vit"))
     for row in parse_rows(text):
         for cell in row.values():
             assert cell[:1] not in ("=", "+", "@", "\t", "\r")
@@ -55,9 +55,9 @@ def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
 
 
 def test_csv_holds_published_rows_by_the_same_columns() -> None:
-    run, row = parse_rows(output.to_csv([make_record()], library.rows("vit")[:1]))
+    run, row = parse_rows(output.to_csv([make_record()], library.load_rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("run", "published")
-    assert float(row["p_core"]) == library.rows("vit")[0].p_core
+    assert float(row["p_core"]) == library.load_rows("vit")[0].p_core
     assert float(row["mfu"]) > 100
 
 
@@ -70,22 +70,22 @@ def test_json_is_the_records_as_they_were_written() -> None:
 
 
 def test_json_tells_published_rows_by_their_kind() -> None:
-    run, row = json.loads(output.to_json([make_record()], library.rows("vit")[:1]))
+    run, row = json.loads(output.to_json([make_record()], library.load_rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("trainmark record", "published row")
     assert row["mfu"] > 100
 
 
 def test_markdown_has_the_runs_their_doubts_and_the_published_rows() -> None:
-    text = output.to_markdown([make_record()], library.rows("vit"))
+    text = output.to_markdown([make_record()], library.load_rows("vit"))
     lines = text.splitlines()
     assert make_record().doubts[0].text in text
     tables = [line for line in lines if line.startswith("|")]
-    assert len(tables) == 3 + 2 + len(library.rows("vit"))
+    assert len(tables) == 3 + 2 + len(library.load_rows("vit"))
     assert "A100-SXM4-40GB 1x1" in text
 
 
 def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
-    row = replace(library.rows("vit")[0], name=HOSTILE, device=HOSTILE)
+    row = replace(library.load_rows("vit")[0], name=HOSTILE, device=HOSTILE)
     text = output.to_markdown([make_hostile_record()], [row])
     for line in text.splitlines():
         assert "<img" not in line
@@ -99,10 +99,10 @@ SHOWN = ("1 and 2", "They differ.", "the clock")
 
 def run_checks(record: Record) -> Sequence[CheckResult]:
     return (
-        concluded("a", "phases sum", (), "run"),
-        concluded("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
-        concluded("c", "loss falls", (note(*SHOWN),), "run"),
-        not_checked("d", "power is its samples", "nothing was sampled"),
+        conclude("a", "phases sum", (), "run"),
+        conclude("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
+        conclude("c", "loss falls", (note(*SHOWN),), "run"),
+        mark_unchecked("d", "power is its samples", "nothing was sampled"),
     )
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> No
 @given(st.text())
 def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
     record = replace(make_record(), run_id=text, ended=text, status="incomplete", doubts=(Doubt(code="x", text=text),))
-    said = not_checked("a", text, text)
+    said = mark_unchecked("a", text, text)
     document = output.to_junit([record], lambda _: (said,))
     assert ElementTree.fromstring(document.encode("utf-8", "backslashreplace")).get("tests") == "2"
 

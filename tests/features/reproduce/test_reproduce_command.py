@@ -16,7 +16,7 @@ from trainmark.data import synthetic
 from trainmark.features.reproduce import command as reproduce
 from trainmark.launch import reproduction, session
 from trainmark.launch.options import RunOptions
-from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, of_exit_code
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, error_from_exit_code
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.record import Record
 from trainmark.record.store import Store
@@ -38,7 +38,7 @@ class Machine:
     def run_plan(self, plan: Plan, options: RunOptions, **_: Any) -> session.Result:
         self.plans.append(plan)
         if self.code:
-            return session.Result(error=of_exit_code(self.code, ""))
+            return session.Result(error=error_from_exit_code(self.code, ""))
         timeline = make_timeline(compute_ms=1000 / self.speed)
         records = [
             Record(**{**vars(make_record(run_id=f"again-{number}", timeline=timeline)), "plan": plan})

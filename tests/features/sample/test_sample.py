@@ -18,10 +18,10 @@ from trainmark.data.imagenet import make as pictures
 from trainmark.data.ljspeech import make as speech
 from trainmark.features.scoring import sample_scorer as scoring
 from trainmark.features.scoring.sample_scorer import Scorer
+from trainmark.record.atomic_files import sha256
 from trainmark.record.plan import DataChoice
-from trainmark.record.recipe import to_values, with_settings
+from trainmark.record.recipe import apply_settings, to_values
 from trainmark.record.sample import documents
-from trainmark.record.whole_files import sha256
 from trainmark.train import checkpoint
 
 READER = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
@@ -48,7 +48,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def network(workload: str, settings: tuple[str, ...]) -> nn.Module:
     torch.manual_seed(0)
     known = workloads.load(workload)
-    model = known.build(with_settings(known.recipes["smoke"], settings))
+    model = known.build(apply_settings(known.recipes["smoke"], settings))
     for name, bias in model.named_parameters():
         if "gate_layer" in name:  # a reader that never finds its end
             nn.init.constant_(bias, -20.0)
@@ -58,7 +58,7 @@ def network(workload: str, settings: tuple[str, ...]) -> nn.Module:
 def a_run(name: str, workload: str, settings: tuple[str, ...], folder: Path | str = "", steps: int = 1) -> Path:
     """The folder of a run as a worker leaves it, with weights that were never trained."""
     known = workloads.load(workload)
-    recipe = to_values(with_settings(known.recipes["smoke"], settings))
+    recipe = to_values(apply_settings(known.recipes["smoke"], settings))
     plan = make_plan(
         workload=workload, recipe=recipe, data=DataChoice(name=known.data_set, folder=str(folder), synthetic=True)
     )
@@ -253,7 +253,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
         (["last", "--lines", "gbk.txt"], 3, "--lines gbk.txt is not UTF-8 text"),
         (["last", "Hello.", "--out", "x.mp3"], 2, "--out x.mp3 must end in .wav, as this network reads a text aloud"),
         (["last", "One.", "Two.", "--out", "x.wav"], 2, "--out x.wav must be a folder"),
-        (["last", "Hello.", "--out", "nowhere/x.wav"], 3, "cannot write nowhere/x.wav: there is no folder"),
+        (["last", "Hello.", "--out", "nowhere/x.wav"], 3, "cannot write nowhere/x.wav: folder"),
         (["last", "Hello.", "--seed", "-1"], 2, "setting seed must be at least 0, not -1"),
         (["last", "Hello.", "--platform", "nvdia"], 2, "platform 'nvdia' is not known; did you mean 'nvidia'?"),
         (["last", "Hello.", "--vocodr", "x"], 2, "argument '--vocodr' is not known; did you mean '--vocoder'?"),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.clean_records import QUICK
 
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 PAGE = Path(__file__).parents[3] / "docs" / "leaderboard.md"
 
@@ -29,7 +29,7 @@ def git(folder: Path, *words: str) -> None:
 def record(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What `report --publish --format json` writes of a run."""
     made = QUICK.leave(tmp_path_factory.mktemp("store"))
-    return json.dumps([entry.to_json() for entry in publishable([made]).records], allow_nan=False) + "\n"
+    return json.dumps([entry.to_json() for entry in make_publishable([made]).records], allow_nan=False) + "\n"
 
 
 @pytest.fixture

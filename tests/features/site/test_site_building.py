@@ -55,7 +55,7 @@ def test_every_kind_of_result_below_a_folder_is_found(folder: Path) -> None:
     assert any(name.startswith("mlperf-4.0-lumen") for name in rows)
     assert len(rows) == 5
     assert found.left_out == ()
-    assert len(contents.find_contents(folder).rows) == 5 + len(library.rows())
+    assert len(contents.find_contents(folder).rows) == 5 + len(library.load_rows())
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path) -> None:

@@ -63,6 +63,7 @@ def test_what_was_found_before_a_kill_is_on_disk_and_is_shown(
     started = Started({**environment, **scripted(tmp_path, "")}, "verify", *words)
     logs = wait_for_rounds(started, 3)
     started.process.kill()
+    started.end()
     wait_until_gone([log.pid for log in logs if log.pid is not None])
     assert list((started.store / "verify").glob("*.json")) == []
     shown = cli("verify", "--show", "last", "--json")
@@ -88,7 +89,7 @@ def wait_for_rounds(started: Started, count: int) -> list[RankLog]:
     [
         ("--against last", 2, "there is no verify, run or file 'last' to hold anything against"),
         ("--steps 0", 2, "--steps must be more than 0"),
-        ("--soak soon", 2, "--soak 'soon' is not a length of time"),
+        ("--soak soon", 2, "--soak 'soon' is not a duration"),
         ("resnet50 --recipe smoke --platform standin --topology 1x9", 3, "needs 9 devices of platform standin"),
     ],
 )

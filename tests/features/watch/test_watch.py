@@ -349,25 +349,25 @@ def test_a_launcher_is_known_by_its_number_and_by_when_it_began(store: Store) ->
     run = Run(store)
     target = {"name": "acc1", "unit": "%", "better": "higher"}
     run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=os.getpid())
-    assert liveness.is_worked_on(liveness.seen(run.folder))
+    assert liveness.has_processes(liveness.read_run_folder(run.folder))
     ended = os.fork()
     if not ended:
         os._exit(0)
     os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how yet
     run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=ended)
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is False
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is False
     os.waitpid(ended, 0)
     run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=os.getpid())
     os.utime(run.folder / "run.json", (5000, 5000))  # before this process began, so that only its number is the same
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is False
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is False
     run.write_head(item="images", target=target, launcher_host="elsewhere", launcher_pid=os.getpid())
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is None
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is None
 
 
 def test_a_run_on_another_machine_is_not_called_gone(store: Store) -> None:
     run = Run(store)
     run.begin(host="elsewhere", pid=NOBODY)
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is None
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is None
     assert not watch.Watched(run.folder, store, wall_s=lambda: 1e12).look().gone
 
 

@@ -70,7 +70,7 @@ def verify(
         for first in range(0, len(scenes), _CHUNK)
     ]
     if processes is None:
-        processes = cores.usable() if sum(map(len, splits)) >= _WORTH_PROCESSES else 1
+        processes = cores.count_usable_cores() if sum(map(len, splits)) >= _WORTH_PROCESSES else 1
     seen = Findings.total(in_parallel(_look_at_scenes, jobs, processes, "images and masks"))
     pixels, unjudged = seen.counts["pixels"], seen.counts["unjudged"]
     return Report(

@@ -92,13 +92,13 @@ def verify(
     manifest, or those of ImageNet-1k if the classes look like it, else none. One process a core by default.
     """
     if image_shards.lie_in(root):
-        return _verify_shards(root, expected, decode, processes or cores.usable())
+        return _verify_shards(root, expected, decode, processes or cores.count_usable_cores())
     for split in SPLITS:
         if not (root / split).is_dir():
             raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
     classes = {split: _class_folders(root / split) for split in SPLITS}
     jobs = [(root, f"{split}/{name}", decode) for split in SPLITS for name in classes[split]]
-    seen = Findings.total(in_parallel(_look_at_folder, jobs, processes or cores.usable(), "images"))
+    seen = Findings.total(in_parallel(_look_at_folder, jobs, processes or cores.count_usable_cores(), "images"))
     return Report(
         expected=expected_counts(root, classes["train"]) if expected == "auto" else expected,
         found=Counts(classes=len(classes["train"]), train=seen.counts["train"], val=seen.counts["val"]),

@@ -74,7 +74,7 @@ def _look_at_all(
 ) -> list[Findings]:
     if processes is None:
         worth_it = decode == "full" and len(names) >= _WORTH_PROCESSES
-        processes = cores.usable() if worth_it else 1
+        processes = cores.count_usable_cores() if worth_it else 1
     jobs = [
         _Job(folder=folder, names=tuple(names[start : start + _CHUNK]), below=below, decode=decode)
         for start in range(0, len(names), _CHUNK)

@@ -26,8 +26,8 @@ from trainmark.data.text.token_files import (
 )
 from trainmark.data.text.vocabulary import Tokenizer
 from trainmark.record.archives import Destination
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.whole_files import write_whole
 
 LLMC_MAGIC, LLMC_VERSION, LLMC_HEADER_BYTES = 20240520, 1, 1024
 MEGATRON_MAGIC, MEGATRON_HEADER_BYTES = b"MMIDIDX\x00\x00", 34
@@ -109,9 +109,9 @@ def prepare(
                 )
             if not splits["val"].text_bytes:
                 splits["val"] = _with_bytes(splits["val"], out, reader)
-            write_whole(out / TOKENIZER, Path(str(tokenizer)).read_bytes())
+            write_atomic(out / TOKENIZER, Path(str(tokenizer)).read_bytes())
         index = Index(splits=splits, source="tokenizer" if kind == "text" else kind)
-        write_whole(out / INDEX, index.to_json(), synced=True)
+        write_atomic(out / INDEX, index.to_json(), synced=True)
     return index
 
 

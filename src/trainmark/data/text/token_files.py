@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.record.errors import NotReadyError, misfit
+from trainmark.record.errors import NotReadyError, describe_misfit
 from trainmark.record.numbers import Finite
 
 INDEX = "text.json"
@@ -104,7 +104,7 @@ def read_index(folder: Path) -> Index:
     try:
         return msgspec.json.decode(data, type=Index)
     except msgspec.ValidationError as error:
-        raise NotReadyError(f"{path} is damaged: {misfit(error)}; prepare the set again") from error
+        raise NotReadyError(f"{path} is damaged: {describe_misfit(error)}; prepare the set again") from error
     except msgspec.DecodeError as error:
         raise NotReadyError(f"{path} is damaged: it is no JSON; prepare the set again") from error
 

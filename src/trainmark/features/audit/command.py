@@ -12,12 +12,12 @@ from typing import Any
 from trainmark import features
 from trainmark.analysis.audit_events import audit_log, audit_logs
 from trainmark.analysis.audit_record import audit_document
-from trainmark.cli.terminal import console, look, say
-from trainmark.record.audit import Audit, is_wrong, nothing_checked, to_json
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.record.audit import Audit, is_wrong, list_empty, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
-from trainmark.record.lookup import group
-from trainmark.record.record import Record, listed, parse
-from trainmark.record.store import Store, default_folder, read_record, series_beside
+from trainmark.record.lookup import find_group
+from trainmark.record.record import Record, list_repeats, parse
+from trainmark.record.store import Store, default_folder, read_record, series_reader
 from trainmark.view.audit_screen import render
 
 NAME = "audit"
@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
     audits = [audit for word in args.what or ["last"] for audit in _audit_word(word, store)]
-    screen = console()
+    screen = open_console()
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
-        screen.file.write(render(audits, everything=args.all, **look(screen)))
-    for title in (empty := nothing_checked(audits)):
-        say(f"{title}: nothing to check; this is not a pass")
+        screen.file.write(render(audits, everything=args.all, **screen_options(screen)))
+    for title in (empty := list_empty(audits)):
+        print_status(f"{title}: nothing to check; this is not a pass")
     return 5 if is_wrong(audits) else 2 if empty else 0
 
 
@@ -78,7 +78,7 @@ def _audit_word(word: str, store: Store) -> Iterator[Audit]:
         try:
             file = store.find(None if word == "last" else word)
         except UsageError:
-            if repeats := group(word, store):
+            if repeats := find_group(word, store):
                 for record in repeats:
                     yield from _audit_record(store.path(record.run_id))
                 return
@@ -95,9 +95,9 @@ def _audit_record(file: Path) -> Iterator[Audit]:
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _read_documents(file):
-        checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
+        checks = audit_document(document, file.name, folder if has_events else None, series_reader(file))
         with contextlib.suppress(TrainmarkError):  # already reported by the audit of the document
-            record = Record.from_json(document, series_beside(file))
+            record = Record.from_json(document, series_reader(file))
             for feature in features.offers("record_check"):
                 checks = (*checks, *feature.check(record))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
@@ -109,7 +109,7 @@ def _read_documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
     try:
         content = file.read_bytes()
-        document = listed(parse(content))
+        document = list_repeats(parse(content))
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:

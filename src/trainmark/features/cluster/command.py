@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from trainmark.cli.options import add_run_options, from_args
-from trainmark.cli.rendering import add_request_options, request_of, settled
-from trainmark.cli.terminal import say
+from trainmark.cli.options import add_run_options, options_from_args
+from trainmark.cli.rendering import add_request_options, build_request, pin_options
+from trainmark.cli.terminal import print_status
 
 NAME = "launch"
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from trainmark.launch import cluster_env, planning
 
-    options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
+    options = replace(options_from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
     decided = planning.plans(options)
     environment = cluster_env.environments("render")[args.target]
-    run = cluster_env.RenderedRun(options=settled(options, decided), plans=decided, as_json=args.json)
-    print(environment.render(request_of(args, environment.REQUEST), run, say), end="")
+    run = cluster_env.RenderedRun(options=pin_options(options, decided), plans=decided, as_json=args.json)
+    print(environment.render(build_request(args, environment.REQUEST), run, print_status), end="")
     return 0

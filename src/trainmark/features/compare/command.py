@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from trainmark import api
-from trainmark.cli.price import add_price_options, prices_of
-from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
+from trainmark.cli.price import add_price_options, read_prices
+from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store, default_folder
 
@@ -54,6 +54,6 @@ def run(args: argparse.Namespace) -> int:
         threshold=threshold,
         anyway=args.anyway,
         store=store.folder,
-        price=prices_of(args),
+        price=read_prices(args),
     )
-    return show(found, as_json=args.json, gate=args.gate)
+    return show_verdict(found, as_json=args.json, gate=args.gate)

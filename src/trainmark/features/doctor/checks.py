@@ -13,7 +13,7 @@ from trainmark import data as datasets
 from trainmark.features.doctor import host_checks, site_checks
 from trainmark.launch.cluster_env import PORT
 from trainmark.record import site
-from trainmark.record.checks import VERDICTS, CheckResult, check, count, failed
+from trainmark.record.checks import VERDICTS, CheckResult, check, failed, format_count
 from trainmark.record.errors import TrainmarkError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def summary(results: Sequence[CheckResult]) -> str:
     """`ready; 2 doubts, 1 unknown`."""
     numbers = {verdict: sum(result.verdict == verdict for result in results) for verdict in VERDICTS}
     parts = [f"{numbers['failed']} failed"] if numbers["failed"] else []
-    parts += [count(numbers["doubt"], "doubt")] if numbers["doubt"] else []
+    parts += [format_count(numbers["doubt"], "doubt")] if numbers["doubt"] else []
     parts += [f"{numbers['unknown']} unknown"] if numbers["unknown"] else []
     return "; ".join(filter(None, ("not ready" if numbers["failed"] else "ready", ", ".join(parts))))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trainmark.cli.terminal import console, look, say
+from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record.checks import CheckResult
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _tell_machine(args: argparse.Namespace, store: Path) -> int:
 
     probe_s = 0.0 if args.no_probe else device_probe.QUICK_S if args.quick else device_probe.BUDGET_S
     asked = checks.Asked(store=store, platform=args.platform, probe_s=probe_s)
-    results = list(checks.examine(asked, say if sys.stderr.isatty() else lambda sentence: None))
+    results = list(checks.examine(asked, print_status if sys.stderr.isatty() else lambda sentence: None))
     summary, code = checks.summary(results), _exit_code(results)
     if args.json:
         _dump({"summary": summary, "ready": code == 0, "sections": [_document(result) for result in results]})
@@ -85,7 +85,7 @@ def _tell_links(args: argparse.Namespace, store: Path) -> int:
     if args.pairs:
         rounds = min(args.rounds or usual_rounds(topology.nodes), all_rounds(topology.nodes))
     asked = {"hosts": args.hosts, "platform": args.platform, "trust": args.trust}
-    results = [links.measure(topology, pair_rounds=rounds, store=store, say=say, **asked)]
+    results = [links.measure(topology, pair_rounds=rounds, store=store, say=print_status, **asked)]
     if results[0].sentence and not args.hosts:
         results.append(_network())
     told = [result for result in results if result.sentence]
@@ -131,5 +131,5 @@ def _dump(document: Mapping[str, Any]) -> None:
 def _paper() -> TerminalWriter:
     from trainmark.view.terminal import TerminalWriter
 
-    screen = console()
-    return TerminalWriter(**look(screen))
+    screen = open_console()
+    return TerminalWriter(**screen_options(screen))

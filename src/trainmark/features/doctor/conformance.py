@@ -21,7 +21,7 @@ from trainmark.platforms.matmul_rate import seconds
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import FIELDS
 from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
-from trainmark.record.checks import CheckResult, count, failed, first_line, ok, unknown
+from trainmark.record.checks import CheckResult, failed, first_line, format_count, ok, unknown
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import PRECISIONS, Precision
 
@@ -46,7 +46,7 @@ def examine(word: str, begins: Callable[[str], None] = lambda name: None) -> Ite
     begins(OPENS)
     platform = Platform(files.load(word))
     device = platform.open(0)
-    devices = count(platform.device_count, "core" if device.is_cpu else "device")
+    devices = format_count(platform.device_count, "core" if device.is_cpu else "device")
     yield replace(ok(f"{device.name()}, {devices}"), name=OPENS)
     for name, check in checks(word, device, begins):
         begins(name)

@@ -15,7 +15,7 @@ from trainmark.platforms import files, sensors as sensor_readers
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.platform import Device
 from trainmark.platforms.reading import FIELDS, Reading
-from trainmark.record.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
+from trainmark.record.checks import CheckResult, check, doubt, failed, format_bytes, format_count, ok, unknown
 from trainmark.record.precision import PRECISIONS, Precision
 
 DEFAULT_PRECISION = "fp32"
@@ -53,7 +53,7 @@ def torch_build() -> CheckResult:
         "threads": torch.get_num_threads(),
     }
     build = ", ".join(f"{name} {value}" for name, value in built.items()) or "the CPU only"
-    sentence = f"{torch.__version__}, built for {build}; {count(torch.get_num_threads(), 'thread')}"
+    sentence = f"{torch.__version__}, built for {build}; {format_count(torch.get_num_threads(), 'thread')}"
     if not facts["accelerator_api"]:
         return failed(
             f"{sentence}; it has no torch.accelerator", f"{sys.executable} -m pip install 'torch>=2.6'", **facts
@@ -123,7 +123,7 @@ def devices(file: PlatformFile, opened: Sequence[Device], *, environ: Mapping[st
     }
     parts = []
     for (name, size), number in Counter(each).items():
-        memory = f", {amount(size)}" if size else ""
+        memory = f", {format_bytes(size)}" if size else ""
         parts.append((f"{number} x " if len(each) > 1 else "") + name + memory)
     sentence = "; ".join(parts) + limited
     if any(device.is_stand_in for device in opened):

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.platforms import proc
-from trainmark.record.checks import CheckResult, amount, check, count, doubt, failed, ok, unknown
-from trainmark.record.cores import FOREIGN_LOAD, read_cgroup, within_quota
+from trainmark.record.checks import CheckResult, check, doubt, failed, format_bytes, format_count, ok, unknown
+from trainmark.record.cores import FOREIGN_LOAD, limit_to_quota, read_cgroup
 
 MIN_MEMORY_BYTES = 512 << 20
 """Less than this and not even the smallest recipe starts."""
@@ -55,13 +55,13 @@ def cores(root: Path, affinity: Iterable[int], environ: Mapping[str, str] = os.e
         "physical_usable": len(siblings),
         "quota_cores": quota,
     }
-    sentence = f"{len(usable)} of {count(len(present), 'core')} usable"
+    sentence = f"{len(usable)} of {format_count(len(present), 'core')} usable"
     if shared:
         sentence += f", as threads of {len(siblings)} (SMT)"
-    whole = within_quota(len(usable), quota)
+    whole = limit_to_quota(len(usable), quota)
     asked = environ.get("OMP_NUM_THREADS", "")
     if quota is not None and quota < len(usable):
-        sentence += f", and a quota of {quota:.3g}, so that a run takes {count(whole, 'thread')}"
+        sentence += f", and a quota of {quota:.3g}, so that a run takes {format_count(whole, 'thread')}"
     if asked.isdigit() and int(asked) > whole:
         return doubt(
             f"{sentence}; OMP_NUM_THREADS={asked} asks for more, which are stopped in the middle of a step",
@@ -109,11 +109,11 @@ def memory(root: Path) -> CheckResult:
         "limit_bytes": limit,
         "swap_used_bytes": swapped,
     }
-    sentence = f"{amount(free)} of {amount(total)} free"
+    sentence = f"{format_bytes(free)} of {format_bytes(total)} free"
     if limit is not None and limit < total:
-        sentence += f", {amount(limit)} allowed by the control group"
+        sentence += f", {format_bytes(limit)} allowed by the control group"
         free = min(free, limit)
-    sentence += f", {amount(swapped)} swapped out" if swapped else ", no swap in use"
+    sentence += f", {format_bytes(swapped)} swapped out" if swapped else ", no swap in use"
     if free < MIN_MEMORY_BYTES:
         return failed(f"{sentence}: too little for any recipe", "ps aux --sort=-rss | head", **facts)
     if free < WANTED_MEMORY_BYTES:
@@ -133,7 +133,7 @@ def shared_memory(
     """
     size, _, free = usage(folder)
     facts: dict[str, Any] = {"size_bytes": size, "free_bytes": free}
-    sentence = f"{amount(free)} of {amount(size)} free"
+    sentence = f"{format_bytes(free)} of {format_bytes(size)} free"
     remedy = f"sudo mount -o remount,size={'8G' if accelerators > 1 else '1G'} /dev/shm   # docker run --shm-size=8g"
     if free < (SEGMENT_BYTES if accelerators > 1 else SEMAPHORES_BYTES):
         return failed(f"{sentence}: processes cannot share what they need to", remedy, **facts)
@@ -153,7 +153,7 @@ def limits(root: Path, allowed: Limits) -> CheckResult:
         processes = group if processes == UNLIMITED else min(processes, group)
     fabric = any((root / "sys/class/infiniband").glob("*"))
     facts: dict[str, Any] = {"files": files, "locked_bytes": locked, "processes": processes, "infiniband": fabric}
-    shown = "locked memory unlimited" if locked == UNLIMITED else f"{amount(locked)} of locked memory"
+    shown = "locked memory unlimited" if locked == UNLIMITED else f"{format_bytes(locked)} of locked memory"
     sentence = f"{_shown(files, 'file')}, {_shown(processes, 'process')}, {shown}"
     short, remedies = [], []
     if _below(files, WANTED_FILES):
@@ -238,14 +238,14 @@ def driver(root: Path, *, is_cpu: bool) -> CheckResult:
     shown = ", ".join(f"{name} {version}".strip() for name, version in versions.items())
     if any(drivers.get("", [])):
         return doubt(
-            f"{count(sum(drivers['']), 'accelerator')} on the PCI bus without a driver"
+            f"{format_count(sum(drivers['']), 'accelerator')} on the PCI bus without a driver"
             + (f"; {shown}" if shown else ""),
             "lspci -k | grep -iA3 -E 'accelerator|3d controller|display'",
             **facts,
         )
     if cards and is_cpu:
         return doubt(
-            f"{count(cards, 'accelerator')} on the PCI bus (driver {shown}), and a CPU is used",
+            f"{format_count(cards, 'accelerator')} on the PCI bus (driver {shown}), and a CPU is used",
             "trainmark list; trainmark doctor --platform NAME",
             **facts,
         )

@@ -24,7 +24,7 @@ from trainmark import data as datasets, workloads
 from trainmark.platforms import device_errors
 from trainmark.platforms.files import NO_COLLECTIVES
 from trainmark.platforms.platform import Device
-from trainmark.record.checks import CheckResult, count, failed, ok, unknown
+from trainmark.record.checks import CheckResult, failed, format_count, ok, unknown
 from trainmark.record.plan import NO_FOLDER
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.train import loop, setup, step_check, transfers
@@ -74,7 +74,7 @@ def check(device: Device, name: str, alive: Callable[[], None] = lambda: None) -
 
 def judged(walked: Walked) -> CheckResult:
     facts = {"missing": dict(walked.missing), "wrong": dict(walked.wrong)}
-    total = count(len(walked.seen), "operator")
+    total = format_count(len(walked.seen), "operator")
     said = []
     if walked.missing:
         said.append(f"{len(walked.missing)} of {total} missing: {_few(walked.missing)}")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console, look, say, show
+from trainmark.cli.terminal import open_console, print_status, screen_options, show
 from trainmark.record.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Watchdog:
                 self._give_up()
 
     def _give_up(self) -> None:
-        say(
+        print_status(
             f"trainmark: the check {self._check!r} did not get on for {self._limit_s:g} s; "
             "the device hangs, or needs a larger --hang-timeout"
         )
@@ -160,8 +160,8 @@ def _tell(finding: CheckResult) -> None:
     """At once: a check that hangs is the one after the last line."""
     from trainmark.view.terminal import TerminalWriter
 
-    screen = console()
-    writer = TerminalWriter(**look(screen))
+    screen = open_console()
+    writer = TerminalWriter(**screen_options(screen))
     line = writer.table(heads=False)
     line.add_column(width=7)
     line.add_column(width=18, overflow="fold")
@@ -172,5 +172,5 @@ def _tell(finding: CheckResult) -> None:
     if finding.remedy:
         line.add_row("", "", writer.text(f"look at: {finding.remedy}"))
     writer.put(line)
-    sys.stdout.write(writer.drawn())
+    sys.stdout.write(writer.getvalue())
     sys.stdout.flush()

@@ -28,7 +28,7 @@ def machine(writer: TerminalWriter, results: Sequence[CheckResult], summary: str
         writer.put("")
     worst = next((word for word in ("failed", "doubt") if any(one.verdict == word for one in results)), "ok")
     writer.put(writer.text(summary, "bold green" if worst == "ok" else STYLES[worst]))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
@@ -42,7 +42,7 @@ def links_screen(writer: TerminalWriter, results: Sequence[CheckResult]) -> str:
         if pairs := result.facts.get("pairs"):
             table = facts.pair_table(pairs, ENGLISH)
             writer.put("", writer.grid(table.heads, table.rows), indent=_INDENT)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _draw(writer: TerminalWriter, result: CheckResult, name_columns: int) -> None:
@@ -70,6 +70,6 @@ def _draw_remedy(writer: TerminalWriter, remedy: str, column: int) -> None:
 
 
 def _bar(writer: TerminalWriter, share: float) -> str:
-    full, empty = ("█", "░") if escape.carries(writer.encoding, "█░") else ("#", ".")
+    full, empty = ("█", "░") if escape.can_encode(writer.encoding, "█░") else ("#", ".")
     filled = round(_BAR_COLUMNS * min(1.0, max(0.0, share)))
     return full * filled + empty * (_BAR_COLUMNS - filled)

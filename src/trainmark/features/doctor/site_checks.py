@@ -15,7 +15,7 @@ from trainmark import data as datasets
 from trainmark.data import synthetic
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import site
-from trainmark.record.checks import LOG_BYTES, CheckResult, amount, check, doubt, existing_folder, failed, ok
+from trainmark.record.checks import LOG_BYTES, CheckResult, check, doubt, failed, find_existing_folder, format_bytes, ok
 from trainmark.record.errors import TrainmarkError, UsageError
 
 WANTED_DISK_BYTES = 4 << 30
@@ -43,7 +43,7 @@ class Interface:
 def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
     """Whether records and checkpoints can be written, and have the room."""
     remedy = "export TRAINMARK_STORE=/a/folder/with/room"
-    there = existing_folder(folder)
+    there = find_existing_folder(folder)
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"\0" * 4096)
@@ -52,7 +52,7 @@ def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.d
     except OSError as error:
         return failed(f"{_short(folder)} cannot be written: {error.strerror}", remedy, folder=str(folder))
     free = usage(there)[2]
-    sentence = f"{amount(free)} free in {_short(folder)}"
+    sentence = f"{format_bytes(free)} free in {_short(folder)}"
     facts: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
     if free < LOG_BYTES:
         return failed(f"{sentence}: not even the logs of a run fit", remedy, **facts)
@@ -165,7 +165,7 @@ def _synthetic(folder: Path) -> CheckResult:
     if (folder / MANIFEST).is_file():
         return ok("the synthetic set is made", made=True, **facts)
     cache = folder.parent
-    there, remedy = existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
+    there, remedy = find_existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
     facts["made"] = False
     if not os.access(there, os.W_OK):
         return failed(f"the synthetic set is not made, and {_short(cache)} cannot be written", remedy, **facts)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_options, from_args
-from trainmark.cli.rendering import add_request_options, request_of, settled
-from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.cli.options import add_options, options_from_args
+from trainmark.cli.rendering import add_request_options, build_request, pin_options
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.cli.verdict import parse_threshold
 from trainmark.launch.options import PLAN
 from trainmark.record.errors import TrainmarkError, UsageError
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.record.store import Store, default_folder
 
     threshold = parse_threshold(args.threshold)
-    options = replace(from_args(args), hosts=None)
+    options = replace(options_from_args(args), hosts=None)
     _check(args)
     if args.slurm is not None:
         return _print_array(args, options)
@@ -139,9 +139,9 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     plan = fleet.plan_of(options)
     shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
-    run = RenderedRun(options=settled(options, [plan]), plans=[plan], as_json=args.json)
-    print(slurm.render(request_of(args, slurm.REQUEST, array=args.slurm), run, say), end="")
-    say(f"every node must see the folder {shared}; afterwards: trainmark fleet {shared} --expect {args.slurm}")
+    run = RenderedRun(options=pin_options(options, [plan]), plans=[plan], as_json=args.json)
+    print(slurm.render(build_request(args, slurm.REQUEST, array=args.slurm), run, print_status), end="")
+    print_status(f"every node must see the folder {shared}; afterwards: trainmark fleet {shared} --expect {args.slurm}")
     return 0
 
 
@@ -150,14 +150,14 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
     from trainmark.features.fleet.hosts import of_saved_fleet
 
     jobs = fleet.JOBS if args.jobs is None else args.jobs
-    saved, path, code = fleet.run(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
-    result_is_kept()
+    saved, path, code = fleet.run(options, args.hosts, jobs=jobs, rerun=args.rerun, say=print_status)
+    mark_result_saved()
     if args.links and not code:
         # one that cannot run would keep all others waiting
         written = [word.strip() for word in args.hosts.split(",")]
         good = [word for word in written if word.rpartition("@")[2] not in saved.to_do]
         if len(good) < 2:
-            say("fewer than two hosts have a result, so no link is measured")
+            print_status("fewer than two hosts have a result, so no link is measured")
         else:
             saved.links = _measure_links(args, options, good)
             fleets.save(saved, path)
@@ -175,7 +175,7 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
     on_each = Topology.parse(options.topology or "1x1").devices_per_node
     topology = Topology(nodes=len(names), devices_per_node=on_each)
     rounds = min(args.rounds or usual_rounds(len(names)), all_rounds(len(names)))
-    say(f"measuring the links of {len(names)} hosts in {rounds} rounds")
+    print_status(f"measuring the links of {len(names)} hosts in {rounds} rounds")
     try:
         result = links.measure(
             topology,
@@ -183,7 +183,7 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
             hosts=",".join(hosts),
             platform=options.platform,
             store=default_folder(),
-            say=say,
+            say=print_status,
             trust=args.trust,
         )
     except TrainmarkError as error:
@@ -194,14 +194,14 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
 
 def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
     from trainmark.features.fleet.hosts import FleetRuns, by_host, of_folder
-    from trainmark.record.lookup import records_of
+    from trainmark.record.lookup import find_records
 
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
         raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
     if folders:
         return of_folder(Path(folders[0]).expanduser())
-    return FleetRuns(hosts=by_host(records_of(words, store)))
+    return FleetRuns(hosts=by_host(find_records(words, store)))
 
 
 def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
@@ -209,23 +209,23 @@ def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
 
     from trainmark import __version__
     from trainmark.features.fleet import page as fleet_page, view as fleet_view
-    from trainmark.record.language import by_locale
-    from trainmark.view.files import keep_page, write
+    from trainmark.record.language import locale_language
+    from trainmark.view.files import save_page, write_report
 
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = fleet_page.render(fleet, language=args.lang or by_locale(), trainmark=__version__, made=made)
+    page = fleet_page.render(fleet, language=args.lang or locale_language(), trainmark=__version__, made=made)
     if args.html is not None:
-        write(args.html, page, store)
+        write_report(args.html, page, store)
     if args.junit is not None:
-        write(args.junit, fleet_view.to_junit(fleet), store)
-    screen = console()
+        write_report(args.junit, fleet_view.to_junit(fleet), store)
+    screen = open_console()
     if args.json:
         from trainmark.features.fleet.verdict import to_json
 
         screen.file.write(json.dumps(to_json(fleet), indent=2, ensure_ascii=False) + "\n")
         return
-    screen.file.write(fleet_view.render(fleet, everything=args.everything, **look(screen)))
+    screen.file.write(fleet_view.render(fleet, everything=args.everything, **screen_options(screen)))
     if args.html is None and fleet.workload:
         created = fleet.created[:19].replace(":", "")
         name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
-        show(f"page: {keep_page(name, page, store)}")
+        show(f"page: {save_page(name, page, store)}")

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from trainmark.analysis import quantities
-from trainmark.analysis.likeness import differences
+from trainmark.analysis.likeness import list_differences
 from trainmark.features.fleet.store import PairsDone, SavedFleet
 from trainmark.record.errors import UsageError
 from trainmark.record.links import PairLink
@@ -149,8 +149,8 @@ def check_alike(records: Sequence[Record], metric: str) -> None:
 
 def _differing(odd: Record, like: Record, metric: str) -> str:
     sides = [Subject(word=one.run_id, label=one.run_id, records=(one,)) for one in (odd, like)]
-    compared = quantities.find(metric, sides)
-    found = [str(one) for one in differences(sides[0], sides[1], compared) if one.unlike]
+    compared = quantities.find_compared(metric, sides)
+    found = [str(one) for one in list_differences(sides[0], sides[1], compared) if one.unlike]
     if not found:
         found = [f"limits {odd.plan.limits} and {like.plan.limits}"]
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from trainmark.features.fleet import outliers
-from trainmark.record.links import PairLink, best_pairs, cables
+from trainmark.record.links import PairLink, best_pairs, estimate_node_bandwidths
 from trainmark.record.tournament import all_rounds
 
 FLOOR = 0.10
@@ -77,7 +77,7 @@ class FleetLinks:
 def judge(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
     """`hosts` are the nodes in the order in which they were numbered when they were measured."""
     known = best_pairs(measured)
-    carries = {node: math.log(value) for node, value in cables(known).items()}
+    carries = {node: math.log(value) for node, value in estimate_node_bandwidths(known).items()}
     short = [math.log(pair.bus_gigabytes_per_s) - min(carries[pair.first], carries[pair.second]) for pair in known]
     centre, smallest = median(carries.values()), None
     slow_cables = dict.fromkeys(carries, False)

@@ -9,9 +9,9 @@ from trainmark.features.fleet import view as fleet_view
 from trainmark.features.fleet.links import Cable, FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
 from trainmark.record.format import NOTHING, number
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, number_cell, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, number_cell, page_footer, page_header, skip_link, sortable_table
 
 FLEET_STYLE = ("trainmark.features.fleet", "fleet.css")
 CELL = 22
@@ -30,7 +30,7 @@ TONES = {"accepted": "good", "not accepted": "bad", "inconclusive": "fair"}
 
 def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
     facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     body = [
@@ -39,7 +39,7 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
         page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
-    return whole_page(
+    return build_page(
         f"{title} · trainmark",
         body,
         language=language,

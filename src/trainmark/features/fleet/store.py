@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.links import PairLink
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_whole
 
 FOLDER = "fleets"
 RESUME_WITHIN = timedelta(hours=24)
@@ -64,7 +64,7 @@ def begin(store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: s
 def save(fleet: SavedFleet, path: Path) -> None:
     """On disk before this returns."""
     try:
-        write_whole(path, msgspec.json.encode(fleet), synced=True)
+        write_atomic(path, msgspec.json.encode(fleet), synced=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -9,8 +9,8 @@ from statistics import NormalDist, fmean, median
 from typing import Any, Literal
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import THRESHOLD, side_of
-from trainmark.analysis.judge import RunValues, place, ratio_interval
+from trainmark.analysis.comparison import THRESHOLD, collect_values
+from trainmark.analysis.judge import RunValues, place_interval, ratio_interval
 from trainmark.analysis.quantities import Compared
 from trainmark.features.fleet import causes, links as link_judge, outliers
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, check_alike
@@ -196,7 +196,7 @@ def judge(
         )
     check_alike(records, metric)
     first = records[0]
-    compared = quantities.find(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
+    compared = quantities.find_compared(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
     reference = next((one for one in expected if _fits(one, first, compared)), None)
     known = [_Known.of(host, compared) for host in hosts if host.records]
     sure = [one for one in known if one.error is not None]
@@ -212,7 +212,7 @@ def judge(
         metric=compared.name,
         threshold=threshold,
         hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _badness(one, compared))),
-        unit=quantities.of_record(first, compared)[1],
+        unit=quantities.value_of_record(first, compared)[1],
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
         topology=first.plan.topology,
@@ -261,7 +261,7 @@ class _Known:
 
     @classmethod
     def of(cls, runs: HostRuns, compared: Compared) -> _Known:
-        side = side_of(runs.records, compared)
+        side = collect_values(runs.records, compared)
         value, count = fmean(map(math.log, side.values)), len(side.values)
         spreads = [spread for spread in side.spreads if spread]
         if count >= MIN_REPEATS:
@@ -351,11 +351,11 @@ def _too_few(sure: Sequence[_Known], compared: Compared, threshold: float, refer
     if len(sure) == 2:
         one, other = sure
         bounds = ratio_interval(one.side, other.side)
-        if bounds and place(bounds, threshold) == "same":
+        if bounds and place_interval(bounds, threshold) == "same":
             return
         apart = _percent(math.expm1(one.value - other.value))
         names = f"{one.runs.host} lies {apart} from {other.runs.host}"
-        if not bounds or place(bounds, threshold) == "inconclusive":
+        if not bounds or place_interval(bounds, threshold) == "inconclusive":
             yield f"{names}, which is not sure enough; run longer, or repeat"
         else:
             yield f"{names}, and two hosts do not tell which of them is right; a third would"

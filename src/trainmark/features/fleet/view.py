@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from trainmark.features.fleet.links import FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
-from trainmark.record.format import NOTHING, number, plus_minus
+from trainmark.record.format import NOTHING, format_interval, number
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
 
 MAX_HOSTS = 30
 """Lines of a table, unless all are requested; who is not ok is always among them."""
@@ -36,7 +36,7 @@ def headline(fleet: Fleet) -> str:
         told.append(f"judged hosts: {hosts}")
     if fleet.median is not None:
         median = f"the median is {number(fleet.median)} {fleet.unit}"
-        told.append(f"{median} {plus_minus(fleet.interval)}".rstrip())
+        told.append(f"{median} {format_interval(fleet.interval)}".rstrip())
     return f"{fleet.outcome}; {'; '.join(told)}"
 
 
@@ -134,13 +134,13 @@ def render(
     bad = [one for one in fleet.hosts if one.verdict != "ok"]
     shown = fleet.hosts if everything else fleet.hosts[: max(MAX_HOSTS, len(bad))]
     if shown:
-        draw(writer, _table(fleet, shown))
+        draw_table(writer, _table(fleet, shown))
     if len(shown) < len(fleet.hosts):
         writer.put(f"{len(fleet.hosts) - len(shown)} more hosts are ok; --all shows them")
     if told := list(sentences(fleet)):
-        writer.put("", writer.numbered(told), "")
+        writer.put("", writer.numbered_list(told), "")
     writer.put(writer.text(headline(fleet), OUTCOMES[fleet.outcome]))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _table(fleet: Fleet, hosts: tuple[FleetHost, ...]) -> TableModel:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.price import add_price_options, price_of
+from trainmark.cli.price import add_price_options, read_price
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look
+    from trainmark.cli.terminal import open_console, screen_options
     from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS
     from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
     from trainmark.features.forecast.table import render
@@ -70,36 +70,36 @@ def run(args: argparse.Namespace) -> int:
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
     known, work = _of_runs(args) if args.published is None else (_of_published(args, topologies), None)
     hours = args.mtbf or MTBF_DEVICE_HOURS
-    assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_batch(args))
+    assumed = Assumptions(price=read_price(args), mtbf_device_hours=hours, batch=_batch(args))
     found = [forecast(one, topologies, work, assumed) for one in known]
     if args.html:
         from datetime import datetime, timezone
 
         from trainmark import __version__
         from trainmark.features.forecast import page as forecast_page
-        from trainmark.record.language import chosen
+        from trainmark.record.language import current_language
         from trainmark.record.store import Store, default_folder
-        from trainmark.view.files import write
+        from trainmark.view.files import write_report
 
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-        page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
-        write(args.html, page, Store(args.store or default_folder()))
-    screen = console()
+        page = forecast_page.render(found, language=current_language(), made=made, trainmark=__version__)
+        write_report(args.html, page, Store(args.store or default_folder()))
+    screen = open_console()
     document = {"forecasts": [to_json(one) for one in found]}
-    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **look(screen)))
+    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **screen_options(screen)))
     return 0
 
 
 def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     from trainmark import features
-    from trainmark.cli.terminal import say
+    from trainmark.cli.terminal import print_status
     from trainmark.features.forecast import inputs
     from trainmark.features.forecast.cost import measure_work
     from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
+    from trainmark.record.lookup import find_records
     from trainmark.record.store import Store, default_folder
 
-    records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
+    records = find_records(args.runs or ["last"], Store(args.store or default_folder()))
     known = inputs.of_records(records, args.metric)
     try:
         offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))
@@ -108,21 +108,21 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     except UsageError as error:
         if args.until != "target" or args.price:
             raise
-        say(f"no time is forecast: {error}")
+        print_status(f"no time is forecast: {error}")
         return [known], None
     return [known], work
 
 
 def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
     from trainmark.analysis import published_library as library
-    from trainmark.analysis.scaling import throughput_alias
-    from trainmark.analysis.scaling_published import published_scalings
+    from trainmark.analysis.scaling import find_throughput
+    from trainmark.analysis.scaling_published import find_published_scalings
     from trainmark.features.forecast import inputs
     from trainmark.record.errors import UsageError
 
-    metric = throughput_alias(args.metric)
+    metric = find_throughput(args.metric)
     smallest = min(topology.devices for topology in topologies)
-    groups = published_scalings(library.rows(args.published))
+    groups = find_published_scalings(library.load_rows(args.published))
     found = [known for group in groups if (known := inputs.of_published(group, metric, smallest))]
     if not found:
         raise UsageError(
@@ -135,8 +135,8 @@ def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> l
 def _backtest(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from trainmark.analysis.clusters import chains
-    from trainmark.cli.terminal import console, look
+    from trainmark.analysis.clusters import find_chains
+    from trainmark.cli.terminal import open_console, screen_options
     from trainmark.features.forecast.backtest import backtest
     from trainmark.features.forecast.table import render_backtest
     from trainmark.record.errors import UsageError
@@ -145,13 +145,13 @@ def _backtest(args: argparse.Namespace) -> int:
         raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
     if args.html:
         raise UsageError("--backtest has no page; leave --html out")
-    found = backtest(chains())
-    screen = console()
+    found = backtest(find_chains())
+    screen = open_console()
     if args.json:
         document = {**asdict(found), "coverage": found.coverage}
         screen.file.write(json.dumps(document, indent=2).replace("Infinity", "null") + "\n")
     else:
-        screen.file.write(render_backtest(found, **look(screen)))
+        screen.file.write(render_backtest(found, **screen_options(screen)))
     return 0
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.analysis.needed import Needed, Reference
+from trainmark.analysis.needed import Reference, TrainingNeed
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
-from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
+from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.recipe import Span
 from trainmark.record.record import Record
 
@@ -66,10 +66,10 @@ class Work:
         batch = rate.batch_per_device or self.batch_per_device
         return rate.topology.devices * batch / (self.devices * self.batch_per_device)
 
-    def needed(self, rate: RateForecast) -> Needed | None:
+    def needed(self, rate: RateForecast) -> TrainingNeed | None:
         """Items to train at a size; None where its global batch is larger than any that is known to converge."""
         if self.reference is None:
-            return Needed(self.items, self.items, self.items)
+            return TrainingNeed(self.items, self.items, self.items)
         return self.reference(self.global_batch * self.batch_ratio(rate))
 
 
@@ -277,11 +277,11 @@ def count_pauses(
     return after - before + (steps > 0 and not ends_on_one)
 
 
-def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
+def _energy(work: Work, needed: TrainingNeed, rate: RateForecast, price: Price) -> ForecastRange | None:
     """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
     if work.joules_per_item is None or rate.interval is None:
         return None
-    working = work.joules_per_item * price.pue / JOULES_A_KWH
+    working = work.joules_per_item * price.pue / JOULES_PER_KWH
     ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
 
     def waits(items_per_s: float) -> float:

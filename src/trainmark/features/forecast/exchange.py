@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from msgspec import structs
 
-from trainmark.record.links import Collective, LinkLevel, fitted
+from trainmark.record.links import Collective, LinkLevel, fit_level
 from trainmark.record.machine import ExchangeShape
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
@@ -94,7 +94,7 @@ def fit_exchange(record: Record) -> ExchangeModel | None:
     if shape is None or shape.parallel not in PARALLEL or counted <= 0 or not timeline.exchange_known:
         return None
     exposed_s = _exposed_s(timeline, counted)
-    step_s = timeline.counted(timeline.slowest).compute_ns / counted / 1e9
+    step_s = timeline.sum_counted(timeline.slowest).compute_ns / counted / 1e9
     computing_s = step_s - exposed_s
     if computing_s <= 0:
         return None
@@ -123,7 +123,7 @@ def _exposed_s(timeline: Timeline, counted: int) -> float:
     """The exchange in a step of the rank that waits for nobody."""
     steps = slice(timeline.warmup_steps, timeline.steps)
     if any(trace.sums for trace in timeline.ranks):
-        return min(timeline.counted(trace).exchange_ns for trace in timeline.ranks) / counted / 1e9
+        return min(timeline.sum_counted(trace).exchange_ns for trace in timeline.ranks) / counted / 1e9
     return float(np.min([trace.exchange_ns[steps] for trace in timeline.ranks], axis=0).mean()) / 1e9
 
 
@@ -133,5 +133,5 @@ def links_of(record: Record) -> dict[tuple[Level, Collective], LinkLevel]:
     levels = list(environment.link_levels)
     if not levels and environment.link and 1 in (topology.nodes, topology.devices_per_node) and topology.devices > 1:
         times = [(row.size_bytes, row.median_s) for row in environment.link]
-        levels = [fitted("node" if topology.nodes == 1 else "nodes", "all-reduce", topology.devices, 1, times)]
+        levels = [fit_level("node" if topology.nodes == 1 else "nodes", "all-reduce", topology.devices, 1, times)]
     return {(level.level, level.collective): level for level in levels}

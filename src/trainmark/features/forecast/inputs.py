@@ -53,8 +53,8 @@ class Known:
 
 def of_records(records: Sequence[Record], metric: str = "p_core") -> Known:
     """Runs that are alike; UsageError says which are not, and what is too noisy to go by."""
-    alias = scaling.throughput_alias(metric)
-    if len({scaling.shared_out(record) for record in records}) > 1:
+    alias = scaling.find_throughput(metric)
+    if len({scaling.batch_shape(record) for record in records}) > 1:
         raise UsageError("these runs differ in their batch; a forecast needs runs of one batch_per_device")
     _check_links(records)
     points = scaling.points_by_topology(records, alias)

@@ -13,11 +13,11 @@ from trainmark.features.forecast.table import ForecastFigure, figures
 from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, number
 from trainmark.record.intervals import Bounds, around
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import number_cell, page_footer, page_header, sortable_table, whole_page
+from trainmark.view.frame import build_page, number_cell, page_footer, page_header, sortable_table
 from trainmark.workloads import title as workload_title
 
 _WIDE = (1000, 300)
@@ -25,7 +25,7 @@ _WIDE = (1000, 300)
 
 def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     sizes = ", ".join(dict.fromkeys(str(rate.topology) for one in found for rate, _ in one.sizes))
     title = say("Forecast of {sizes}").format(sizes=sizes)
     subjects = [" · ".join(one.known.subject) for one in found[:4]]
@@ -41,7 +41,7 @@ def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: st
         ),
         page_footer(trainmark, say),
     ]
-    return whole_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
+    return build_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
 
 
 def _table(found: Sequence[Forecast], say: Say) -> Markup:
@@ -131,12 +131,12 @@ def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | Non
         high=number(interval[1]),
     )
     notes: list[Child] = [said, " ", el("span", found.basis)]
-    return chart.draw(
+    return chart.draw_chart(
         say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
         said,
         say,
-        x=replace(chart.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
-        y=chart.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
+        x=replace(chart.doubling_axis(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
+        y=chart.linear_axis([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
         x_name=say("devices"),
         y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
         y_unit=known.unit,

@@ -134,4 +134,4 @@ def _distance(known: Topology, asked: Topology) -> float:
 
 @cache
 def _reach(several: bool) -> Reach:
-    return scaling_law.measure_reach(clusters.chains(), several=several)
+    return scaling_law.measure_reach(clusters.find_chains(), several=several)

@@ -12,7 +12,7 @@ from trainmark.features.mlperf import audit_log
 from trainmark.features.mlperf.folder import ResultFolder
 from trainmark.features.mlperf.log import RunLog, compute_training_rate
 from trainmark.features.mlperf.official import Checkers, OfficialVerdict
-from trainmark.record.audit import Audit, CannotCheckError, Check, check, doubtful, look, note, wrong
+from trainmark.record.audit import Audit, CannotCheckError, Check, check, doubtful, note, run_checks, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.escape import terminal
 
@@ -46,10 +46,10 @@ def audit_results(folders: Iterable[ResultFolder]) -> Iterator[tuple[ResultFolde
             for log in folder.logs:
                 title = f"{folder.title}/{log.name}" if folder.whole else log.name
                 case = audit_log.LogCase(log=log, round=folder.round, division=_find_division(log))
-                checks = look(audit_log.CHECKS, case, log.name)
+                checks = run_checks(audit_log.CHECKS, case, log.name)
                 found.append(Audit(title=title, checks=checks, empty=not log.entries))
             together = ResultCase(folder=folder, official=checkers.verdict(folder))
-            checks = look(CHECKS if folder.whole else (compliance,), together, folder.title)
+            checks = run_checks(CHECKS if folder.whole else (compliance,), together, folder.title)
             yield folder, [*found, Audit(title=folder.title, checks=checks, empty=not folder.logs)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainmark.cli.terminal import say
+from trainmark.cli.terminal import print_status
 from trainmark.features.mlperf import folder, official
 from trainmark.features.mlperf.audit_result import audit_results as audit_folders
 from trainmark.features.mlperf.log import is_log
@@ -23,6 +23,6 @@ def recognises(word: str | Path) -> bool:
 
 def audits(word: str, store: Store) -> Iterator[Audit]:
     if not official.is_installed():
-        say(official.INSTALL)
+        print_status(official.INSTALL)
     for _, found in audit_folders(folder.find_result_folders(Path(word))):
         yield from found

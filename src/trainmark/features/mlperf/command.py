@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trainmark.cli.terminal import console, look, result_is_kept, say
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options
 from trainmark.features.mlperf.audit_result import audit_results
 from trainmark.features.mlperf.folder import find_result_folders
 from trainmark.features.mlperf.package import write_package
 from trainmark.features.mlperf.write import open_run
 from trainmark.record import escape
 from trainmark.record.audit import is_wrong
-from trainmark.record.lookup import records_of
+from trainmark.record.lookup import find_records
 from trainmark.record.store import Store, default_folder
 from trainmark.view.audit_screen import render
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 NAME = "package"
 HELP = "Write runs as an MLPerf Training submission folder: logs, system description, how to run it again."
@@ -47,15 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
-    safe = publishable(records_of(args.runs, store)).records  # a doubt may name a host
+    safe = make_publishable(find_records(args.runs, store)).records  # a doubt may name a host
     runs = [open_run(record, store.runs / record.run_id) for record in safe]
     found = write_package(runs, args.out, org=args.org, status=args.status, system=args.system, division=args.division)
-    result_is_kept()
+    mark_result_saved()
     for reason in found.why_open if found.division == "open" else ():
-        say(escape.terminal(f"open division: {reason}"))
+        print_status(escape.terminal(f"open division: {reason}"))
     audits = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
-    screen = console()
-    screen.file.write(render(audits, everything=False, **look(screen)))
+    screen = open_console()
+    screen.file.write(render(audits, everything=False, **screen_options(screen)))
     screen.file.write(escape.terminal(f"{found.results}: {len(runs)} runs, {found.division} division") + "\n")
-    say(f"check it with: python -m mlperf_logging.package_checker {args.out} training {found.round}.0")
+    print_status(f"check it with: python -m mlperf_logging.package_checker {args.out} training {found.round}.0")
     return 5 if is_wrong(audits) else 0

@@ -24,7 +24,7 @@ from trainmark.features.mlperf.log import (
     find_convergence,
     mean_known,
 )
-from trainmark.record.audit import findings
+from trainmark.record.audit import collect_findings
 from trainmark.record.checks import CheckResult
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
@@ -35,7 +35,7 @@ RUN_TIME = "time is from run_start to run_stop, without initialisation"
 def make_page(folder: ResultFolder) -> PublishedPage:
     """A result as a page of one row, with the lines that could not be read."""
     found = _make_row(folder) if folder.logs else None
-    rows = names.named([found] if found else [], _page_name(folder))
+    rows = names.name_rows([found] if found else [], _page_name(folder))
     return PublishedPage(title=folder.title, rows=rows, unread=tuple(_list_unread(folder)), was_read=True)
 
 
@@ -64,7 +64,7 @@ def _make_row(folder: ResultFolder) -> PublishedRow:
     known = folder.known
     facts = next((one for one in workloads.all_facts() if known and one.name == known.workload), None)
     topology = _parse_topology(described)
-    device = names.device(
+    device = names.parse_device(
         str(described.get("accelerator_model_name") or first.word("submission_platform") or "unknown")
     )
     batch = first.number("global_batch_size")
@@ -104,7 +104,7 @@ def _make_row(folder: ResultFolder) -> PublishedRow:
         mem_total_gib=None,
         remark=RUN_TIME,
         line=None,
-        framework=names.framework(str(described.get("framework") or "")),
+        framework=names.find_framework(str(described.get("framework") or "")),
         details=tuple(_list_details(folder, batch)),
     )
 
@@ -172,4 +172,4 @@ def audit_rows(place: Path) -> Iterator[tuple[PublishedRow, tuple[CheckResult, .
     """One row per result folder below a place, with its findings."""
     for result, found in audit_results(find_result_folders(place)):
         for row in make_page(result).rows[:1]:
-            yield row, tuple(findings(found))
+            yield row, tuple(collect_findings(found))

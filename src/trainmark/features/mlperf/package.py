@@ -11,10 +11,10 @@ from typing import Any
 from trainmark.analysis import device_names as names
 from trainmark.features.mlperf import write
 from trainmark.features.mlperf.write import STATUSES, MlperfRun
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.whole_files import whole_folder
 
 GIB = 2**30
 DESCRIPTION_FIELDS = (
@@ -48,13 +48,13 @@ def write_package(
     check_runs(chosen)
     division = write.choose_division(chosen, division)
     first = chosen[0]
-    name = names.slug(system or write.describe_platform(first.record), "system")
+    name = names.slugify(system or write.describe_platform(first.record), "system")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists; name another folder with --out, or remove it")
     place = Path("results") / name / first.benchmark.name
     description = {**describe_system(first.record), "submitter": org, "division": division, "status": STATUSES[status]}
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             (folder / place).mkdir(parents=True)
             for number, run in enumerate(chosen):
                 text = write.format_log(run, division=division, org=org, platform=name, status=status)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainmark.features.mlperf.benchmarks import find_benchmark
 from trainmark.features.mlperf.convergence import compute_global_batch, expect_point
-from trainmark.record.audit import CannotCheckError, check as register, doubtful, look, note
+from trainmark.record.audit import CannotCheckError, check as register, doubtful, note, run_checks
 from trainmark.record.checks import CheckResult
 from trainmark.record.record import Record
 
@@ -14,7 +14,7 @@ from trainmark.record.record import Record
 def check(record: Record) -> tuple[CheckResult, ...]:
     """Empty for workloads that are not a benchmark and for synthetic data."""
     benchmark = find_benchmark(record.plan.workload)
-    return look([_convergence], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
+    return run_checks([_convergence], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
 
 
 @register("mlperf-convergence", "the target was not reached with less training than MLPerf's reference needs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainmark.analysis.needed import Needed, Reference
+from trainmark.analysis.needed import Reference, TrainingNeed
 from trainmark.features.mlperf import convergence
 from trainmark.features.mlperf.benchmarks import find_benchmark
 from trainmark.record.record import Record
@@ -29,11 +29,11 @@ def reference(record: Record) -> Reference | None:
     items_per_sample = trained / record.timeline.steps / convergence.compute_global_batch(record)
     samples_per_unit = benchmark.train_samples if benchmark.units[-1] == "epochs" else 1
 
-    def needed(global_batch: float) -> Needed | None:
+    def needed(global_batch: float) -> TrainingNeed | None:
         point = convergence.expect_point(benchmark, global_batch)
         if point is None or samples_per_unit is None:
             return None
         times = samples_per_unit * items_per_sample
-        return Needed(*(value * times for value in (point.mean, point.fastest, point.slowest)))
+        return TrainingNeed(*(value * times for value in (point.mean, point.fastest, point.slowest)))
 
     return needed

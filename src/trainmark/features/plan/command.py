@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_options, from_args
-from trainmark.cli.terminal import console, look, show
+from trainmark.cli.options import add_options, options_from_args
+from trainmark.cli.terminal import open_console, screen_options, show
 from trainmark.launch.options import PLAN, SWEEP
 from trainmark.record.errors import UsageError
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.card is not None and not args.flops:
         raise UsageError("--card chooses among the cards of --flops, which was not asked for; add --flops")
-    options = from_args(args)
+    options = options_from_args(args)
     decided = planning.plans(options)
     if args.flops:
         return _count(decided, args.card, as_json=args.json)
@@ -71,14 +71,14 @@ def _count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
     from trainmark.features.plan import counted_step, roofline, step_table
     from trainmark.record.precision import Precision
 
-    screen, documents = console(), []
+    screen, documents = open_console(), []
     for plan in decided:
         step = counted_step.count(plan)
         found = roofline.bounds(step, Precision.parse(plan.precision), plan.platform, card)
         if as_json:
             documents.append(step_table.to_json(plan, step, found))
         else:
-            screen.file.write(step_table.render(plan, step, found, **look(screen)))
+            screen.file.write(step_table.render(plan, step, found, **screen_options(screen)))
     if as_json:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
     return 0

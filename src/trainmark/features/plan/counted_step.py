@@ -22,7 +22,7 @@ from trainmark.record.errors import TrainmarkError, WorkloadError
 from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
-from trainmark.record.step_count import CountedStep, extrapolated
+from trainmark.record.step_count import CountedStep, extrapolate_step
 from trainmark.train import meta_model
 from trainmark.train.parallel import OneDevice
 from trainmark.train.stepper import Stepper
@@ -89,7 +89,7 @@ def _by_two_lengths(workload: Any, recipe: Recipe, precision: Precision) -> Coun
     with on_no_device():
         batches = [workload.blank_batch(recipe, short), workload.blank_batch(recipe, longer)]
     few, many = of_batches(workload, recipe, precision, batches)
-    return extrapolated(few, many, (whole - longer) / (longer - short))
+    return extrapolate_step(few, many, (whole - longer) / (longer - short))
 
 
 @cache

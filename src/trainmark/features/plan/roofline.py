@@ -41,7 +41,7 @@ def bounds(step: CountedStep, precision: Precision, platform: str, card: str | N
     """
     sheets = list(_sheets(platform))
     if card is not None:
-        meant = peaks.cards(card)
+        meant = peaks.find_cards(card)
         sheets = [(file, sheet) for file, sheet in sheets if sheet in meant or sheet.fits(card)]
         if not sheets:
             names = [_name(sheet) for _, sheet in _sheets(platform)]

@@ -102,11 +102,11 @@ def render(
         writer.put("Counted as torch launches the step without compiling it; compiled, it has fewer launches.")
     if not found:
         writer.put("", f"No data sheet here has a peak in {plan.precision}; --precision takes another.")
-        return writer.drawn()
+        return writer.getvalue()
     heads = ["card", "TFLOP/s", "GB/s", "products ms", "least ms", "by memory", "most MFU"]
     writer.put("", writer.grid(heads, map(_card, found), left={0}), "")
     writer.put(MEANS)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _rows(step: CountedStep) -> list[list[str]]:

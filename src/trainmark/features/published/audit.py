@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import audit_rows, audit_tables, audit_words
-from trainmark.record.audit import SEVERITIES, Audit, by_gravity, look, not_checked
+from trainmark.record.audit import SEVERITIES, Audit, mark_unchecked, run_checks, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow, RowFinding
 
@@ -21,10 +21,10 @@ def audit(page: PublishedPage) -> Audit:
 
 def audit_page(page: PublishedPage) -> tuple[CheckResult, ...]:
     if has_figures(page):
-        return look(CHECKS, page, page.title)
+        return run_checks(CHECKS, page, page.title)
     why = "no row of the page holds a figure" if page.rows else "no row of results was read"
-    left = [not_checked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.unread_lines]
-    return (*left, *look([audit_words.unread_lines], page, page.title))
+    left = [mark_unchecked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.unread_lines]
+    return (*left, *run_checks([audit_words.unread_lines], page, page.title))
 
 
 def has_figures(page: PublishedPage) -> bool:
@@ -47,7 +47,7 @@ def find_doubts(pages: Iterable[PublishedPage]) -> Mapping[str, tuple[CheckResul
             for finding in check.findings:
                 if finding.verdict in ("failed", "doubt"):
                     found.setdefault(finding.subject, []).append(finding)
-    return {name: tuple(by_gravity(all_of)) for name, all_of in found.items()}
+    return {name: tuple(sort_by_gravity(all_of)) for name, all_of in found.items()}
 
 
 def add_findings(page: PublishedPage) -> PublishedPage:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmark.analysis import device_names as names, peaks
-from trainmark.analysis.device_names import UNKNOWN, key
+from trainmark.analysis.device_names import UNKNOWN, fold_key
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number
 from trainmark.record.metrics import THROUGHPUTS
-from trainmark.record.numbers import reached
+from trainmark.record.numbers import meets_goal
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads import all_facts, facts, quality_word
@@ -37,10 +37,10 @@ def find_items_per_epoch(row: PublishedRow, page: PublishedPage) -> float | None
     known = facts(row.workload)
     if known is not None:
         return known.items_per_epoch
-    named = [key(name) for name in page.data_sets]
+    named = [fold_key(name) for name in page.data_sets]
     for other in all_facts():
         plain = other.items_per_sample == 1 and row.item in (other.item, "samples")
-        if len(named) == 1 and plain and named[0].startswith(key(other.data_set)):
+        if len(named) == 1 and plain and named[0].startswith(fold_key(other.data_set)):
             return other.items_per_epoch
     return None
 
@@ -77,7 +77,7 @@ def possible_values(page: PublishedPage) -> Iterator[CheckResult]:
 
 @check("page-device", "rows are of the page's own devices")
 def page_device(page: PublishedPage) -> Iterator[CheckResult]:
-    own = {names.device(name).vendor: name for name in page.devices if names.device(name).vendor}
+    own = {names.parse_device(name).vendor: name for name in page.devices if names.parse_device(name).vendor}
     if not own or not any(row.vendor for row in page.rows):
         raise CannotCheckError("the page does not name its devices beside its rows")
     if any(row.vendor in own for row in page.rows):
@@ -100,11 +100,11 @@ def page_device(page: PublishedPage) -> Iterator[CheckResult]:
 def card_memory(page: PublishedPage) -> Iterator[CheckResult]:
     compared: dict[tuple[str, float], list[PublishedRow]] = {}
     for row in page.rows:
-        if row.mem_total_gib is not None and peaks.memory_sizes(row.device):
+        if row.mem_total_gib is not None and peaks.find_memory_sizes(row.device):
             compared.setdefault((row.device, row.mem_total_gib), []).append(row)
     require(len(compared), "no row gives the memory of a card that is known")
     for (device, total), rows in compared.items():
-        sizes = sorted(peaks.memory_sizes(device))
+        sizes = sorted(peaks.find_memory_sizes(device))
         if not any(abs(total / size - 1) <= MEMORY_ALIKE for size in sizes):
             more = f" in {len(rows)} rows" if len(rows) > 1 else ""
             yield doubtful(
@@ -136,7 +136,7 @@ def throughput_order(page: PublishedPage) -> Iterator[CheckResult]:
 def mfu(page: PublishedPage) -> Iterator[CheckResult]:
     held = 0
     for row in page.rows:
-        used = peaks.use(row) if row.devices else None
+        used = peaks.estimate_use(row) if row.devices else None
         if used is None:
             continue
         held += 1
@@ -166,7 +166,7 @@ def mfu(page: PublishedPage) -> Iterator[CheckResult]:
 def memory_fits(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
-        known = peaks.card(row.device)
+        known = peaks.find_card(row.device)
         total = row.mem_total_gib or (known.memory_gib if known else None)
         if row.mem_used_gib is None or total is None:
             continue
@@ -190,7 +190,7 @@ def target(page: PublishedPage) -> Iterator[CheckResult]:
         judged += 1
         word, unit = quality_word(row.quality_name or "quality"), (row.quality_unit or "").strip("-")
         numbers = f"{word} {row.quality:g} {unit}".rstrip() + f", target {row.target:g} {unit}".rstrip()
-        if not reached(row.quality, row.target, row.better):
+        if not meets_goal(row.quality, row.target, row.better):
             done, most, ended = count_epochs(row, page), find_epoch_cap(row), ""
             if done is not None and most is not None and abs(done / most - 1) <= NEAR_CAP:
                 ended = f", and its {number(done)} epochs are the recipe's cap of {most}"
@@ -260,7 +260,7 @@ def item(page: PublishedPage) -> Iterator[CheckResult]:
         if rate is None or each is None or known is None:
             continue
         counted += 1
-        card = peaks.card(row.device)
+        card = peaks.find_card(row.device)
         able = max(card.tflops.values()) if card else None
         if known.flops_per_item is None or able is None or (known.items_per_sample or 1) <= 1:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainmark.analysis.published_lookup import published_rows
+from trainmark.analysis.published_lookup import load_published_rows
 from trainmark.features.published import read
 from trainmark.features.published.audit import audit, group_by_source
 from trainmark.features.published.read import ENDINGS, STANDARD_INPUT, has_pages, read_page_files
@@ -35,7 +35,7 @@ def audits(word: str, store: Store) -> Iterator[Audit]:
 
 
 def _audit_rows(word: str, store: Store) -> Iterator[Audit]:
-    rows = published_rows(store)
+    rows = load_published_rows(store)
     plain = word.casefold()
     chosen = [row for row in rows if plain in ("", row.workload.casefold(), row.name.removeprefix(PREFIX).casefold())]
     if not chosen:

@@ -10,7 +10,7 @@ from operator import itemgetter
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
+from trainmark.analysis.scaling_published import CONTRADICTION, find_published_scalings
 from trainmark.features.published.audit_rows import require
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
@@ -72,7 +72,9 @@ def _max_share(share: float, times: float) -> float:
 
 @check("scaling", "more devices are at most as good as ideal, by every throughput alike")
 def scaling(page: PublishedPage) -> Iterator[CheckResult]:
-    found = [group for group in published_scalings(page.rows) if group.points[-1].devices > group.points[0].devices]
+    found = [
+        group for group in find_published_scalings(page.rows) if group.points[-1].devices > group.points[0].devices
+    ]
     if not found:
         raise CannotCheckError("no two rows differ in topology alone")
     for group in found:
@@ -169,8 +171,8 @@ def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
         percent = share if share > 1 else 100 * share
         used = 6 * size * rate / 1e12
         implied = 100 * used / percent
-        card = peaks.card(row.device)
-        peak = card.tflops.get(peaks.family(row.precision) or "") if card else None
+        card = peaks.find_card(row.device)
+        peak = card.tflops.get(peaks.precision_family(row.precision) or "") if card else None
         numbers = (
             f"{number(rate)} tokens/s x 6 x {number(size / 1e9)} billion parameters = {number(used)} TFLOP/s, "
             f"MFU {percent:g} %"
@@ -182,7 +184,7 @@ def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether tokens are counted on one card or on all, and which peak was taken",
                 row.name,
             )
-        elif peak is None and implied / 3 > peaks.highest():  # a third where most weights are frozen
+        elif peak is None and implied / 3 > peaks.highest_peak():  # a third where most weights are frozen
             yield doubtful(
                 f"{numbers}; of a card with {number(implied)} TFLOP/s",
                 "no card is known that has such a peak",

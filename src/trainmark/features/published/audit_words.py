@@ -8,8 +8,8 @@ from itertools import pairwise
 
 from trainmark import workloads
 from trainmark.analysis import peaks
-from trainmark.analysis.device_names import key
-from trainmark.analysis.published_page import PublishedPage, Said
+from trainmark.analysis.device_names import fold_key
+from trainmark.analysis.published_page import PageStatement, PublishedPage
 from trainmark.features.published.cells import is_unit
 from trainmark.features.published.heads import WORDS
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
@@ -22,7 +22,7 @@ _KINDS = {
     "loss": r"loss",
     "opinion score": r"mos|score",
 }
-_RATES = {key(word) for kind in ("fps", "performance") for word in WORDS[kind]}
+_RATES = {fold_key(word) for kind in ("fps", "performance") for word in WORDS[kind]}
 NEEDING_UNITS = ("throughput", "time", "memory", "power")
 APART = 0.05
 
@@ -45,7 +45,7 @@ def configuration(page: PublishedPage) -> Iterator[CheckResult]:
 @check("quality-named-once", "the quality is called by one name throughout the page")
 def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
     said = [entry for entry in _require_words(page) if entry.quantity in ("quality", "convergence")]
-    kinds: dict[str, dict[str, Said]] = {}
+    kinds: dict[str, dict[str, PageStatement]] = {}
     for entry in said:
         kind = next((kind for kind, pattern in _KINDS.items() if re.search(pattern, entry.word.lower())), None)
         if kind is not None:
@@ -71,14 +71,18 @@ def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
 @check("one-throughput", "one run has one throughput of a kind")
 def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
     rated = [
-        (row, detail) for row in page.rows for detail in row.details if detail.value and key(detail.name) in _RATES
+        (row, detail) for row in page.rows for detail in row.details if detail.value and fold_key(detail.name) in _RATES
     ]
     if not rated:
         raise CannotCheckError("the page gives no throughput beside p_whole, p_train and p_core")
     for index, (row, one) in enumerate(rated):
         for other_row, other in rated[index + 1 :]:
             low, high = sorted((one.value or 0.0, other.value or 0.0))
-            if key(one.name) == key(other.name) or high <= low * (1 + APART) or not _is_same_run(row, other_row):
+            if (
+                fold_key(one.name) == fold_key(other.name)
+                or high <= low * (1 + APART)
+                or not _is_same_run(row, other_row)
+            ):
                 continue
             units = "" if one.unit or other.unit else "; neither has a unit"
             times = f", {high / low:.2g} times as much" if low > 0 else ""
@@ -93,7 +97,7 @@ def _is_same_run(row: PublishedRow, other: PublishedRow) -> bool:
     """Whether two rows do not differ in anything they state."""
     if row is other:
         return True
-    families = [peaks.family(one.precision) for one in (row, other)]
+    families = [peaks.precision_family(one.precision) for one in (row, other)]
     alike = (row.topology, row.device, row.workload) == (other.topology, other.device, other.workload)
     same_batch = row.fix_hp is None or other.fix_hp is None or row.fix_hp == other.fix_hp
     same_quality = row.quality is not None and row.quality == other.quality
@@ -105,7 +109,7 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
     needing = [entry for entry in _require_words(page) if entry.quantity in NEEDING_UNITS and _is_given(entry, page)]
     if not needing:
         raise CannotCheckError("the page gives no figure that needs one")
-    without: dict[str, list[Said]] = {}
+    without: dict[str, list[PageStatement]] = {}
     for entry in needing:
         # a unit given once holds for all; a name such as token/p/s is a unit itself
         if ("/" in entry.word and is_unit(entry.word)) or any(
@@ -125,12 +129,12 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
         )
 
 
-def _is_given(entry: Said, page: PublishedPage) -> bool:
+def _is_given(entry: PageStatement, page: PublishedPage) -> bool:
     """Whether the page gives a figure of this quantity, not only its name."""
     fields = {"time": ("e2e_time_s",), "memory": ("mem_used_gib",), "throughput": THROUGHPUTS}
     given = any(getattr(row, name) is not None for row in page.rows for name in fields.get(entry.quantity, ()))
-    kept = {key(detail.name) for row in page.rows for detail in row.details if detail.value is not None}
-    return entry.value is not None or given or key(entry.word) in kept or not page.was_read
+    kept = {fold_key(detail.name) for row in page.rows for detail in row.details if detail.value is not None}
+    return entry.value is not None or given or fold_key(entry.word) in kept or not page.was_read
 
 
 @check("ratios", "a scalability is at most 1")
@@ -183,7 +187,7 @@ def unread_lines(page: PublishedPage) -> Iterator[CheckResult]:
         yield note(sentence, "what could not be read was not checked either", "the line on the page")
 
 
-def _require_words(page: PublishedPage) -> tuple[Said, ...]:
+def _require_words(page: PublishedPage) -> tuple[PageStatement, ...]:
     if not page.said:
         raise CannotCheckError("the page's own words are not known, only its rows")
     return page.said

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainmark.analysis import imported_rows as imported, published_library as library
-from trainmark.analysis.peaks import mfu
-from trainmark.cli.terminal import console, look, say
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
 from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
@@ -30,21 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    kept = imported.contents(args.store or default_folder())
+    kept = imported.load_pages(args.store or default_folder())
     workload = args.workload
     added = tuple(row for row in kept.rows if workload is None or row.workload.casefold() == workload.casefold())
-    only_imported = added and workload is not None and workload.casefold() not in library.workloads()
-    rows = added if only_imported else (*library.rows(workload), *added)
-    screen = console()
+    only_imported = added and workload is not None and workload.casefold() not in library.list_workloads()
+    rows = added if only_imported else (*library.load_rows(workload), *added)
+    screen = open_console()
     if args.json:
-        documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]
+        documents = [{**asdict(row), "mfu": estimate_mfu(row), "imported": imported.is_imported(row)} for row in rows]
         screen.file.write(json.dumps(documents, indent=2) + "\n")
     else:
-        screen.file.write(render(rows, **look(screen)))
+        screen.file.write(render(rows, **screen_options(screen)))
         if workload is None:
-            more = library.further_rows()
+            more = library.load_other_rows()
             names = ", ".join(dict.fromkeys(row.workload for row in more))
-            say(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
+            print_status(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
     for sentence in kept.damaged:
-        say(escape.terminal(sentence))
+        print_status(escape.terminal(sentence))
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmark import workloads
-from trainmark.analysis.device_names import key, tidy
+from trainmark.analysis.device_names import fold_key, tidy
 from trainmark.features.published.cells import is_rate, is_unit, parse_place
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.precision import PRECISIONS
@@ -87,8 +87,8 @@ QUANTITIES = {
 }
 """What a column is about, by its kind; other columns only identify the run."""
 
-_KINDS = {key(word): kind for kind, words in WORDS.items() for word in words}
-_QUALITY_NAMES = {key(word): name for name, words in QUALITIES.items() for word in words}
+_KINDS = {fold_key(word): kind for kind, words in WORDS.items() for word in words}
+_QUALITY_NAMES = {fold_key(word): name for name, words in QUALITIES.items() for word in words}
 _LOWER = re.compile(rf"(?<![a-z])(?:{'|'.join(LOWER)})(?![a-z])")
 _QUALITY = re.compile(rf"(?<![a-z])(?:{'|'.join((*LOWER, *HIGHER))})(?![a-z])")
 _SOFTWARE = re.compile(rf"(?<![a-z])(?:{'|'.join(WORDS['software'])})(?![a-z])")
@@ -150,10 +150,10 @@ def _parse_whole_head(whole: str) -> Head | None:
     """Headers whose brackets belong to the name."""
     if count := _COUNT.fullmatch(whole):
         return Head(kind="count_results", word=whole, count=_COUNTS.get(count[1].casefold()) or int(count[1]))
-    if is_precision(whole) and _KINDS.get(key(whole)) != "fp16":
+    if is_precision(whole) and _KINDS.get(fold_key(whole)) != "fp16":
         return Head(kind="precision_results", word=whole)
-    if key(whole) in _KINDS:
-        return Head(kind=_KINDS[key(whole)], word=whole)
+    if fold_key(whole) in _KINDS:
+        return Head(kind=_KINDS[fold_key(whole)], word=whole)
     if per := _PER_SECOND.fullmatch(whole):
         return Head(kind="fps", word=whole, unit=f"{per[1]}/s")
     if is_rate(whole):
@@ -164,7 +164,7 @@ def _parse_whole_head(whole: str) -> Head | None:
 def _parse_quality_head(kind: str, word: str, inside: str, whole: str) -> Head:
     """`Score(MOS)`, `mAP(0.5:0.95)`, `WER (attention)`, `目标mAP精度(bbox && segm)`, `map_bbox && map_segm`."""
     for pattern in (_AIM, _REACHED):
-        if (match := pattern.fullmatch(word)) and not _KINDS.get(key(word)):
+        if (match := pattern.fullmatch(word)) and not _KINDS.get(fold_key(word)):
             word = match[2].removesuffix("精度") or match[2]
     if not _is_general(word):
         base = f"{word} ({inside})" if inside and not _find_separator(inside) else word
@@ -184,9 +184,9 @@ def _parse_measure_head(kind: str, word: str, inside: list[str]) -> Head:
     alias, where, name = None, "", None
     found: list[str] = []
     for part in inside:
-        if key(part) in _KINDS and _KINDS[key(part)] in THROUGHPUTS:
-            alias, word = _KINDS[key(part)], part
-        elif _KINDS.get(key(part)) == "steady":
+        if fold_key(part) in _KINDS and _KINDS[fold_key(part)] in THROUGHPUTS:
+            alias, word = _KINDS[fold_key(part)], part
+        elif _KINDS.get(fold_key(part)) == "steady":
             kind, word = "steady", part
         elif kind in ("quality", "target") and part and not is_unit(part):
             name, word = part, part
@@ -261,26 +261,26 @@ def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> st
 
     A word that many tasks use, such as acc, is a workload's own quality where the page is about that workload.
     """
-    found = _QUALITY_NAMES.get(key(word))
+    found = _QUALITY_NAMES.get(fold_key(word))
     if found is not None and _is_general(word):
         known = workloads.facts(workload)
         return found if sure and known and known.find_quality(found) else tidy(word)
-    unnamed = _KINDS.get(key(word)) in ("quality", "target") and not is_quality(word)
+    unnamed = _KINDS.get(fold_key(word)) in ("quality", "target") and not is_quality(word)
     return found or (None if unnamed else tidy(word))
 
 
 def _is_general(word: str) -> bool:
     """Whether a word may name any quality: score, accuracy, result."""
-    return _KINDS.get(key(word)) in ("quality", "target") or key(word) in ("finalacc", "valacc", "精度", "")
+    return _KINDS.get(fold_key(word)) in ("quality", "target") or fold_key(word) in ("finalacc", "valacc", "精度", "")
 
 
 def _find_kind(word: str, quality_word: str | None) -> str | None:
-    if not key(word):
+    if not fold_key(word):
         return None
-    if found := _KINDS.get(key(word)):
+    if found := _KINDS.get(fold_key(word)):
         return found
-    if quality_word and key(word) == key(quality_word):
+    if quality_word and fold_key(word) == fold_key(quality_word):
         return "quality"
     if _AIM.fullmatch(word):
         return "target"
-    return "quality" if is_quality(word) or key(word) in _QUALITY_NAMES or _REACHED.fullmatch(word) else None
+    return "quality" if is_quality(word) or fold_key(word) in _QUALITY_NAMES or _REACHED.fullmatch(word) else None

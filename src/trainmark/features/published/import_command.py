@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.analysis import imported_rows as imported
-from trainmark.analysis.imported_rows import Kept
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.imported_rows import SavedPage
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.cli.terminal import console, look, say
+from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.published.audit import add_findings
 from trainmark.features.published.read import find_pages
 from trainmark.record import escape
@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
     pages = list(find_pages(args.pages))  # every file is read before anything is stored
-    found: list[tuple[str, PublishedPage, Kept | None]] = []
+    found: list[tuple[str, PublishedPage, SavedPage | None]] = []
     for one in pages:
         keeps = bool(one.page.rows) and not args.dry_run
-        kept = imported.keep(store, add_findings(one.page), content=one.content, day=day) if keeps else None
+        kept = imported.save_page(store, add_findings(one.page), content=one.content, day=day) if keeps else None
         found.append((one.name, one.page, kept))
     _print_rows(found, as_json=args.json)
     _print_notes(found)
@@ -61,19 +61,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_rows(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
-    screen = console()
+def _print_rows(found: list[tuple[str, PublishedPage, SavedPage | None]], *, as_json: bool) -> None:
+    screen = open_console()
     if as_json:
         screen.file.write(json.dumps({"pages": [_make_document(*entry) for entry in found]}, indent=2) + "\n")
     elif rows := [row for _, page, _ in found for row in page.rows]:
-        screen.file.write(render(rows, **look(screen)))
+        screen.file.write(render(rows, **screen_options(screen)))
 
 
-def _make_document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
+def _make_document(name: str, page: PublishedPage, kept: SavedPage | None) -> dict[str, Any]:
     return {
         "file": name,
         "title": page.title,
-        "rows": [{**asdict(row), "mfu": mfu(row)} for row in page.rows],
+        "rows": [{**asdict(row), "mfu": estimate_mfu(row)} for row in page.rows],
         "said": [asdict(said) for said in page.said],
         "unread": list(page.unread),
         "kept": str(kept.path) if kept else None,
@@ -81,13 +81,13 @@ def _make_document(name: str, page: PublishedPage, kept: Kept | None) -> dict[st
     }
 
 
-def _print_notes(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
+def _print_notes(found: list[tuple[str, PublishedPage, SavedPage | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
     for name, page, kept in found:
         for sentence in page.unread:
-            say(escape.terminal(f"{name}: not read: {sentence}"))
+            print_status(escape.terminal(f"{name}: not read: {sentence}"))
         count = f"{len(page.rows)} row{'' if len(page.rows) == 1 else 's'}"
         if kept and kept.new:
-            say(escape.terminal(f"{name}: {count} kept in {kept.path}"))
+            print_status(escape.terminal(f"{name}: {count} kept in {kept.path}"))
         elif kept:
-            say(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))
+            print_status(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))

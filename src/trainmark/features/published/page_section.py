@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.beside import PublishedSpeed, own_rate, same_network, speeds
-from trainmark.analysis.peaks import mfu
-from trainmark.record.format import NOTHING, device_name, number, telling
+from trainmark.analysis.beside import PublishedSpeed, is_published_network, list_speeds, rate_per_device
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number
 from trainmark.record.language import Say
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.record import Record
-from trainmark.view.chart import Axis, Dot, dots, logarithmic, ruler
+from trainmark.view.chart import Axis, Dot, draw_dots, draw_ruler, log_axis
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.headline import number_of_times
+from trainmark.view.headline import format_times
 from trainmark.workloads import title
 
 _MAX_OWN = 12
@@ -44,7 +44,7 @@ ORDER = 1
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
     """One table of dots per workload that was both run and published."""
-    published = speeds(rows)
+    published = list_speeds(rows)
     figures = [
         _draw_workload(workload, records, published, say)
         for workload in dict.fromkeys(r.plan.workload for r in records)
@@ -70,16 +70,16 @@ def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> M
 def _draw_workload(
     workload: str, records: Sequence[Record], published: Sequence[PublishedSpeed], say: Say
 ) -> Markup | None:
-    alike = [record for record in records if record.plan.workload == workload and same_network(record)]
-    alike = [record for record in alike if own_rate(record, "p_core") is not None]
+    alike = [record for record in records if record.plan.workload == workload and is_published_network(record)]
+    alike = [record for record in alike if rate_per_device(record, "p_core") is not None]
     theirs = [speed for speed in published if speed.row.workload == workload]
     if not alike or not theirs:
         return None
-    base = max(alike, key=lambda record: own_rate(record, "p_core") or 0.0)
+    base = max(alike, key=lambda record: rate_per_device(record, "p_core") or 0.0)
     own = [_place_record(record, base, say) for record in alike[:_MAX_OWN]]
     others = [_place_published(speed, base, say) for speed in theirs]
     places = sorted([*own, *others], key=lambda place: -place.rate)
-    rates = logarithmic([place.rate for place in places])
+    rates = log_axis([place.rate for place in places])
     unit = say("{item}/s per device").format(item=base.item)
     doubtful = any(place.doubts for place in others)
     left_out = sum(record.plan.workload == workload for record in records) - len(own)
@@ -94,7 +94,7 @@ def _draw_workload(
                 el(
                     "tr",
                     el("th", say("Machine"), scope="col"),
-                    el("td", ruler(rates), class_="room"),
+                    el("td", draw_ruler(rates), class_="room"),
                     el("th", say("Throughput"), scope="col", class_="number"),
                     el("th", say("Which"), scope="col", class_="which"),
                     el("th", say("Times yours"), scope="col", class_="number"),
@@ -130,7 +130,7 @@ def _draw_row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -
     return el(
         "tr",
         el("th", place.name, el("small", place.facts), marks, scope="row"),
-        el("td", dots([dot], axis), class_="room"),
+        el("td", draw_dots([dot], axis), class_="room"),
         el("td", number(place.rate), class_="number"),
         el("td", place.metric, class_="which"),
         el("td", NOTHING if place.times is None else _format_times(place.times), class_="number"),
@@ -141,7 +141,7 @@ def _draw_row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -
 
 
 def _format_times(value: float) -> str:
-    return number_of_times(value, 1.0) if value >= 1 else number(value, 2)
+    return format_times(value, 1.0) if value >= 1 else number(value, 2)
 
 
 def _link(text: str, source: Source) -> Markup:
@@ -165,16 +165,16 @@ def _draw_key(kind: str, word: str) -> Markup:
 
 def _place_record(record: Record, base: Record, say: Say) -> _Place:
     devices = Topology.parse(record.plan.topology).devices
-    low_high = telling(record.metrics["p_core"].interval)
+    low_high = drop_noisy(record.metrics["p_core"].interval)
     used = record.metrics.get("mfu")
-    rate = own_rate(record, "p_core") or 0.0
+    rate = rate_per_device(record, "p_core") or 0.0
     above = used is not None and used.value is not None and used.value > 100
     return _Place(
         name=device_name(record),
         facts=f"{record.plan.topology} · {record.precision}",
         rate=rate,
         metric="p_core",
-        times=rate / (own_rate(base, "p_core") or rate),
+        times=rate / (rate_per_device(base, "p_core") or rate),
         spread=None if low_high is None else (low_high[0] / devices, low_high[1] / devices),
         own=True,
         doubts=(_describe_mfu(used.value, record.precision, say),) if above and used and used.value else (),
@@ -184,7 +184,7 @@ def _place_record(record: Record, base: Record, say: Say) -> _Place:
 def _place_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
     row = speed.row
     batch = f" · bs={row.batch_per_device}" if row.batch_per_device is not None else ""
-    ours, used = own_rate(base, speed.metric), mfu(row)
+    ours, used = rate_per_device(base, speed.metric), estimate_mfu(row)
     doubts = []
     if row.findings:
         doubts.append(say("wrong by the audit") if row.is_wrong else say("doubtful by the audit"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainmark import features
 from trainmark.analysis import device_names as names
-from trainmark.analysis.device_names import key, tidy
+from trainmark.analysis.device_names import fold_key, tidy
 from trainmark.analysis.published_page import FoundPage, PublishedPage
 from trainmark.features.published import results
 from trainmark.features.published.cells import is_blank, parse_place
@@ -125,11 +125,11 @@ def read_page(text: str, *, name: str) -> PublishedPage:
         unread.append("line 1: no table of the page has rows of results")
     if len(unread) > MAX_UNREAD:
         unread = [*unread[:MAX_UNREAD], f"and {len(unread) - MAX_UNREAD} more"]
-    framework = names.framework(re.sub(r"[/\\]", " ", name))
+    framework = names.find_framework(re.sub(r"[/\\]", " ", name))
     rows = [replace(row, source=source, framework=framework or row.framework) for row in rows]
     return PublishedPage(
         title=source.title,
-        rows=names.named(rows, page),
+        rows=names.name_rows(rows, page),
         said=tuple(said for section in sections for said in section.said),
         unread=tuple(unread),
         devices=tuple(dict.fromkeys(name for section in sections for name in section.devices)),
@@ -149,7 +149,7 @@ def _describe_section(section: Section) -> str:
     """`bert on A100`, in the page's own spelling where possible."""
     row: PublishedRow = section.rows[0]
     short = names.short_device(row.device)
-    words = (text for text in section.abbreviations if key(text).endswith(key(short)))
+    words = (text for text in section.abbreviations if fold_key(text).endswith(fold_key(short)))
     return f"{section.model} on {next(words, f'{row.vendor} {short}'.strip())}"
 
 
@@ -176,8 +176,8 @@ def _read_sections(found: Layout, page: str) -> list[Section]:
         elif isinstance(part, Fact):
             if _is_accelerator(part):
                 (begin() if section.results else section).add_device(tidy(part.value))
-            elif any(word in key(part.key) for word in _FRAMEWORK):
-                section.framework = section.framework or names.framework(part.value)
+            elif any(word in fold_key(part.key) for word in _FRAMEWORK):
+                section.framework = section.framework or names.find_framework(part.value)
         else:
             columns = parse_heads(part.heads.cells, section.quality_word)
             if {"metric", "value"} <= {head.kind for head in columns}:
@@ -222,12 +222,12 @@ def _is_environment(columns: list[Head]) -> bool:
 def _add_heading(section: Section, part: Heading) -> None:
     if part.level == 1 and section.title is None:
         section.title = tidy(part.text) or None
-    elif section.heading is None and names.workload(part.text):
+    elif section.heading is None and names.find_workload(part.text):
         section.heading = part.text
 
 
 def _is_accelerator(part: Fact) -> bool:
-    word = key(part.key)
+    word = fold_key(part.key)
     return (
         any(known in word for known in _ACCELERATOR)
         and not any(other in word for other in _NOT_ACCELERATOR)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trainmark.analysis.device_names import key, tidy
+from trainmark.analysis.device_names import fold_key, tidy
 from trainmark.features.published.cells import (
     LONGEST,
     Figure,
@@ -46,7 +46,7 @@ _TRUTHS = {
 _SPREAD = ("precision_results", "count_results")
 _CONFIG_FILE = re.compile(r"config_([A-Za-z0-9-]{1,30}?)x([0-9]{1,4})x([0-9]{1,4})(?:\.py)?")
 _CRITERION = re.compile(r"([^:=<>≥≤0-9][^:=<>≥≤]{0,60}?)\s?(:|=|>=|≥|>|<=|≤|<|\s)\s?([0-9.][^:=<>≥≤\s]{0,20}\s?%?)")
-_IN_SECONDS = {key(word) for word in ("e2e_time", "e2e time", "端到端时间", "end-to-end time", "运行时长")}
+_IN_SECONDS = {fold_key(word) for word in ("e2e_time", "e2e time", "端到端时间", "end-to-end time", "运行时长")}
 """Names of times that are in seconds, with or without a unit."""
 _EACH = re.compile(r"per|单卡|local|each", re.IGNORECASE)
 _PRECISION_SETTING = re.compile(r"(?:数据精度|precision|dtype)\s?[:=]\s?([A-Za-z0-9-]{2,9})", re.IGNORECASE)
@@ -153,8 +153,8 @@ def _is_same_run(speed: TableRun, whole: TableRun) -> bool:
 
 
 def _join(whole: TableRun, speed: TableRun) -> TableRun:
-    names = {key(quality.name) for quality in whole.qualities if quality.value is not None}
-    more = [quality for quality in speed.qualities if not names or key(quality.name) not in names]
+    names = {fold_key(quality.name) for quality in whole.qualities if quality.value is not None}
+    more = [quality for quality in speed.qualities if not names or fold_key(quality.name) not in names]
     return replace(
         whole,
         device=whole.device or speed.device,
@@ -175,7 +175,7 @@ def _resolve_columns(table: Table, columns: Sequence[Head]) -> list[Head]:
     found = []
     for index, head in enumerate(columns):
         cells = [row.cells[index] for row in table.rows if index < len(row.cells)]
-        if head.kind == "fp16" and any(not is_blank(cell) and key(cell) not in _TRUTHS for cell in cells):
+        if head.kind == "fp16" and any(not is_blank(cell) and fold_key(cell) not in _TRUTHS for cell in cells):
             head = replace(head, kind="precision_results")
         elif head.kind == "precision" and any(parse_figure(cell) for cell in cells):
             head = replace(head, kind="quality", name=head.word)
@@ -282,7 +282,7 @@ def _identify(line: _Line, run: TableRun, head: Head, text: str, *, whole: bool)
     elif head.kind == "vendor":
         run.vendor = tidy(text)
     elif head.kind == "fp16":
-        run.half = _TRUTHS[key(text)]
+        run.half = _TRUTHS[fold_key(text)]
     elif head.kind == "precision":
         run.precision = normalize_precision(text)
     elif head.kind == "fix_hp":
@@ -379,7 +379,7 @@ def _read_measure(line: _Line, run: TableRun, head: Head, text: str) -> bool:
         if time is None or run.e2e_time_s is not None:
             return False
         found = parse_figure(text)
-        if found and not found.unit and not unit and key(head.word) not in _IN_SECONDS:
+        if found and not found.unit and not unit and fold_key(head.word) not in _IN_SECONDS:
             run.add_detail(head.word, text, found)
             return True
         if found is None or found.unit:
@@ -494,7 +494,7 @@ def _read_pair(line: _Line, run: TableRun, head: Head, pair: Pair) -> None:
     """One figure inside a cell, by its own name or else by its column."""
     kind, found = find_measure_kind(pair.name), pair.figure
     inner = Head(kind=kind, word=pair.name, name=pair.name)
-    in_seconds = found is None or found.unit or key(pair.name) in _IN_SECONDS
+    in_seconds = found is None or found.unit or fold_key(pair.name) in _IN_SECONDS
     if kind == "e2e_time" and in_seconds and run.e2e_time_s is None and (time := parse_seconds(pair.text)) is not None:
         run.e2e_time_s = time
     elif found is None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
-from trainmark.analysis.device_names import DeviceName, key, tidy
-from trainmark.analysis.published_page import Said
+from trainmark.analysis.device_names import DeviceName, fold_key, tidy
+from trainmark.analysis.published_page import PageStatement
 from trainmark.features.published import heads
 from trainmark.features.published.cells import (
     Figure,
@@ -95,8 +95,8 @@ class TableRun:
     def rate(self) -> float | None:
         """The table's speed, where it does not name the throughput."""
         words = heads.WORDS["fps"] + heads.WORDS["performance"]
-        known = {key(word) for word in words}
-        return next((entry.value for entry in self.details if key(entry.name) in known and entry.value), None)
+        known = {fold_key(word) for word in words}
+        return next((entry.value for entry in self.details if fold_key(entry.name) in known and entry.value), None)
 
     def add_detail(self, name: str, text: str, found: Figure | None = None) -> None:
         unit = found.unit if found else None
@@ -141,7 +141,7 @@ class Section:
     latest: str = ""
     """The heading above, of whatever level."""
     rows: list[PublishedRow] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    said: list[PageStatement] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     results: int = 0
     """Tables of results so far."""
@@ -151,12 +151,12 @@ class Section:
     @property
     def workload(self) -> str:
         if self.model:
-            return names.workload(self.model) or self.model
+            return names.find_workload(self.model) or self.model
         for text in (self.title, self.heading):
-            if text and (known := names.workload(text)):
+            if text and (known := names.find_workload(text)):
                 return known
-        of_path = names.workload_of_path(self.page)
-        return of_path or self.title or names.model_of_path(self.page) or names.UNKNOWN
+        of_path = names.find_workload_in_path(self.page)
+        return of_path or self.title or names.find_model_in_path(self.page) or names.UNKNOWN
 
     def add_device(self, name: str) -> None:
         if name not in self.devices and len(self.devices) < MAX_DEVICES:
@@ -167,7 +167,7 @@ class Section:
 
         A row that gives its device's memory does not mean one of another size.
         """
-        if not word and len({key(name) for name in self.devices}) == 1:
+        if not word and len({fold_key(name) for name in self.devices}) == 1:
             word = self.devices[0]
         vendors = [
             text[: -len(word)].strip(" _") for text in self.abbreviations if text.endswith((f" {word}", f"_{word}"))
@@ -177,33 +177,33 @@ class Section:
         if memory_gib is not None and size and float(size[1]) != memory_gib:
             full = word
         if word and vendors:
-            return DeviceName(vendor=names.vendor(min(vendors, key=len)), name=full)
-        found = names.device(full)
+            return DeviceName(vendor=names.find_vendor(min(vendors, key=len)), name=full)
+        found = names.parse_device(full)
         vendor = self.vendors.get(word, self.vendors.get(full, found.vendor))
-        return DeviceName(vendor=names.vendor(vendor), name=found.name) if word else found
+        return DeviceName(vendor=names.find_vendor(vendor), name=found.name) if word else found
 
     def _find_full_name(self, word: str) -> str:
         """The one name among the page's devices that the word is short for, without its vendor; else the word."""
         found: set[str] = set()
         begun: set[str] = set()
         for name in self.devices:
-            known = names.device(name).name
+            known = names.parse_device(name).name
             if word in (name, known):
                 return word
             tails = (known, re.split(r"[\s_]+", known, maxsplit=1)[-1])
-            found.update(tail for tail in tails if key(names.short_device(tail)) == key(word))
+            found.update(tail for tail in tails if fold_key(names.short_device(tail)) == fold_key(word))
             if word and known.casefold().startswith((f"{word.casefold()}-", f"{word.casefold()} ")):
                 begun.add(known)
         return found.pop() if len(found) == 1 else begun.pop() if len(begun) == 1 and not found else word
 
     def knows_device(self, word: str) -> bool:
         """Whether the page names such a device, or its vendor is known."""
-        own = {key(names.short_device(names.device(name).name)) for name in self.devices}
-        return key(names.short_device(word)) in own or bool(names.device(word).vendor)
+        own = {fold_key(names.short_device(names.parse_device(name).name)) for name in self.devices}
+        return fold_key(names.short_device(word)) in own or bool(names.parse_device(word).vendor)
 
     def _describe_foreign(self, device: DeviceName) -> str:
         """A remark where a row names another vendor's card than its page."""
-        own = {names.device(name).vendor: name for name in self.devices if names.device(name).vendor}
+        own = {names.parse_device(name).vendor: name for name in self.devices if names.parse_device(name).vendor}
         if not device.vendor or not own or device.vendor in own:
             return ""
         return f"the row names {device.name}, and the page's own device is {', '.join(own.values())}"
@@ -223,7 +223,7 @@ class Section:
     def note_place(self, table: Table, line: int, text: str, where: Place) -> None:
         """Notes a configuration whose text and bracket give different numbers of devices."""
         self.said.append(
-            Said(
+            PageStatement(
                 place=f"table {table.index}, line {line}",
                 quantity="configuration",
                 word=text,
@@ -235,7 +235,7 @@ class Section:
         quantity = QUANTITIES.get(head.kind or "")
         if quantity:
             self.said.append(
-                Said(
+                PageStatement(
                     place=f"table {table.index}, line {line}",
                     quantity=quantity,
                     word=head.word,
@@ -257,7 +257,7 @@ class Section:
             self.model = tidy(value)
         elif kind == "device" and not is_blank(value):
             self.abbreviations = [*self.abbreviations, tidy(value)][:MAX_DEVICES]
-        elif key(name) in _DATA_SET and not is_blank(value):
+        elif fold_key(name) in _DATA_SET and not is_blank(value):
             self.data_set = tidy(value)
         elif kind == "precision" and is_precision(value):
             self.precision = normalize_precision(value)
@@ -285,9 +285,9 @@ class Section:
     def add_row(self, run: TableRun) -> None:
         """One more row, completed by what the library knows."""
         device = self.find_device(run.device, run.memory_total)
-        workload = (names.workload(run.model) or run.model) if run.model else self.workload
+        workload = (names.find_workload(run.model) or run.model) if run.model else self.workload
         first, others = self._pick_qualities(run, workload)
-        known = names.quality(workload, first.name) if first else None
+        known = names.find_quality(workload, first.name) if first else None
         goal, better = self._find_goal(run, first, known)
         half = "" if run.half is None else "fp16" if run.half else "fp32"
         foreign = self._describe_foreign(device)
@@ -295,7 +295,7 @@ class Section:
             PublishedRow(
                 name="",
                 source=_UNTITLED,
-                vendor=names.vendor(run.vendor) or device.vendor or names.vendor_of_path(self.page),
+                vendor=names.find_vendor(run.vendor) or device.vendor or names.find_vendor_in_path(self.page),
                 device=device.name or names.UNKNOWN,
                 workload=workload,
                 topology=str(run.topology) if run.topology else names.UNKNOWN,
@@ -326,7 +326,7 @@ class Section:
         item = run.item or next((found for alias in THROUGHPUTS if (found := parse_item(self.units.get(alias)))), None)
         if item is None and not run.throughputs:
             return None
-        return item if item not in (None, "samples") else names.item(workload) or item
+        return item if item not in (None, "samples") else names.find_item(workload) or item
 
     def _pick_qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
         """The row's target quality, and all other qualities."""
@@ -346,14 +346,14 @@ class Section:
         goals = [
             PublishedDetail(name=f"target of {name}", text=f"{goal:g}", value=goal)
             for name, goal in run.targets.items()
-            if key(name) != key(first.name)
+            if fold_key(name) != fold_key(first.name)
         ]
         return first, [*others, *goals]
 
     def _name_quality(self, quality: PageQuality, workload: str) -> PageQuality:
         """By the name records use; an accuracy of 0.755 without a unit is a share, which others write as 75.5 %."""
         name = find_quality_name(quality.name, workload, sure=quality.sure) or tidy(quality.name)
-        if self.quality_means and self.quality_word and key(quality.name) == key(self.quality_word):
+        if self.quality_means and self.quality_word and fold_key(quality.name) == fold_key(self.quality_word):
             name = self.quality_means
         value, unit = quality.value, quality.unit
         if unit is None and value is not None and _is_share(name):
@@ -366,7 +366,7 @@ class Section:
         if first is None:
             return None, None
         goal, better = run.target if run.target[0] is not None else (self.target, self.better)
-        goal = next((value for name, value in run.targets.items() if key(name) == key(first.name)), goal)
+        goal = next((value for name, value in run.targets.items() if fold_key(name) == fold_key(first.name)), goal)
         if goal is not None and 0 < goal <= 1 and _is_share(first.name) and run.criterion_unit is None:
             goal = round(100 * goal, 10) if first.unit == "%" else goal
         if goal is None and known and self.model:  # another page's training may have had another aim

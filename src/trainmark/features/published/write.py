@@ -11,10 +11,10 @@ from trainmark.analysis.device_names import tidy
 from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
-from trainmark.record.format import device_name, goal, links_summary
-from trainmark.record.language import Say, speaker
+from trainmark.record.format import device_name, format_goal, summarise_links
+from trainmark.record.language import Say, translator
 from trainmark.record.machine import Environment
-from trainmark.record.numbers import telling_digits
+from trainmark.record.numbers import digits_to_tell_apart
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.recipe import fix_hp
 from trainmark.record.record import Record, translate_coverage
@@ -46,7 +46,7 @@ class WrittenSection:
     @property
     def goal(self) -> str:
         """`≥ 75.5 %`."""
-        return goal(self.records[0].quality)
+        return format_goal(self.records[0].quality)
 
 
 def group_sections(records: Sequence[Record]) -> list[WrittenSection]:
@@ -85,7 +85,7 @@ def _format_cell(cell: str) -> str:
 
 def list_notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
     """Numbered notes with the rows they are about, including why a shown metric is missing."""
-    say = speaker(lang)
+    say = translator(lang)
     about: dict[str, list[int]] = {}
     for index, record in enumerate(section.records, 1):
         for sentence in _list_sentences(record, shown, say):
@@ -157,7 +157,7 @@ def _describe_network(record: Record, say: Say) -> str:
     if not (measured := record.environment.link):
         return ""
     hosts = len({trace.host for trace in record.timeline.ranks})
-    return links_summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1), say=say)
+    return summarise_links(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1), say=say)
 
 
 def _describe_sdk(environment: Environment) -> str:
@@ -195,7 +195,7 @@ def make_row(record: Record) -> PublishedRow:
     vendor, device = tidy(plan.platform_word), tidy(device_name(record))
     if device.casefold().startswith(f"{vendor.casefold()} "):
         device = device[len(vendor) :].strip()
-    device = names.device(device.rstrip(" ,") or vendor).name
+    device = names.parse_device(device.rstrip(" ,") or vendor).name
     aim = quality.goal
     value = quality.value if plan.limits.full else None
     return PublishedRow(
@@ -215,7 +215,9 @@ def make_row(record: Record) -> PublishedRow:
         p_core=_round_metric(record, "p_core"),
         quality_name=quality.name,
         quality_unit=quality.unit or "-",
-        quality=None if value is None else round_digits(value, telling_digits(value, aim, quality.better, least=5)),
+        quality=None
+        if value is None
+        else round_digits(value, digits_to_tell_apart(value, aim, quality.better, least=5)),
         target=aim,
         better=quality.better,
         mem_used_gib=round_memory(find_metric(record, "mem")),

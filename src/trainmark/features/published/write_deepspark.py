@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trainmark import workloads
-from trainmark.analysis.scaling import all_scalings
-from trainmark.analysis.stability import stability_of
+from trainmark.analysis.scaling import find_scalings
+from trainmark.analysis.stability import stability_of_repeats
 from trainmark.features.published.cells import is_half
 from trainmark.features.published.write import (
     WrittenSection,
@@ -25,8 +25,8 @@ from trainmark.features.published.write import (
     round_memory,
 )
 from trainmark.record import escape
-from trainmark.record.format import shown_quality
-from trainmark.record.language import Say, speaker
+from trainmark.record.format import format_quality
+from trainmark.record.language import Say, translator
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -59,7 +59,7 @@ class _Run:
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
     return "\n".join(
-        line for section in group_sections(records) for line in (*_write_section(section, lang, speaker(lang)), "")
+        line for section in group_sections(records) for line in (*_write_section(section, lang, translator(lang)), "")
     )
 
 
@@ -190,13 +190,13 @@ def _result_cells(run: _Run, section: WrittenSection, say: Say) -> tuple[str, ..
         UNKNOWN if power is None else f"{format_exact(round_digits(power))}*{topology.devices}",
         _format_scalability(run, section, say) or UNKNOWN,
         UNKNOWN if memory is None else f"{format_exact(round_memory(memory))}*{topology.devices}",
-        format_exact(stability_of(run.repeats)) or UNKNOWN,
+        format_exact(stability_of_repeats(run.repeats)) or UNKNOWN,
     )
 
 
 def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
     """`0.96 (card)`: relative to one card, or to one node where no single card was run alike."""
-    for found in all_scalings(section.records, "p_steady"):
+    for found in find_scalings(section.records, "p_steady"):
         here = next((point for point in found.points if run.record.run_id in point.runs), None)
         if found.kind != "weak" or here is None or here.throughput.value is None:
             continue
@@ -223,7 +223,7 @@ def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
     )
     for number, run in enumerate(runs, 1):
         if len(run.repeats) > 1:
-            values = " / ".join(shown_quality(record.quality) for record in run.repeats)
+            values = " / ".join(format_quality(record.quality) for record in run.repeats)
             yield say("Row {row} is the repeat with the median quality of {values}.").format(
                 row=number, values=escape.markdown_cell(values)
             )

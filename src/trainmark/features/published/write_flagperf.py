@@ -19,7 +19,7 @@ from trainmark.features.published.write import (
     round_digits,
 )
 from trainmark.record import escape, workload_facts
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -33,7 +33,7 @@ SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`): a section for each model and target."""
-    say = speaker(lang, "flagperf")
+    say = translator(lang, "flagperf")
     return "\n".join(line for section in group_sections(records) for line in (*_write_section(section, lang, say), ""))
 
 
@@ -233,8 +233,8 @@ def describe_parallelism(record: Record) -> str:
 def describe_alignment(record: Record) -> str:
     """Whether every evaluation lies in the band of public runs; unknown where there is no band."""
     known = workloads.facts_of(record)
-    band = workload_facts.band_of(record.plan, known.bands) if known else None
-    places = [one.place for one in workload_facts.judged(band, record.quality.history)] if band else []
+    band = workload_facts.find_band(record.plan, known.bands) if known else None
+    places = [one.place for one in workload_facts.compare_to_band(band, record.quality.history)] if band else []
     return str(all(place == "in the band" for place in places)) if places else UNKNOWN
 
 

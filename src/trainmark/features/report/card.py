@@ -6,13 +6,13 @@ from importlib.resources import files
 
 from trainmark.analysis.record_checks import check_record
 from trainmark.features.report import curves, header
-from trainmark.record.language import by_locale, speaker
+from trainmark.record.language import locale_language, translator
 from trainmark.record.record import Record
-from trainmark.view.element import el, raw
+from trainmark.view.element import el, mark_raw
 
 
 def card(record: Record) -> str:
-    say = speaker(by_locale())
+    say = translator(locale_language())
     section = el(
         "section",
         el("h2", header.write_sentence(record, say)),
@@ -26,7 +26,7 @@ def card(record: Record) -> str:
         ),
         class_="run",
     )
-    return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")
+    return el("div", el("style", mark_raw(_style())), el("main", section), class_="trainmark-card")
 
 
 def _style() -> str:

@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.analysis.beside import rows_beside
-from trainmark.analysis.published_lookup import subject
-from trainmark.cli.price import add_price_options, price_of
-from trainmark.cli.terminal import console, result_is_kept, say
+from trainmark.analysis.beside import find_published_rows
+from trainmark.analysis.published_lookup import find_subject
+from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status
 from trainmark.features.report import output, run_page
 from trainmark.features.report.output import list_formats
 from trainmark.features.report.trend import select_trend_rows
 from trainmark.record import escape
+from trainmark.record.atomic_files import is_stream
 from trainmark.record.errors import UsageError
-from trainmark.record.index import row_of
+from trainmark.record.index import make_row
 from trainmark.record.language import LANGUAGES
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store, default_folder, read_record
-from trainmark.record.whole_files import is_stream
 from trainmark.view import NEWEST, TRENDED, WITH_ROWS
-from trainmark.view.files import keep_page, write
-from trainmark.view.publish import publishable
+from trainmark.view.files import save_page, write_report
+from trainmark.view.publish import make_publishable
 
 NAME = "report"
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
@@ -81,12 +81,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         records, rows = _find_trend_records(args, store), []
     if args.published:
-        rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
+        rows = [*rows, *(row for row in find_published_rows(records, store.folder) if row not in rows)]
     folders = run_page.find_run_folders(records, store)
     if args.publish:
         records = _make_publishable(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
-        say(f"{len(rows)} published rows are left out: {form} is about runs")
+        print_status(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(
         form,
         records,
@@ -97,18 +97,18 @@ def run(args: argparse.Namespace) -> int:
         published=args.publish,
         trend=args.trend is not None,
         # a price is private: a shared copy has one only if requested
-        price=None if args.publish and args.price is None else price_of(args),
+        price=None if args.publish and args.price is None else read_price(args),
     )
     text = f"\ufeff{text}" if args.bom else text
     if out is not None:
-        write(out, text, store)
+        write_report(out, text, store)
     elif form == "html":
-        out = keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+        out = save_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
     if out is None:
-        screen = console()
-        screen.file.write(escape.fitted(text, screen.encoding))
+        screen = open_console()
+        screen.file.write(escape.fit_encoding(text, screen.encoding))
     else:
-        result_is_kept()
+        mark_result_saved()
         if form == "html" and not is_stream(out):
             print(escape.terminal(str(out)))
     return 0
@@ -132,14 +132,14 @@ def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tupl
     if words:
         if limit is not None:
             raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
-        subjects = [subject(word, store) for word in words]
+        subjects = [find_subject(word, store) for word in words]
         # one run may be meant by several words
         records = {record.run_id: record for found in subjects for record in found.records}
         rows = dict.fromkeys(found.row for found in subjects if found.row is not None)
         return list(records.values()), list(rows)
     contents = store.contents()
     for damaged in contents.damaged:
-        say(escape.terminal(str(damaged)))
+        print_status(escape.terminal(str(damaged)))
     newest = contents.rows[: NEWEST if limit is None else limit or None]
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
@@ -155,10 +155,10 @@ def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
     if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
         found = select_trend_rows(rows, workload=word or None)
     else:
-        meant = subject(word, store).records
+        meant = find_subject(word, store).records
         if not meant:
             raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
-        found = select_trend_rows(rows, of=row_of(meant[0]))
+        found = select_trend_rows(rows, of=make_row(meant[0]))
     if not found:
         if word:
             raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
@@ -168,13 +168,13 @@ def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
 
 
 def _make_publishable(records: list[Record], *, labels: bool) -> list[Record]:
-    safe = publishable(records, labels=labels)
+    safe = make_publishable(records, labels=labels)
     for replaced in safe.replaced:
-        say(escape.terminal(f"replaced {replaced}"))
+        print_status(escape.terminal(f"replaced {replaced}"))
     if safe.dropped:
-        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} that may hold anything")
+        print_status(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} that may hold anything")
     if not safe.replaced:
-        say("nothing had to be replaced")
+        print_status("nothing had to be replaced")
     return list(safe.records)
 
 

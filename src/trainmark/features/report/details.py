@@ -26,7 +26,7 @@ def draw_card(section: FactSection) -> Markup:
 
 def draw_profile(record: Record, say: Say) -> Markup | None:
     """Where a step's time goes, as a card."""
-    section = profile_facts.profile(record, say)
+    section = profile_facts.build_profile(record, say)
     return el("section", el("h3", _draw_title(section)), _draw_body(section), class_="card") if section else None
 
 
@@ -57,12 +57,12 @@ def draw_fill(record: Record, say: Say) -> Markup | None:
         return None
     unit = f"{record.item}/s"
     points = [(entry.batch, entry.items_per_s) for entry in fitting]
-    return chart.draw(
+    return chart.draw_chart(
         section.title,
         section.sentence,
         say,
-        x=chart.doubling([entry.batch for entry in fitting]),
-        y=chart.linear([entry.items_per_s for entry in fitting], zero=True),
+        x=chart.doubling_axis([entry.batch for entry in fitting]),
+        y=chart.linear_axis([entry.items_per_s for entry in fitting], zero=True),
         x_name=say("batch per device"),
         y_name=unit,
         y_unit=unit,
@@ -152,12 +152,12 @@ def _draw_chart(
         of_line = [value for _, value in line.points]
         ends = (sum(of_line) / len(of_line), min(of_line), max(of_line))
         rows.append([line.name or title, *(number(value) for value in ends)])
-    return chart.draw(
+    return chart.draw_chart(
         title,
         sentence,
         say,
-        x=chart.exact(0.0, last, count=4),
-        y=chart.linear([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
+        x=chart.exact_axis(0.0, last, count=4),
+        y=chart.linear_axis([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
         x_name=say("seconds"),
         y_name=unit,
         y_unit=unit,

@@ -10,21 +10,21 @@ from trainmark.analysis.beside import PublishedSpeed
 from trainmark.features.report import artifacts, curves, details, header, summary, trend
 from trainmark.features.report.inputs import COLUMNS, FEWER_COLUMNS, MAX_OPEN, ReportInputs
 from trainmark.record.format import device_name
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.record import Record
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import page_footer, page_header, skip_link, whole_page
-from trainmark.view.headline import trained
+from trainmark.view.frame import build_page, page_footer, page_header, skip_link
+from trainmark.view.headline import name_network
 from trainmark.workloads import title_of
 
 
 def render(contents: ReportInputs) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(contents.language)
+    say = translator(contents.language)
     # records from elsewhere may share an id, so runs are numbered
     anchors = [f"run-{index}" for index, _ in enumerate(contents.records, 1)]
     room = artifacts.ByteBudget()
-    published = beside.speeds(contents.beside)
+    published = beside.list_speeds(contents.beside)
     runs = [
         _draw_run(record, anchor, contents, room, published, say)
         for record, anchor in zip(contents.records, anchors, strict=True)
@@ -42,13 +42,13 @@ def render(contents: ReportInputs) -> str:
         ),
         page_footer(contents.trainmark, say, say("What a word means: trainmark explain p_core")),
     ]
-    return whole_page(f"{title} · trainmark", body, language=contents.language, trainmark=contents.trainmark)
+    return build_page(f"{title} · trainmark", body, language=contents.language, trainmark=contents.trainmark)
 
 
 def _make_title(contents: ReportInputs, say: Say) -> str:
     records = contents.records
     if len(records) == 1:
-        return say("{workload} on {device}").format(workload=trained(records[0]), device=device_name(records[0]))
+        return say("{workload} on {device}").format(workload=name_network(records[0]), device=device_name(records[0]))
     return say("{count} training runs").format(count=len(records))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmark.analysis.beside import PublishedSpeed
-from trainmark.record.audit import SEVERITIES, by_gravity
+from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
-from trainmark.record.format import NOTHING, device_name, goal, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_goal, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.record import Doubt, Record
 from trainmark.view import headline
@@ -19,12 +19,12 @@ from trainmark.workloads import quality_word
 
 def write_sentence(record: Record, say: Say) -> str:
     """The run's main number in words, as on the terminal."""
-    return headline.opening(record, say, where=device_name(record))
+    return headline.describe_speed(record, say, where=device_name(record))
 
 
 def draw_lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
     """Below the heading: comparison with published devices, and what the run learned."""
-    parts = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
+    parts = [headline.compare_with_published(record, published, say), headline.describe_learning(record, say)]
     sentence = say("; ").join(part for part in parts if part)
     if not sentence:
         return None
@@ -76,14 +76,14 @@ def _list_figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str
     ):
         quantity = record.metrics.get(alias)
         known = quantity is not None and quantity.value is not None
-        around = plus_minus(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
+        around = format_interval(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
         yield (
             alias,
             *_format_number(record, alias),
             f"{remark} {around}".rstrip() if known else _explain_missing(record, alias, say),
         )
-    reached = f"{translate_verdict(record, say)}, {goal(record.quality)}"
-    yield quality_word(record.quality.name), shown_quality(record.quality), "", reached
+    reached = f"{translate_verdict(record, say)}, {format_goal(record.quality)}"
+    yield quality_word(record.quality.name), format_quality(record.quality), "", reached
     yield "e2e_time", *_format_number(record, "e2e_time"), say("all phases")
     memory, total = _format_number(record, "mem"), _format_number(record, "mem_total")
     of_total = say("of {total} GiB").format(total=total[0]) if total[1] else ""
@@ -176,7 +176,7 @@ def _draw_counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
 
 def _draw_findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
     """The most severe first; the rest is folded."""
-    ordered = by_gravity(found)
+    ordered = sort_by_gravity(found)
     first, rest = ordered[:MAX_FINDINGS], ordered[MAX_FINDINGS:]
     shown: list[Child] = (
         [el("ul", [_draw_finding(finding, say) for finding in first], class_="findings")] if first else []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trainmark.record import escape
 from trainmark.record.format import device_name
-from trainmark.record.index import instant
+from trainmark.record.index import parse_instant
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import Record
 
@@ -43,7 +43,7 @@ def to_openmetrics(records: Sequence[Record]) -> str:
     """Every metric as a gauge. Of runs with the same labels the newest counts; without timestamps, which node_exporter
     refuses."""
     newest: dict[tuple[str, ...], tuple[Record, dict[str, str]]] = {}
-    for record in sorted(records, key=lambda record: (instant(record.created), record.run_id)):
+    for record in sorted(records, key=lambda record: (parse_instant(record.created), record.run_id)):
         labels = _make_labels(record)
         newest[tuple(labels.values())] = record, labels
     lines: list[str] = []
@@ -84,7 +84,7 @@ def _list_families(runs: Sequence[tuple[Record, dict[str, str]]]) -> Iterator[_F
         ("target_reached", "", "1 where the target was reached.", lambda record: record.quality.reached),
         ("valid", "", "1 where the result is valid.", lambda record: record.status == "valid"),
         ("doubts", "", "Reasons to trust the result less.", lambda record: len(record.doubts)),
-        ("created_timestamp_seconds", "seconds", "When the run began.", lambda record: instant(record.created)),
+        ("created_timestamp_seconds", "seconds", "When the run began.", lambda record: parse_instant(record.created)),
     )
     for name, unit, text, value in values:
         yield _Family(f"trainmark_{name}", unit, text, [_Sample(labels, float(value(run))) for run, labels in runs])

@@ -14,17 +14,17 @@ from xml.etree.ElementTree import Element
 
 from trainmark import features
 from trainmark.analysis.audit_record import audit_record
-from trainmark.analysis.peaks import mfu
-from trainmark.analysis.priced import priced
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.analysis.priced import add_cost
 from trainmark.features.report.openmetrics import to_openmetrics
-from trainmark.features.report.run_page import draw_page
+from trainmark.features.report.run_page import collect_facts, draw_page
 from trainmark.features.report.trend import compute_trends
 from trainmark.record import escape
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.format import NOTHING, device_name, number
-from trainmark.record.language import by_locale
+from trainmark.record.language import locale_language
 from trainmark.record.metrics import METRICS
 from trainmark.record.price import Price
 from trainmark.record.published_row import PREFIX, PublishedRow
@@ -32,8 +32,8 @@ from trainmark.record.record import Record
 from trainmark.record.store import Store
 from trainmark.view import FORMATS, table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.published_table import NOT_PUBLISHED, figure
-from trainmark.view.rows import flat
+from trainmark.view.published_table import NOT_PUBLISHED, format_figure
+from trainmark.view.rows import flatten_record
 from trainmark.workloads import quality_word
 
 FACTS = (
@@ -54,7 +54,7 @@ def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     # \n, not the format's own \r\n: on a terminal and in git the latter shows at every line end
     writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
     writer.writerow({head: escape.csv_cell(head) for head in heads})
-    for cells in [*map(flat, records), *map(_list_published_cells, rows)]:
+    for cells in [*map(flatten_record, records), *map(_list_published_cells, rows)]:
         writer.writerow({head: _format_cell(cells.get(head)) for head in heads})
     return stream.getvalue()
 
@@ -74,7 +74,7 @@ def _list_published_cells(row: PublishedRow) -> Mapping[str, object]:
         "p_whole": (row.p_whole, rate),
         "p_train": (row.p_train, rate),
         "p_core": (row.p_core, rate),
-        "mfu": (mfu(row), "%"),
+        "mfu": (estimate_mfu(row), "%"),
         "mem": (row.mem_used_gib, "GiB"),
         "mem_total": (row.mem_total_gib, "GiB"),
     }
@@ -113,7 +113,7 @@ def _make_published_document(row: PublishedRow) -> dict[str, Any]:
     """Its kind distinguishes it from a record; null is what was not published."""
     source = {"source": row.source.title, "date": row.source.date}
     values = {name: value for name, value in asdict(row).items() if name != "source"}
-    return {"kind": "published row", **values, **source, "mfu": mfu(row)}
+    return {"kind": "published row", **values, **source, "mfu": estimate_mfu(row)}
 
 
 Check = Callable[[Record], Sequence[CheckResult]]
@@ -210,9 +210,9 @@ def _list_markdown_cells(row: PublishedRow) -> list[str]:
         f"{row.device} {row.topology}",
         row.precision,
         row.fix_hp or NOTHING,
-        *(figure(value) for value in (row.e2e_time_s, row.p_whole, row.p_train, row.p_core, mfu(row))),
+        *(format_figure(value) for value in (row.e2e_time_s, row.p_whole, row.p_train, row.p_core, estimate_mfu(row))),
         quality,
-        f"{figure(row.mem_used_gib)}/{figure(row.mem_total_gib)}",
+        f"{format_figure(row.mem_used_gib)}/{format_figure(row.mem_total_gib)}",
     ]
 
 
@@ -233,7 +233,7 @@ def render(
 
     The records of a `published` copy name other hosts than their events do, and are audited alone.
     """
-    language, folders = language or by_locale(), folders or {}
+    language, folders = language or locale_language(), folders or {}
 
     def audit(record: Record) -> tuple[CheckResult, ...]:
         folder = None if published else folders.get(record.run_id)
@@ -251,10 +251,11 @@ def render(
             language=language,
             published=published,
             trends=compute_trends(records) if trend else (),
+            facts=collect_facts(records, store, language),
         )
     with_rows = {"markdown": to_markdown, "csv": to_csv, "json": to_json}
     if form in ("markdown", "csv"):
-        records = [priced(record, price or Price()) for record in records]
+        records = [add_cost(record, price or Price()) for record in records]
     if form in with_rows:
         return with_rows[form](records, rows)
     if form == "junit":

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.features.report.header import has_value, translate_status, translate_verdict
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.metrics import Quantity
 from trainmark.record.published_row import PREFIX, PublishedRow
@@ -16,7 +16,7 @@ from trainmark.record.recipe import fix_hp
 from trainmark.record.record import Record
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.frame import filter_bar, sortable_table
-from trainmark.view.published_table import figure
+from trainmark.view.published_table import format_figure
 from trainmark.workloads import quality_word, title, title_of
 
 _LONGEST_WHOLE = 28
@@ -110,7 +110,7 @@ def _list_record_cells(
         NOTHING
         if quality.value is None
         else [
-            f"{quality_word(quality.name)} {shown_quality(quality)} ",
+            f"{quality_word(quality.name)} {format_quality(quality)} ",
             el("br"),
             el("span", translate_verdict(record, say), class_=f"verdict {verdict(record).replace(' ', '-')}"),
         ]
@@ -130,7 +130,7 @@ def _list_record_cells(
         _Cell(shown=record.precision),
         _Cell(shown=_draw_settings(fix_hp(record.plan.deviations))),
         _metric_cell(
-            record, "p_core", lambda quantity: f"{quantity.unit} {plus_minus(quantity.interval, noisy)}".rstrip()
+            record, "p_core", lambda quantity: f"{quantity.unit} {format_interval(quantity.interval, noisy)}".rstrip()
         ),
         _metric_cell(record, "mfu"),
         _Cell(shown=shown, key=quality.value, class_="number"),
@@ -181,7 +181,7 @@ def _energy_beside_cost(record: Record) -> Callable[[Quantity], str] | None:
 
 
 def _list_published_cells(row: PublishedRow, priced: Sequence[str], say: Say) -> list[_Cell]:
-    used = mfu(row)
+    used = estimate_mfu(row)
     quality: Child = NOTHING
     if row.quality is not None and row.quality_name is not None:
         unit = " %" if row.quality_unit == "%" else ""
@@ -195,7 +195,11 @@ def _list_published_cells(row: PublishedRow, priced: Sequence[str], say: Say) ->
         _Cell(shown=[row.device, el("small", row.topology)]),
         _Cell(shown=[row.precision, el("small", say("as labelled"))]),
         _Cell(shown=_draw_settings(row.fix_hp or NOTHING)),
-        _Cell(shown=[figure(rate), el("small", unit + word) if rate is not None else None], key=rate, class_="number"),
+        _Cell(
+            shown=[format_figure(rate), el("small", unit + word) if rate is not None else None],
+            key=rate,
+            class_="number",
+        ),
         _unit_cell(used, "%", "number bad" if (used or 0) > 100 else "number"),
         _Cell(shown=quality, key=row.quality, class_="number"),
         _unit_cell(row.e2e_time_s, "s"),

@@ -9,10 +9,10 @@ from itertools import pairwise
 from statistics import median
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import compare, side_of
+from trainmark.analysis.comparison import collect_values, compare
 from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
-from trainmark.record.format import NOTHING, device_name, number, short_device, telling, with_unit
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number, short_device, with_unit
 from trainmark.record.index import StoreRow
 from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
@@ -20,7 +20,7 @@ from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Markup, el
-from trainmark.view.headline import trained
+from trainmark.view.headline import name_network
 
 COMMIT = "commit"
 """The tag that names the revision of the user's code."""
@@ -105,12 +105,12 @@ def _compute_trend(runs: Sequence[Record], metric: str) -> Trend | None:
     subjects = [Subject(word=name, label=name, records=tuple(group)) for name, group in groups.items()]
     if len(subjects) < 2:
         return None
-    compared = quantities.find(metric, subjects)
+    compared = quantities.find_compared(metric, subjects)
     changes = [None, *(_compute_change(a, b, metric) for a, b in pairwise(subjects))]
-    sides = [side_of(subject.records, compared) for subject in subjects]
+    sides = [collect_values(subject.records, compared) for subject in subjects]
     return Trend(
         metric=compared.name,
-        unit=quantities.of_record(runs[0], compared)[1],
+        unit=quantities.value_of_record(runs[0], compared)[1],
         points=tuple(
             TrendPoint(
                 records=subject.records,
@@ -159,17 +159,17 @@ def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
 def _draw_chart(trend: Trend, say: Say) -> Markup:
     points, unit = trend.points, "" if trend.unit == "-" else trend.unit
     sentence = _describe_trend(trend, say)
-    spread = [telling(point.interval) for point in points]
+    spread = [drop_noisy(point.interval) for point in points]
     values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
     middle, room = median(values), 0.15 * (max(values) - min(values))
-    y = chart.linear([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
+    y = chart.linear_axis([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
     every = -(-len(points) // _MAX_MARKS)
     marks = {float(place): _mark_label(points[place - 1]) for place in range(1, len(points) + 1, every)}
     record = trend.record
     steps = [place for place, point in enumerate(points, 1) if point.change is not None]
-    return chart.draw(
-        f"{trained(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
+    return chart.draw_chart(
+        f"{name_network(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
         sentence,
         say,
         x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),

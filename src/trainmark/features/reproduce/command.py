@@ -6,9 +6,9 @@ import argparse
 
 from trainmark import api
 from trainmark.analysis import quantities
-from trainmark.cli.progress import watching
-from trainmark.cli.terminal import say
-from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
+from trainmark.cli.progress import show_progress
+from trainmark.cli.terminal import print_status
+from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
 from trainmark.launch import reproduction, session
 from trainmark.launch.options import RunOptions
 from trainmark.record.lookup import find_runs
@@ -47,14 +47,14 @@ def run(args: argparse.Namespace) -> int:
     store = session.store_of(options)
     original = find_runs(args.run, store)
     plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
-    quantities.find(args.metric, (original,))  # an invalid metric fails here, not after the run
-    result = session.run_plan(plan, options, say=say, watching=watching)
+    quantities.find_compared(args.metric, (original,))  # an invalid metric fails here, not after the run
+    result = session.run_plan(plan, options, say=print_status, watching=show_progress)
     for complaint in result.complaints:
-        say(f"trainmark: {complaint}")
+        print_status(f"trainmark: {complaint}")
     if result.exit_code:
         return result.exit_code
     for record in result.records:
-        say(f"record: {store.path(record.run_id)}")
+        print_status(f"record: {store.path(record.run_id)}")
     # the plan was the same: differences, such as the precision that ran, are listed and not refused
     found = api.compare(original, result.records, metric=args.metric, threshold=threshold, anyway=True)
-    return show(found, as_json=args.json, gate=args.gate)
+    return show_verdict(found, as_json=args.json, gate=args.gate)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import result_is_kept, say
+from trainmark.cli.terminal import mark_result_saved, print_status
 from trainmark.record.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ def run(args: argparse.Namespace) -> int:
     )
     documents: list[SampleDocument] = []
     for shown in made:
-        result_is_kept()
+        mark_result_saved()
         documents.append(shown.document)
         for doubt in shown.document.doubts:
-            say(escape.terminal(f"{shown.files[0]}: {doubt.code}: {doubt.text}"))
+            print_status(escape.terminal(f"{shown.files[0]}: {doubt.code}: {doubt.text}"))
         if not args.json:
             _print(shown)
     if args.json:
         _print_json(documents, several=args.lines is not None or len(inputs) > 1)
     elif args.out is None and documents[-1].networks[0].run_id:
-        say(f"`trainmark report {documents[-1].networks[0].run_id}` shows it on the page of its run")
+        print_status(f"`trainmark report {documents[-1].networks[0].run_id}` shows it on the page of its run")
     return 0
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainmark.analysis.scaling import Point, Scaling, all_scalings
-from trainmark.record.format import NOTHING, number, telling
+from trainmark.analysis.scaling import Point, Scaling, find_scalings
+from trainmark.record.format import NOTHING, drop_noisy, number
 from trainmark.record.language import Say
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -20,7 +20,7 @@ ORDER = 2
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
     """One chart for each group of runs that differ in their topology alone; nothing where there is none."""
-    charts = [_chart(group, say) for group in all_scalings(records)]
+    charts = [_chart(group, say) for group in find_scalings(records)]
     if not charts:
         return None
     return el("section", el("h2", say("Scaling")), el("div", charts, class_="charts"), class_="growth")
@@ -34,10 +34,10 @@ def _chart(group: Scaling, say: Say) -> Markup:
     said = say("{topology} reaches {efficiency} of the ideal speed-up over {base}, by {metric}.").format(
         topology=last.topology, efficiency=_efficiency(last), base=base.topology, metric=group.metric
     )
-    x = replace(chart.doubling(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
+    x = replace(chart.doubling_axis(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
     ideal = [(float(count), count / devices[0]) for count in (devices[0], devices[-1])]
     notes: list[Child] = [said, " ", el("span", " · ".join((kind, group.device, group.precision, group.recipe_name)))]
-    drawn = chart.draw(
+    drawn = chart.draw_chart(
         title(group.workload),
         said,
         say,
@@ -85,14 +85,14 @@ def _speed_ups(values: Sequence[float], ideal: float) -> chart.Axis:
 
 def _efficiency(point: Point) -> str:
     shown = f"{100 * point.efficiency.value:.1f} %"
-    if (interval := telling(point.efficiency.interval)) is None:
+    if (interval := drop_noisy(point.efficiency.interval)) is None:
         return shown
     low, high = interval
     return f"{shown} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _spread(point: Point, base: Point) -> tuple[float, float] | None:
-    if (interval := telling(point.efficiency.interval)) is None:
+    if (interval := drop_noisy(point.efficiency.interval)) is None:
         return None
     ideal = point.topology.devices / base.topology.devices
     return interval[0] * ideal, interval[1] * ideal

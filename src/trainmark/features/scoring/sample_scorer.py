@@ -16,8 +16,7 @@ from scipy.signal import resample_poly
 from trainmark.data import audio
 from trainmark.features.scoring import distillmos
 from trainmark.record.record import Doubt
-from trainmark.record.sample import SpeechScore, SpeechScores, SpokenClips
-from trainmark.workloads.clips import RECORDINGS
+from trainmark.record.sample import RECORDINGS, SpeechScore, SpeechScores, SpokenClips
 
 INSTALL = "pip install 'trainmark[mos]'"
 RECOGNISER = "moonshine-voice"

@@ -23,13 +23,13 @@ from trainmark.features.site.rows import (
     make_run_result,
     translate_severity,
 )
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
-from trainmark.record.language import Say, speaker
-from trainmark.record.whole_files import whole_folder
+from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, filter_bar, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, filter_bar, page_footer, page_header, skip_link, sortable_table
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
@@ -58,7 +58,7 @@ class _Site:
 def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
     """Writes the whole site or nothing, replacing an existing one; returns the number of pages."""
     _check_out(out)
-    say = speaker(language)
+    say = translator(language)
     pages = _make_file_names([run.record.run_id for run in contents.runs], "run")
     tables = _make_file_names(contents.workloads, "workload")
     results = (
@@ -79,7 +79,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     )
     written = 0
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             for name, text in _render_files(site, pages):
                 path = folder / name
                 path.parent.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ def _make_file_names(words: Sequence[str], otherwise: str) -> list[str]:
     """A unique file name per word, never the index's."""
     found = ["index"]
     for text in words:
-        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
+        plain = re.sub(r"[^a-z0-9]+", "-", names.slugify(text, otherwise)).strip("-") or otherwise
         name, count = plain, 1
         while name in found:
             count += 1
@@ -291,6 +291,6 @@ def _draw_page(site: _Site, heading: str, workload: str | None, body: Markup) ->
         body,
         page_footer(__version__, say, say("What a word means: trainmark explain p_core")),
     ]
-    return whole_page(
+    return build_page(
         f"{heading} · {site.title}", inside, language=site.language, trainmark=__version__, styles=STYLES, class_="site"
     )

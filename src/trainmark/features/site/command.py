@@ -6,11 +6,11 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainmark.cli.terminal import result_is_kept, say
+from trainmark.cli.terminal import mark_result_saved, print_status
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
 from trainmark.record import escape
-from trainmark.record.language import LANGUAGES, by_locale
+from trainmark.record.language import LANGUAGES, locale_language
 
 NAME = "site"
 HELP = "Make a static web site of a folder of records and published pages: one table per workload, one page per run."
@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     found = contents.find_contents(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
-        say(escape.terminal(sentence))
+        print_status(escape.terminal(sentence))
     if args.publish:
-        found, replaced = contents.make_publishable(found)
+        found, replaced = contents.publish_contents(found)
         for sentence in replaced:
-            say(escape.terminal(f"replaced {sentence}"))
+            print_status(escape.terminal(f"replaced {sentence}"))
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    build(found, args.out, heading=args.title, made=made, language=args.lang or by_locale())
-    result_is_kept()
+    build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language())
+    mark_result_saved()
     print(escape.terminal(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
     return 0

@@ -12,13 +12,13 @@ from trainmark.analysis import imported_rows as imported, published_library as l
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
 from trainmark.features.published.read import read_page_files
-from trainmark.record.audit import by_gravity
+from trainmark.record.audit import sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.record import KIND, Record, listed, parse
+from trainmark.record.record import KIND, Record, list_repeats, parse
 from trainmark.record.store import read_record
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 MAX_FILES = 20_000
 MAX_BYTES = 64 << 20
@@ -34,7 +34,7 @@ class SiteRun:
 
     @property
     def findings(self) -> tuple[CheckResult, ...]:
-        return tuple(by_gravity(found for check in self.checks for found in check.findings))
+        return tuple(sort_by_gravity(found for check in self.checks for found in check.findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
     if not records and not rows and not audited:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
     # findings stored with rows do not distinguish them
-    known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
+    known = [replace(row, findings=()) for row in (*(library.load_rows() if with_library else ()), *rows)]
     everything = _number_duplicates(known)
     doubted = audit.find_doubts(audit.group_by_source(everything))
     return SiteContents(
@@ -145,7 +145,7 @@ def _read_documents(path: Path) -> Iterator[Record | PublishedRow]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")
-        document = listed(parse(path.read_bytes()))
+        document = list_repeats(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
     if isinstance(document, list):
@@ -154,7 +154,7 @@ def _read_documents(path: Path) -> Iterator[Record | PublishedRow]:
         yield read_record(path)
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
-            yield from imported.rows_of(document)
+            yield from imported.parse_rows(document)
         except ValueError as error:
             raise UsageError(f"it is damaged ({error})") from error
 
@@ -169,9 +169,9 @@ def _find_run_folder(path: Path, record: Record) -> Path | None:
     return place if ours and place.is_dir() else None
 
 
-def make_publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
+def publish_contents(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
     """The same with copies of the records that are safe to share, and what was replaced in them."""
-    safe = publishable([run.record for run in contents.runs])
+    safe = make_publishable([run.record for run in contents.runs])
     runs = tuple(
         replace(run, record=record, checks=(*audit_record(record), *_more_checks(record)), folder=None)
         for run, record in zip(contents.runs, safe.records, strict=True)

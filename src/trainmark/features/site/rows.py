@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmark.analysis import device_names as names
-from trainmark.analysis.beside import BY_WHICH, own_rate, same_network
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.beside import BY_WHICH, is_published_network, rate_per_device
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.features.report.header import translate_verdict
 from trainmark.features.site.contents import SiteRow, SiteRun
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubt_text import translate_doubt
-from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.published_row import PREFIX
 from trainmark.record.recipe import fix_hp
@@ -78,12 +78,12 @@ class SiteResult:
 def make_run_result(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
     record = run.record
     quality, plan = record.quality, record.plan
-    metric = next((name for name in BY_WHICH if own_rate(record, name) is not None), "")
+    metric = next((name for name in BY_WHICH if rate_per_device(record, name) is not None), "")
     quantity = record.metrics.get(metric)
-    spread = plus_minus(quantity.interval, say("too noisy to say")) if quantity else ""
+    spread = format_interval(quantity.interval, say("too noisy to say")) if quantity else ""
     e2e, used = record.metrics.get("e2e_time"), record.metrics.get("mfu")
     device = device_name(record)
-    own = same_network(record)
+    own = is_published_network(record)
     return SiteResult(
         name=record.run_id.rpartition("-")[2] or record.run_id,
         anchor=anchor,
@@ -91,18 +91,18 @@ def make_run_result(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResul
         kind="measured",
         page=page,
         aside=f"{plan.recipe_name}, {record.created[:10]}",
-        vendor=names.device(device).vendor or plan.platform_word,
+        vendor=names.parse_device(device).vendor or plan.platform_word,
         device=device,
         topology=plan.topology,
         precision=record.precision,
         settings=fix_hp(plan.deviations),
-        rate=own_rate(record, metric) if metric else None,
+        rate=rate_per_device(record, metric) if metric else None,
         metric=metric,
         item=record.item,
         spread=spread,
         total=quantity.value if quantity else None,
         mfu=used.value if used else None,
-        quality="" if quality.value is None else f"{quality_word(quality.name)} {shown_quality(quality)}",
+        quality="" if quality.value is None else f"{quality_word(quality.name)} {format_quality(quality)}",
         quality_key=quality.value,
         reached=translate_verdict(record, say) if quality.value is not None else "",
         reached_class=verdict(record).replace(" ", "-"),
@@ -138,7 +138,7 @@ def make_row_result(entry: SiteRow, anchor: str) -> SiteResult:
         metric=metric,
         item=row.item or "",
         total=total,
-        mfu=mfu(row),
+        mfu=estimate_mfu(row),
         quality=quality,
         quality_key=row.quality,
         e2e_s=row.e2e_time_s,

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import from_args
-from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.cli.options import options_from_args
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.features.verify import launch as verification, parity, screen as verify_screen, verdict as judgement
     from trainmark.launch import session
 
-    options = from_args(args)
+    options = options_from_args(args)
     store = session.store_of(options)
     other = judgement.find(args.against, store) if args.against else None
     if args.show:
@@ -98,26 +98,26 @@ def run(args: argparse.Namespace) -> int:
         plan = verification.plan(options, args.soak_s, judgement.plan_of(other) if other else None)
         watch = _Lines(quiet=args.quiet)
         own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-        outcome = verification.run(plan, options, store, own_command=own_command, say=say, watch=watch)
+        outcome = verification.run(plan, options, store, own_command=own_command, say=print_status, watch=watch)
         if outcome is None:
             return 0
         if outcome.sentence:
-            say(f"trainmark: {outcome.sentence}")
+            print_status(f"trainmark: {outcome.sentence}")
         document, code = judgement.document(outcome.folder, verification.switches(plan)), outcome.exit_code
         if code and not document.rounds:
             return code  # why is said, and nothing was computed that could be kept
     path = judgement.keep(document, store)
-    result_is_kept()
+    mark_result_saved()
     code = code or judgement.EXIT_CODES[document.verdict]
     found = parity.hold_against(document, other) if other else None
     if args.json:
         _dump(document, found)
     else:
-        sys.stdout.write(verify_screen.render(document, found, **look(console())))
+        sys.stdout.write(verify_screen.render(document, found, **screen_options(open_console())))
         show(f"kept: {path}")
     if found is not None and document.verdict != "incomplete":
         page = _page(document, found, store)
-        (say if args.json else show)(f"page: {page}")
+        (print_status if args.json else show)(f"page: {page}")
         code = code or parity.EXIT_CODES[found.verdict]
     return code
 
@@ -173,7 +173,7 @@ class _Lines:
                 [one for log in logs for each in log.rounds if each.round == event.round for one in each.found]
             )
             readings = [reading for node in self._folder.nodes for reading in node.last]
-            say(verify_screen.round_line(event, len(found), readings))
+            print_status(verify_screen.round_line(event, len(found), readings))
         self._rounds = len(rounds)
 
 
@@ -186,7 +186,9 @@ def _dump(document: VerifyDocument, found: Parity | None) -> None:
 
 def _page(document: VerifyDocument, found: Parity, store: Store) -> Path:
     from trainmark.features.verify import page as parity_page
-    from trainmark.record.language import chosen
-    from trainmark.view.files import keep_page
+    from trainmark.record.language import current_language
+    from trainmark.view.files import save_page
 
-    return keep_page(f"{document.verify_id}.html", parity_page.render(document, found, language=chosen()), store)
+    return save_page(
+        f"{document.verify_id}.html", parity_page.render(document, found, language=current_language()), store
+    )

@@ -8,17 +8,17 @@ from trainmark import __version__
 from trainmark.features.verify import screen as verify_screen
 from trainmark.features.verify.parity import LEFT_OUT_STEPS, Parity
 from trainmark.record.format import number
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.verify import VerifyDocument
 from trainmark.view import chart
 from trainmark.view.chart import Point
 from trainmark.view.element import Markup, el
-from trainmark.view.frame import page_footer, page_header, whole_page
+from trainmark.view.frame import build_page, page_footer, page_header
 
 
 def render(document: VerifyDocument, parity: Parity, *, language: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     title = say("{workload}: two chips, the same steps").format(workload=str(document.plan.get("workload", "")))
     lines = [document.sentence, *verify_screen.notes(document)]
     body = [
@@ -36,7 +36,7 @@ def render(document: VerifyDocument, parity: Parity, *, language: str) -> str:
         ),
         page_footer(__version__, say),
     ]
-    return whole_page(f"{title} · trainmark", body, language=language, trainmark=__version__)
+    return build_page(f"{title} · trainmark", body, language=language, trainmark=__version__)
 
 
 def _losses(parity: Parity, say: Say) -> Markup | None:
@@ -48,7 +48,7 @@ def _losses(parity: Parity, say: Say) -> Markup | None:
     if steps > LEFT_OUT_STEPS:
         bands.append(chart.Band(name=say("left out by the rule of 2 %"), start=0.5, end=LEFT_OUT_STEPS + 0.5))
     rules = []
-    vertical = chart.linear([value for _, value in (*own, *other)])
+    vertical = chart.linear_axis([value for _, value in (*own, *other)])
     if parity.first is not None:
         at = float(parity.first.step)
         rules.append(chart.Rule(name=say("where they part"), points=((at, vertical.low), (at, vertical.high))))
@@ -57,11 +57,11 @@ def _losses(parity: Parity, say: Say) -> Markup | None:
         [f"{step}", *("-" if value is None else number(value, 6) for value in values)]
         for step, *values in zip(range(1, steps + 1), parity.own_loss, parity.other_loss, strict=True)
     ]
-    return chart.draw(
+    return chart.draw_chart(
         say("Training loss"),
         said,
         say,
-        x=chart.exact(0, steps + 1),
+        x=chart.exact_axis(0, steps + 1),
         y=vertical,
         x_name=say("step"),
         y_name=say("mean over all ranks"),

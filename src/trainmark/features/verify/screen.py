@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trainmark.features.verify.parity import Parity
 from trainmark.features.verify.verdict import line
-from trainmark.record.checks import count
+from trainmark.record.checks import format_count
 from trainmark.record.events import DeviceReading, RoundVerified
 from trainmark.record.verify import VerifyDocument
 from trainmark.view.terminal import TerminalWriter
@@ -24,13 +24,13 @@ def render(
     for difference in document.differences[:MAX_LINES]:
         writer.put(line(difference, document.hosts), indent=2)
     if (more := len(document.differences) - MAX_LINES) > 0:
-        writer.put(f"and {count(more, 'difference')} more, which its file names", indent=2)
+        writer.put(f"and {format_count(more, 'difference')} more, which its file names", indent=2)
     for sentence in notes(document):
         writer.put(sentence, indent=2)
     if parity is not None:
         writer.put(writer.text(parity.sentence, STYLES.get(parity.verdict, UNDECIDED)))
         writer.put(f"{parity.own} beside {parity.other}", indent=2)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def notes(document: VerifyDocument) -> Iterator[str]:
@@ -60,8 +60,8 @@ def notes(document: VerifyDocument) -> Iterator[str]:
 
 def round_line(event: RoundVerified, found: int, readings: Sequence[DeviceReading]) -> str:
     """One round in a line, with what the hottest device shows now."""
-    said = count(found, "difference") if found else "alike" if event.settled else "not settled yet"
-    parts = [f"round {event.round}: {count(event.steps, 'step')} in {event.seconds:.1f} s, {said}"]
+    said = format_count(found, "difference") if found else "alike" if event.settled else "not settled yet"
+    parts = [f"round {event.round}: {format_count(event.steps, 'step')} in {event.seconds:.1f} s, {said}"]
     parts += _shown(
         max((each.temperature_c for each in readings if each.temperature_c is not None), default=None),
         min((each.clock_mhz for each in readings if each.clock_mhz is not None), default=None),

@@ -9,7 +9,8 @@ import msgspec
 
 import trainmark
 from trainmark.record import events
-from trainmark.record.checks import count
+from trainmark.record.atomic_files import write_atomic
+from trainmark.record.checks import format_count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
@@ -28,7 +29,6 @@ from trainmark.record.verify import (
     VerifyDocument,
     VerifyTelemetry,
 )
-from trainmark.record.whole_files import write_whole
 
 FOLDER = "verify"
 """Of a store, where verifies lie."""
@@ -128,7 +128,7 @@ def sensed(folder: RunFolder) -> VerifyTelemetry:
     values: dict[str, list[float]] = {"temperature_c": [], "power_w": [], "clock_mhz": []}
     throttled: set[str] = set()
     errors: dict[tuple[int, int], list[float]] = {}
-    for launcher in folder.samplers_found():
+    for launcher in folder.list_samplers():
         for event in folder.sampler_events(launcher):
             for reading in event.readings if isinstance(event, events.DeviceSamples) else ():
                 for name, known in values.items():
@@ -159,15 +159,15 @@ def _numbers(folder: Path) -> Numbers | None:
 
 def sentence(told: VerifyDocument) -> str:
     """The verdict in words."""
-    rounds, steps = count(told.rounds, "round"), count(told.steps, "step")
-    ranks = count(len(told.hosts), "rank")
+    rounds, steps = format_count(told.rounds, "round"), format_count(told.steps, "step")
+    ranks = format_count(len(told.hosts), "rank")
     if told.verdict == "equal":
         return f"{rounds} of {steps} on {ranks} came out alike, to the last bit of {told.hashed} tensors a step"
     if told.verdict == "incomplete" and told.rounds > 1:
         return f"it was cut off after {rounds} of {steps} on {ranks}, which came out alike"
     if told.verdict == "incomplete":
         return f"ended after {rounds} of {steps}, before two of them could be held against each other"
-    found = count(len(told.differences), "difference")
+    found = format_count(len(told.differences), "difference")
     if told.verdict == "wrong":
         return f"the arithmetic is wrong: {found} in {rounds} of {steps} on {ranks}"
     if told.operators.not_deterministic:
@@ -186,10 +186,10 @@ def line(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
         where = f"round {difference.round}, step {difference.step}, {who}"
     match difference.kind:
         case "product":
-            wrong = count(difference.count, "known answer")
+            wrong = format_count(difference.count, "known answer")
             return f"{where}: {wrong} of a product in {difference.stage} came out wrong, the first at {first}"
         case "link":
-            wrong = count(difference.count, "number")
+            wrong = format_count(difference.count, "number")
             return f"{where}: {wrong} of an exchange came out wrong in the {difference.stage}, the first: {first}"
         case "operator":
             return f"{who}: {difference.stage} gave other bits once when it was called again with the same numbers"
@@ -228,7 +228,7 @@ def keep(told: VerifyDocument, store: Store) -> Path:
     """Writes it down beside the folder it came from."""
     path = store.folder / FOLDER / f"{told.verify_id}.json"
     try:
-        write_whole(path, msgspec.json.encode(told), synced=True)
+        write_atomic(path, msgspec.json.encode(told), synced=True)
     except OSError as error:
         raise NotReadyError(f"the verify {path} could not be written: {error.strerror}") from error
     return path

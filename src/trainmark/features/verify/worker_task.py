@@ -22,10 +22,10 @@ from trainmark.features.verify.known_answers import KnownAnswers
 from trainmark.features.verify.repeated_operators import RepeatedOperators, deterministic
 from trainmark.features.verify.round_ledger import Hashes, OddRound, RoundLedger
 from trainmark.record import endings, events
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.event_files import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.record.verify import NUMBERS_FILE, REPLICATED, BitDifference
-from trainmark.record.whole_files import write_whole
 from trainmark.train import failures, setup
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
@@ -203,7 +203,7 @@ class Verification:
         """As soon as the steps are settled, so that a long soak that is cut off has them."""
         numbers = self._steps.numbers()
         if self._job.collectives.rank == 0:
-            write_whole(self._folder / NUMBERS_FILE, msgspec.json.encode(numbers))
+            write_atomic(self._folder / NUMBERS_FILE, msgspec.json.encode(numbers))
 
     def _alive(self, step: int) -> bool:
         now = time.monotonic()

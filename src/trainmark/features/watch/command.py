@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.liveness import goes_on, is_worked_on, last_change_s, seen
+from trainmark.cli.liveness import has_processes, is_running, last_modified_s, read_run_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,7 +88,7 @@ class Watched:
         return Live(folder=self.folder, silent_s=silent_s, gone=gone)
 
     def _nobody_is_there(self, silent_s: float) -> bool:
-        worked_on = is_worked_on(self.folder)
+        worked_on = has_processes(self.folder)
         if worked_on is None and not self.folder.ranks:
             return self.folder.head is None or silent_s > NEVER_S
         return worked_on is False
@@ -96,7 +96,7 @@ class Watched:
     def _silent_before_s(self) -> float:
         """How long the ranks had not written when they were first looked at, by the files' times."""
         written = [self.folder.path / f"rank{rank}.jsonl" for rank in self.folder.ranks]
-        return max(0.0, self._wall_s() - last_change_s(written or [self.folder.path]))
+        return max(0.0, self._wall_s() - last_modified_s(written or [self.folder.path]))
 
 
 def chosen(store: Store, word: str | None) -> Path:
@@ -105,17 +105,17 @@ def chosen(store: Store, word: str | None) -> Path:
         return store.run_folder(word, of_group=True)
     newest = store.newest_folders()
     for folder in newest[:MAX_FOLDERS]:
-        if not store.path(folder.name).exists() and goes_on(seen(folder)):
+        if not store.path(folder.name).exists() and is_running(read_run_folder(folder)):
             return folder
     return store.run_folder()
 
 
 def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
     """Shows the run until it ends; 0 with a record, 4 if it left none."""
-    from trainmark.cli.terminal import console, say
+    from trainmark.cli.terminal import open_console, print_status
     from trainmark.record import escape
 
-    screen = console()
+    screen = open_console()
     with contextlib.ExitStack() as shown:
         show = _redraw(screen, shown) if sys.stdout.isatty() else _print_news(screen)
         while True:
@@ -126,7 +126,7 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
             pause(LOOK_EVERY_S)
     if watched.record.exists():
         return _tell_result(watched)
-    say(escape.terminal(f"run {run.run_id}: {run.note}; see 'trainmark show {run.run_id}'"))
+    print_status(escape.terminal(f"run {run.run_id}: {run.note}; see 'trainmark show {run.run_id}'"))
     return 4
 
 
@@ -152,7 +152,7 @@ def _print_news(screen: Console) -> Callable[[Live], None]:
         news = (run.phase, len(run.first.evaluations), run.failure, run.gone)
         if news != printed[0] or now - printed[1] >= LINE_EVERY_S:
             printed = news, now
-            screen.file.write(escape.fitted(line(run), screen.encoding) + "\n")
+            screen.file.write(escape.fit_encoding(line(run), screen.encoding) + "\n")
             screen.file.flush()
 
     return show
@@ -166,10 +166,10 @@ def _draw(run: Live, screen: Console) -> str:
 
 
 def _once(watched: Watched, *, as_json: bool) -> int:
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import open_console
     from trainmark.features.watch.live_screen import document
 
-    run, screen = watched.look(), console()
+    run, screen = watched.look(), open_console()
     if as_json:
         known = str(watched.record) if watched.record.exists() else None
         screen.file.write(json.dumps({**document(run), "record": known}, allow_nan=False) + "\n")
@@ -179,12 +179,12 @@ def _once(watched: Watched, *, as_json: bool) -> int:
 
 
 def _tell_result(watched: Watched) -> int:
-    from trainmark.cli.terminal import console
+    from trainmark.cli.terminal import open_console
     from trainmark.features.watch.live_screen import result
     from trainmark.record import escape
     from trainmark.record.store import read_record
 
-    screen = console()
+    screen = open_console()
     lines = [result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
-    screen.file.write(escape.fitted("\n".join(lines) + "\n", screen.encoding))
+    screen.file.write(escape.fit_encoding("\n".join(lines) + "\n", screen.encoding))
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trainmark.record import escape
-from trainmark.record.format import goal, number, plus_minus, with_unit
+from trainmark.record.format import format_goal, format_interval, number, with_unit
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
 from trainmark.record.run_folder import RunFolder
@@ -176,7 +176,7 @@ class Live:
         whole_s = [(np.array(rank.wait_ns[part]) + np.array(rank.compute_ns[part])) / 1e9 for rank, part in common]
         step_s = max(whole_s, key=lambda taken: float(taken.sum()))
         items = np.sum([rank.items[part] for rank, part in common], axis=0) * (self.devices / len(common))
-        start = statistics.steady_start(step_s, items)
+        start = statistics.find_steady_start(step_s, items)
         step_s, items = step_s[start:], items[start:]
         if step_s.sum() <= 0:
             return None
@@ -237,7 +237,7 @@ def line(live: Live) -> str:
 
 def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     """The whole frame, one fact per line."""
-    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, spark
+    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, draw_spark
 
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
@@ -247,9 +247,9 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     if said := _speed(live):
         pairs.append(("speed", said))
     if live.loss is not None:
-        heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
+        heights = SPARKS if escape.can_encode(encoding, SPARKS) else PLAIN_SPARKS
         known = [loss for loss in live.first.loss if loss is not None and math.isfinite(loss)]
-        curve = spark(known, max(8, min(48, width - 30)), heights)
+        curve = draw_spark(known, max(8, min(48, width - 30)), heights)
         pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
     if said := _quality(live):
         pairs.append(("quality", said))
@@ -263,21 +263,23 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     writer.put_pairs(pairs, indent=0, folds=False)
     if live.note:
         writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def result(record: Record) -> str:
     """How a run came out, in one line; safe to print."""
-    from trainmark.record.format import device_name, shown_quality, verdict
+    from trainmark.record.format import device_name, format_quality, verdict
 
     plan = record.plan
     parts = [f"{record.status}: {record.ended}"]
     p_core = record.metrics.get("p_core")
     if p_core is not None and p_core.value is not None:
-        parts.append(f"p_core {number(p_core.value)} {p_core.unit} {plus_minus(p_core.interval)}".rstrip())
+        parts.append(f"p_core {number(p_core.value)} {p_core.unit} {format_interval(p_core.interval)}".rstrip())
     if record.quality.value is not None:
         name = quality_word(record.quality.name)
-        parts.append(f"{name} {shown_quality(record.quality)}, target {goal(record.quality)}: {verdict(record)}")
+        parts.append(
+            f"{name} {format_quality(record.quality)}, target {format_goal(record.quality)}: {verdict(record)}"
+        )
     parts.append(f"{len(record.doubts)} doubts")
     what = f"{plan.workload} {plan.recipe_name} {device_name(record)} {plan.topology} {record.precision}"
     return escape.terminal(f"{what}: {'; '.join(parts)}")
@@ -348,12 +350,12 @@ def _speed(live: Live) -> str | None:
     speed = live.speed()
     if speed is None:
         return None
-    shown = f"{number(speed.items_per_s)} {live.item or 'items'}/s {plus_minus(speed.interval)}".rstrip()
+    shown = f"{number(speed.items_per_s)} {live.item or 'items'}/s {format_interval(speed.interval)}".rstrip()
     return f"{shown} over {speed.steps} steps"
 
 
 def _quality(live: Live) -> str | None:
-    from trainmark.record.numbers import reached, telling_digits
+    from trainmark.record.numbers import digits_to_tell_apart, meets_goal
     from trainmark.record.record import Quality
 
     evaluation, head = live.evaluation, live.folder.head
@@ -363,9 +365,9 @@ def _quality(live: Live) -> str | None:
     value, name = evaluation.values[target.name], quality_word(target.name)
     if value is None or not math.isfinite(value):
         return f"{name} is not finite at step {evaluation.step}"
-    shown = with_unit(value, target.unit, telling_digits(value, aim, target.better))
-    verdict = "reached" if reached(value, aim, target.better) else "not yet"
-    wanted = goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
+    shown = with_unit(value, target.unit, digits_to_tell_apart(value, aim, target.better))
+    verdict = "reached" if meets_goal(value, aim, target.better) else "not yet"
+    wanted = format_goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
     return f"{name} {shown} at step {evaluation.step}, target {wanted}: {verdict}"
 
 

@@ -18,10 +18,10 @@ from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
-from trainmark.workloads.clips import GRIFFIN_LIM, kinds, validation_clips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
+from trainmark.workloads.tacotron2.clips import GRIFFIN_LIM, kinds, validation_clips
 from trainmark.workloads.tacotron2.model import Spoken
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 

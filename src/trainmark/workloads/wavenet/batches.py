@@ -21,9 +21,9 @@ from trainmark.data.ljspeech.reader import Clip, analysed
 from trainmark.data.mel import MEL, frames
 from trainmark.data.mel_cache import Mel, MelCache
 from trainmark.data.prefetch import prefetch
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
 from trainmark.record.recipe import from_values
-from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes

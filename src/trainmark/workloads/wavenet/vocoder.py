@@ -27,8 +27,8 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
-from trainmark.workloads.clips import kinds, validation_clips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
+from trainmark.workloads.tacotron2.clips import kinds, validation_clips
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
 from trainmark.workloads.wavenet.generate import Chance, Way

@@ -10,11 +10,10 @@ from trainmark.data import audio, griffin_lim
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip
 from trainmark.data.mel import log_mel
-from trainmark.record.sample import SpokenClips
+from trainmark.record.sample import RECORDINGS, SpokenClips
 from trainmark.workloads.sampling import Trained
 
 GRIFFIN_LIM = "griffin-lim"
-RECORDINGS = "recordings"
 
 
 def validation_clips(folder: Path, file_lists: str, count: int) -> list[Clip]:
