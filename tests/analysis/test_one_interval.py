@@ -12,8 +12,8 @@ from support.records import make_record
 
 from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
-from trainmark.features.report.formats import to_csv
-from trainmark.features.report.header import sentence
+from trainmark.features.report.header import write_sentence
+from trainmark.features.report.output import to_csv
 from trainmark.record.intervals import around, average_repeats, half_width, share
 from trainmark.record.lookup import Subject
 from trainmark.record.metrics import Measured, measure
@@ -54,7 +54,7 @@ def test_every_view_has_the_interval_of_the_record(spread: float) -> None:
     noisy = share(p_core.interval) > 0.5
     shown = "too noisy to say" if noisy else "±"
     assert noisy == (spread > 1)
-    for view in (table.render([record]), describe(record), compare_screen.render(found), sentence(record, str)):
+    for view in (table.render([record]), describe(record), compare_screen.render(found), write_sentence(record, str)):
         assert shown in " ".join(view.replace("│", " ").split())
 
 

@@ -16,7 +16,7 @@ from support.records import make_record
 
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.comparison import compare
-from trainmark.features.report import document, formats
+from trainmark.features.report import document, output
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.errors import UsageError
 from trainmark.record.lookup import make_subject
@@ -63,7 +63,7 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
     assert "max over counted steps" in page
     assert find_meaning("slowest_step", language).definition.startswith("How long the longest step took.")
     assert find_meaning("slowest_step", language).formula == "max over counted steps"
-    rows = list(csv.DictReader(io.StringIO(formats.to_csv([record]))))
+    rows = list(csv.DictReader(io.StringIO(output.to_csv([record]))))
     assert (float(rows[0]["slowest_step"]), rows[0]["slowest_step_unit"]) == (value, "s")
 
 
@@ -95,7 +95,7 @@ def test_a_record_of_before_it_stays_valid(tmp_path: Path, request: pytest.Fixtu
     assert "slowest_step" not in before.metrics
     assert wrong(before) == []
     assert "p_core" in describe(before)
-    assert csv.DictReader(io.StringIO(formats.to_csv([before]))).fieldnames
+    assert csv.DictReader(io.StringIO(output.to_csv([before]))).fieldnames
     side = make_subject(before.run_id, [before])
     other = make_subject("other", [replace(before, run_id="other")])
     with pytest.raises(UsageError, match="has no slowest_step: it is not on the record"):
@@ -120,7 +120,7 @@ def test_one_of_a_newer_version_is_shown_and_not_refused(tmp_path: Path) -> None
     assert read.metrics["co2"] == Quantity(value=41.5, unit="g")
     assert re.search(r"co2 +41.5 +g", describe(read))
     assert "co2" in document.render(ReportInputs(records=(read,), language="zh"))
-    assert next(csv.DictReader(io.StringIO(formats.to_csv([read]))))["co2"] == "41.5"
+    assert next(csv.DictReader(io.StringIO(output.to_csv([read]))))["co2"] == "41.5"
     assert wrong(read) == []
     other = replace(read, run_id="other")
     with pytest.raises(UsageError, match="does not know whether more or less"):

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainmark.record.errors import UsageError
 from trainmark.train.parallel import Exchange
+from trainmark.workloads.tensor_group import local_part
 
 
 class RankTensorGroup:

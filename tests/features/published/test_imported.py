@@ -24,14 +24,14 @@ TEXT = """\
 
 
 def keep(store: Path, text: str = TEXT, name: str = "page.md", day: str = "2026-11-16") -> imported.SavedPage:
-    page = add_findings(read.read(text, name=name))
+    page = add_findings(read.read_page(text, name=name))
     return imported.save_page(store, page, content=text.encode(), day=day)
 
 
 def test_what_is_kept_is_read_back_with_the_day_it_was_imported(tmp_path: Path) -> None:
     keep(tmp_path)
     found = imported.load_rows(tmp_path)
-    wanted = add_findings(read.read(TEXT, name="page.md")).rows
+    wanted = add_findings(read.read_page(TEXT, name="page.md")).rows
     assert [replace(row, source=wanted[0].source) for row in found] == list(wanted)
     assert {(row.source.title, row.source.address, row.source.date) for row in found} == {
         ("vit", "page.md", "imported 2026-11-16")
@@ -87,8 +87,8 @@ def test_a_store_without_imports_has_none(tmp_path: Path) -> None:
     assert imported.load_rows(tmp_path / "nowhere") == ()
 
 
-def spoilt(change: Any) -> str:
-    row = {**vars(read.read(TEXT, name="page.md").rows[0])}
+def spoil(change: Any) -> str:
+    row = {**vars(read.read_page(TEXT, name="page.md").rows[0])}
     row["source"] = vars(row["source"])
     document = {"kind": imported.KIND, "schema": 1, "imported": "2026-11-16", "rows": [row]}
     change(document, row)
@@ -104,17 +104,17 @@ def spoilt(change: Any) -> str:
         "null",
         "{}",
         "[" * 100_000,
-        spoilt(lambda document, row: document.update(kind="another")),
-        spoilt(lambda document, row: document.update(rows=7)),
-        spoilt(lambda document, row: document.update(imported=None)),
-        spoilt(lambda document, row: row.update(p_core="fast")),
-        spoilt(lambda document, row: row.update(p_core=True)),
-        spoilt(lambda document, row: row.update(p_core=float("nan"))),
-        spoilt(lambda document, row: row.update(topology="many")),
-        spoilt(lambda document, row: row.update(name="run")),
-        spoilt(lambda document, row: row.update(device=None)),
-        spoilt(lambda document, row: row.update(source={"title": 1, "address": "", "date": None})),
-        spoilt(lambda document, row: row.pop("mem_used_gib")),
+        spoil(lambda document, row: document.update(kind="another")),
+        spoil(lambda document, row: document.update(rows=7)),
+        spoil(lambda document, row: document.update(imported=None)),
+        spoil(lambda document, row: row.update(p_core="fast")),
+        spoil(lambda document, row: row.update(p_core=True)),
+        spoil(lambda document, row: row.update(p_core=float("nan"))),
+        spoil(lambda document, row: row.update(topology="many")),
+        spoil(lambda document, row: row.update(name="run")),
+        spoil(lambda document, row: row.update(device=None)),
+        spoil(lambda document, row: row.update(source={"title": 1, "address": "", "date": None})),
+        spoil(lambda document, row: row.pop("mem_used_gib")),
     ],
 )
 def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path, text: str) -> None:
@@ -129,7 +129,7 @@ def test_a_damaged_file_is_named_and_the_others_are_read(tmp_path: Path, text: s
 def test_the_files_that_tests_spoil_are_whole_before(tmp_path: Path) -> None:
     folder = tmp_path / "imported"
     folder.mkdir()
-    (folder / "whole-000000000000.json").write_text(spoilt(lambda document, row: None), encoding="utf-8")
+    (folder / "whole-000000000000.json").write_text(spoil(lambda document, row: None), encoding="utf-8")
     assert len(imported.load_rows(tmp_path)) == 1
 
 

@@ -1,4 +1,4 @@
-"""What the words for runs, groups, files and published rows stand for."""
+"""Lookup of runs, groups, files and published rows by name."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def store(tmp_path: Path) -> Store:
     return filled
 
 
-def runs(word: str, store: Store) -> list[str]:
+def find_ids(word: str, store: Store) -> list[str]:
     return [record.run_id for record in find_subject(word, store).records]
 
 
 def test_a_run_is_meant_by_a_part_of_its_id(store: Store) -> None:
-    assert runs("r1aaa", store) == ["resnet50-r1aaa"]
+    assert find_ids("r1aaa", store) == ["resnet50-r1aaa"]
     assert find_subject("r1aaa", store).label == "run resnet50-r1aaa"
-    assert len(runs("last", store)) == 1
+    assert len(find_ids("last", store)) == 1
 
 
 @pytest.mark.parametrize("word", ["5a8c9d0e", "5a8c9"])
 def test_a_group_is_meant_by_its_id_or_the_beginning_of_it(store: Store, word: str) -> None:
-    assert sorted(runs(word, store)) == ["resnet50-r0aaa", "resnet50-r1aaa", "resnet50-r2aaa"]
+    assert sorted(find_ids(word, store)) == ["resnet50-r0aaa", "resnet50-r1aaa", "resnet50-r2aaa"]
     assert find_subject(word, store).label == "group 5a8c9d0e (3 runs)"
 
 
@@ -51,7 +51,7 @@ def test_a_word_for_nothing_is_told_by_the_store(store: Store) -> None:
 
 
 def test_runs_joined_by_commas_are_repeats_and_each_counts_once(store: Store) -> None:
-    assert runs("r0aaa,r1aaa, r0aaa", store) == ["resnet50-r0aaa", "resnet50-r1aaa"]
+    assert find_ids("r0aaa,r1aaa, r0aaa", store) == ["resnet50-r0aaa", "resnet50-r1aaa"]
     assert find_subject("r0aaa,r1aaa", store).label == "runs r0aaa, r1aaa"
 
 
@@ -65,8 +65,8 @@ def test_a_record_file_is_read_and_a_list_of_records_is_a_group(store: Store, tm
     one, several = tmp_path / "one.json", tmp_path / "several.json"
     one.write_text(records[0].dumps())
     several.write_text(json.dumps([record.to_json() for record in records]))
-    assert runs(str(one), store) == ["filed-0"]
-    assert runs(str(several), store) == ["filed-0", "filed-1"]
+    assert find_ids(str(one), store) == ["filed-0"]
+    assert find_ids(str(several), store) == ["filed-0", "filed-1"]
 
 
 @pytest.mark.parametrize("content", ["[1]", "[", '[{"kind": "other"}]', "[]"])

@@ -13,7 +13,14 @@ from support import shown
 from support.records import doubt, make_record, make_timeline
 
 from trainmark.analysis import published_library as library
-from trainmark.features.report.artifacts import ALL_BYTES, MAX_BYTES, MAX_LATER, Room, draw, draw_later
+from trainmark.features.report.artifacts import (
+    ALL_BYTES,
+    MAX_BYTES,
+    MAX_LATER,
+    ByteBudget,
+    draw_artifacts,
+    draw_samples,
+)
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.audit import conclude, doubtful
@@ -108,11 +115,11 @@ def test_a_record_may_not_name_files_outside_its_folder(tmp_path: Path) -> None:
     (folder / "sub.png").mkdir()
     for name in ("../secret.png", str(tmp_path / "secret.png"), "link.png", "text.png", "large.wav", "gone.png",
                  "sub.png", "\0.png"):  # fmt: skip
-        drawn = draw([Artifact(file=name, caption="x")], folder, Room(), SAY)
+        drawn = draw_artifacts([Artifact(file=name, caption="x")], folder, ByteBudget(), SAY)
         assert drawn is not None
         assert "data:" not in drawn, name
         assert "Not in this page" in drawn
-    inside = draw([Artifact(file="alignment.png", caption="x")], folder, Room(), SAY)
+    inside = draw_artifacts([Artifact(file="alignment.png", caption="x")], folder, ByteBudget(), SAY)
     assert inside is not None
     assert "data:image/png" in inside
 
@@ -121,9 +128,9 @@ def test_all_files_of_a_page_share_one_room(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "sample.wav").write_bytes(b"RIFF" + b"\0" * (MAX_BYTES - 100))
-    room = Room()
+    room = ByteBudget()
     artifacts = [Artifact(file="sample.wav", caption=str(index)) for index in range(4)]
-    drawn = draw(artifacts, folder, room, SAY)
+    drawn = draw_artifacts(artifacts, folder, room, SAY)
     assert drawn is not None
     assert drawn.count("data:audio/wav") == ALL_BYTES // (MAX_BYTES - 96) == 1
 
@@ -278,7 +285,7 @@ def test_markup_is_text_to_everyone_else() -> None:
     assert isinstance(el("p"), str)
 
 
-def later(folder: Path, name: str, text: str) -> None:
+def write_sample(folder: Path, name: str, text: str) -> None:
     """A sample as `trainmark sample` leaves one."""
     (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     network = NetworkUsed(
@@ -292,10 +299,10 @@ def later(folder: Path, name: str, text: str) -> None:
 
 
 def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_path: Path) -> None:
-    assert draw_later(None, Room(), SAY) is draw_later(tmp_path, Room(), SAY) is None
-    later(tmp_path, "001", "<b>one</b>\n  two\n")
+    assert draw_samples(None, ByteBudget(), SAY) is draw_samples(tmp_path, ByteBudget(), SAY) is None
+    write_sample(tmp_path, "001", "<b>one</b>\n  two\n")
     (tmp_path / "002.json").write_text('{"kind": "something else"}')
-    drawn = draw_later(tmp_path, Room(), SAY)
+    drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None
     assert "<p>&lt;b&gt;one&lt;/b&gt;</p><p>  two</p>" in drawn
     cells = "<td>4.50 ± 0.11</td><td>3.7 %</td><td>4 clips, 33 s</td>"
@@ -306,15 +313,15 @@ def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_p
 
 def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
     for number in range(MAX_LATER + 2):
-        later(tmp_path, f"{number:03d}", "text")
-    drawn = draw_later(tmp_path, Room(), SAY)
+        write_sample(tmp_path, f"{number:03d}", "text")
+    drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<figure>") == MAX_LATER
     assert "caption 001" not in drawn and f"caption {MAX_LATER + 1:03d}" in drawn
 
 
 def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path) -> None:
-    later(tmp_path, "sample", "text")
-    drawn = draw([Artifact(file="sample.txt", caption="c")], tmp_path, Room(), SAY)
+    write_sample(tmp_path, "sample", "text")
+    drawn = draw_artifacts([Artifact(file="sample.txt", caption="c")], tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<table>") == 1
 
 

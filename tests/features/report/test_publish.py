@@ -1,4 +1,4 @@
-"""A published copy tells who was fast, never who and where anybody is."""
+"""A published copy has all results, and no name of a person, host or place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.clean_records import EVERY_KIND
 from support.records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.features.report import command as report
-from trainmark.features.report.output import formats_known
+from trainmark.features.report.output import list_formats
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import DataChoice
 from trainmark.record.record import Doubt, Record, Restart
@@ -63,7 +63,7 @@ PLANTED = {
 """What must be nowhere in a published copy."""
 
 
-def telling_record(**changes: Any) -> Record:
+def make_telling_record(**changes: Any) -> Record:
     """A record that mentions all of it, in every field that can hold text."""
     hosts = ("gpu17.hall3.example.com", "gpu18")
     timeline = make_timeline(ranks=2)
@@ -130,35 +130,35 @@ def telling_record(**changes: Any) -> Record:
 
 @pytest.fixture(scope="module")
 def published() -> PublishableCopy:
-    return make_publishable([telling_record(), a_vocoder_record()], environment=HERE)
+    return make_publishable([make_telling_record(), a_vocoder_record()], environment=HERE)
 
 
 Output = Callable[[tuple[Record, ...]], str]
 
 
-def the_record(records: tuple[Record, ...]) -> str:
+def dump_record(records: tuple[Record, ...]) -> str:
     return "\n".join(record.dumps() for record in records)
 
 
-def the_table(records: tuple[Record, ...]) -> str:
+def draw_table(records: tuple[Record, ...]) -> str:
     from trainmark.view.table import render
 
     return render(records, width=200)
 
 
-def the_markdown_table(records: tuple[Record, ...]) -> str:
+def draw_markdown_table(records: tuple[Record, ...]) -> str:
     from trainmark.view.table import markdown
 
     return markdown(records)
 
 
-def the_description(records: tuple[Record, ...]) -> str:
+def draw_description(records: tuple[Record, ...]) -> str:
     from trainmark.view.describe import describe
 
     return "\n".join(describe(record, width=400) for record in records)
 
 
-OUTPUTS: list[Output] = [the_record, the_table, the_markdown_table, the_description]
+OUTPUTS: list[Output] = [dump_record, draw_table, draw_markdown_table, draw_description]
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.__name__)
@@ -172,13 +172,13 @@ def test_nothing_that_was_planted_is_in(output: Output, published: PublishableCo
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
-    for record in (telling_record(), a_vocoder_record()):
+    for record in (make_telling_record(), a_vocoder_record()):
         Store(folder).add(record)
     return folder
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("form", [form for form in formats_known() if form != "mllog"])  # which needs a run's events
+@pytest.mark.parametrize("form", [form for form in list_formats() if form != "mllog"])  # which needs a run's events
 def test_nothing_that_was_planted_is_in_a_published_report(
     form: str,
     language: str,
@@ -223,7 +223,7 @@ def test_of_an_honest_record_every_number_and_doubt_stays(kind: str, tmp_path: P
 
 
 def test_the_planted_record_holds_all_that_is_looked_for() -> None:
-    held = telling_record().dumps() + " ".join(HERE.values())
+    held = make_telling_record().dumps() + " ".join(HERE.values())
     for what, planted in PLANTED.items():
         assert planted.lower() in held.lower(), what
 
@@ -235,11 +235,11 @@ def test_the_list_of_what_was_replaced_shows_nothing_of_it(published: Publishabl
     assert {entry.kind for entry in published.replaced} == {"host", "user", "path", "text"}
     assert re.search(r"^host-1: name of a host, \d+ times in .*series.*$", said, re.MULTILINE)
     for entry in published.replaced:
-        assert entry.placeholder in the_record(published.records)
+        assert entry.placeholder in dump_record(published.records)
 
 
 def test_a_copy_is_a_whole_record_with_the_same_results(published: PublishableCopy) -> None:
-    for original, copy in zip((telling_record(), a_vocoder_record()), published.records, strict=True):
+    for original, copy in zip((make_telling_record(), a_vocoder_record()), published.records, strict=True):
         assert Record.from_json(json.loads(copy.dumps())) == copy
         assert copy.metrics == original.metrics
         assert copy.quality == original.quality

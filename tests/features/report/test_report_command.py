@@ -154,7 +154,7 @@ def test_the_language_is_that_of_the_locale_unless_asked(
         assert f'<html lang="{lang}">' in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
-def a_run_with_a_picture(store: Store) -> Record:
+def add_run_with_image(store: Store) -> Record:
     record = renamed(make_record(), "pictured-0001", artifacts=(Artifact(file="a.png", caption="seen"),))
     store.add(record)
     folder = store.runs / record.run_id
@@ -164,7 +164,7 @@ def a_run_with_a_picture(store: Store) -> Record:
 
 
 def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
-    record = a_run_with_a_picture(store)
+    record = add_run_with_image(store)
     page = leave_page([make_record(), record], store)
     assert page == store.folder / "reports" / "pictured-0001.html"
     text = page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Published rows and pages, as `trainmark audit` takes them."""
+"""Published rows and pages as sources of `trainmark audit`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from trainmark.analysis.published_lookup import load_published_rows
 from trainmark.features.published import read
-from trainmark.features.published.audit import audit, by_source
-from trainmark.features.published.found import ENDINGS, STANDARD_INPUT, has_pages, page_files
+from trainmark.features.published.audit import audit, group_by_source
+from trainmark.features.published.read import ENDINGS, STANDARD_INPUT, has_pages, read_page_files
 from trainmark.record.audit import Audit
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.published_row import PREFIX
 from trainmark.record.store import Store
 
 ORDER = 2
-"""After MLPerf's folders, which may hold pages, too."""
+"""After MLPerf's folders, which may contain pages, too."""
 
 
 def recognises(word: str) -> bool:
@@ -28,13 +28,13 @@ def recognises(word: str) -> bool:
 
 def audits(word: str, store: Store) -> Iterator[Audit]:
     if word == "published" or word.startswith(PREFIX):
-        yield from _rows(word.removeprefix("published").removeprefix(":"), store)
+        yield from _audit_rows(word.removeprefix("published").removeprefix(":"), store)
     else:
-        for file in page_files([word]):
-            yield audit(read.read(file.text, name=file.name))
+        for file in read_page_files([word]):
+            yield audit(read.read_page(file.text, name=file.name))
 
 
-def _rows(word: str, store: Store) -> Iterator[Audit]:
+def _audit_rows(word: str, store: Store) -> Iterator[Audit]:
     rows = load_published_rows(store)
     plain = word.casefold()
     chosen = [row for row in rows if plain in ("", row.workload.casefold(), row.name.removeprefix(PREFIX).casefold())]
@@ -42,5 +42,5 @@ def _rows(word: str, store: Store) -> Iterator[Audit]:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
         close = nearest(word, known, otherwise="'trainmark published' lists them")
         raise UsageError(f"no published row or workload is called {word!r}; {close}")
-    for page in by_source(chosen):
+    for page in group_by_source(chosen):
         yield audit(page)

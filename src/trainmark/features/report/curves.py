@@ -1,4 +1,4 @@
-"""Charts of a run: where its time went, the time of each step, the loss, the quality, and how alike its ranks were."""
+"""Charts of a run: where its time went, the time of each step, the loss, the quality, and the skew of its ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROWS = 20
 _MAX_EVALUATIONS = 200
 
 
-def step_times(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
     """Every step of the slowest rank, with its warm-up and its steady part marked."""
     timeline = record.timeline
     if not timeline.ranks or not timeline.steps:
@@ -40,7 +40,7 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
     first = max(timeline.steady_from, timeline.warmup_steps)
     counted = [value for _, value in points[timeline.warmup_steps :]] or [value for _, value in points]
     middle = median([value for _, value in points[first:]] or counted)
-    # warm-up may be many times slower than what follows and would press it flat: what does not fit is said
+    # warm-up may be many times slower than what follows and would flatten it: a note tells what does not fit
     vertical = chart.linear_axis([*counted, middle * 0.95, middle * 1.05])
     above = max((value for _, value in points[:first]), default=0.0)
     notes = []
@@ -63,12 +63,12 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
                 late=True,
             )
         )
-    said = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
+    sentence = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
         count=len(points), first=first + 1, time=f"{number(middle)} {unit}"
     )
     return chart.draw_chart(
         say("Step time"),
-        said,
+        sentence,
         say,
         x=chart.exact_axis(0, len(points) + 1),
         y=vertical,
@@ -85,24 +85,24 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
         ],
         heads=_piece_heads(say),
         rows=_pieces(points),
-        note=[f"{said} ", *notes],
+        note=[f"{sentence} ", *notes],
         counts_x=True,
         size=(980, 220),
         columns=columns * 4 // 3,
     )
 
 
-def loss(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_loss(record: Record, say: Say, columns: int) -> Markup | None:
     points: list[Point] = [(step, value) for step, value in enumerate(record.loss, 1) if value is not None]
     if len(points) < 2:
         return None
-    said = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
+    sentence = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
     missing = len(record.loss) - len(points)
     if missing:
-        said += " " + say("{count} values were not finite.").format(count=missing)
+        sentence += " " + say("{count} values were not finite.").format(count=missing)
     return chart.draw_chart(
         say("Training loss"),
-        said,
+        sentence,
         say,
         x=chart.exact_axis(0, len(record.loss) + 1),
         y=chart.linear_axis([value for _, value in points]),
@@ -117,7 +117,7 @@ def loss(record: Record, say: Say, columns: int) -> Markup | None:
     )
 
 
-def quality(record: Record, say: Say) -> Markup | None:
+def draw_quality(record: Record, say: Say) -> Markup | None:
     """Each evaluation, and the target it was trained to."""
     found = record.quality
     points: list[Point] = [
@@ -133,16 +133,16 @@ def quality(record: Record, say: Say) -> Markup | None:
     every = list_evaluations(record, say)
     last = max(points[-1][0], 1)
     x = chart.exact_axis(0, last * 1.04)
-    said = say("{word} {value} at the last of {count} evaluations; {target}.").format(
+    sentence = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
     )
     beside = {name: value for name, value in found.history[-1].values.items() if name != found.name}
     if beside:  # without its floor, its ceiling and the like a figure can hardly be judged
         others = ", ".join(f"{quality_word(name)} {number(value, 4)}" for name, value in beside.items())
-        said += " " + say("Beside it: {others}.").format(others=others)
+        sentence += " " + say("Beside it: {others}.").format(others=others)
     return chart.draw_chart(
         say("Quality"),
-        said,
+        sentence,
         say,
         x=x,
         y=chart.linear_axis([*(value for _, value in points), found.goal]),
@@ -171,7 +171,7 @@ def _pieces(points: Sequence[Point]) -> list[list[str]]:
     return rows
 
 
-def time_spent(record: Record, say: Say) -> Markup | None:
+def draw_time_spent(record: Record, say: Say) -> Markup | None:
     """From the end-to-end time to the time p_core divides by, phase by phase, as bars beside their numbers."""
     found = split_time(record)
     if not found:
@@ -181,7 +181,7 @@ def time_spent(record: Record, say: Say) -> Markup | None:
         chart.draw_strip(
             name_time_step(step, say),
             format_rate(step, record),
-            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_color(step))],
+            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_pick_color(step))],
             (f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %"),
             class_=None if step.kind == "phase" else step.kind,
             data_ns=step.ns,
@@ -196,15 +196,15 @@ def time_spent(record: Record, say: Say) -> Markup | None:
     return el("figure", el("figcaption", el("b", say("Where the time went"))), table)
 
 
-def _color(step: TimeStep) -> int:
-    """What is taken off stands out, and so does what is left in the end."""
+def _pick_color(step: TimeStep) -> int:
+    """Highlights what is subtracted and what remains."""
     if step.kind == "phase":
         return 1
     return {"p_core": 0, "computing": 0, "exchange": 2}.get(step.name, 5)
 
 
-def ranks(record: Record, say: Say) -> Markup | None:
-    """How alike the ranks were: each one's own computing, and its exchange with the others."""
+def draw_ranks(record: Record, say: Say) -> Markup | None:
+    """Rank skew: compute and exchange time of each rank."""
     found = list_rank_times(record)
     if not found:
         return None
@@ -218,12 +218,12 @@ def ranks(record: Record, say: Say) -> Markup | None:
     return el(
         "figure",
         el("figcaption", el("b", say("Ranks")), el("span", say("slowest first"), class_="unit")),
-        chart.draw_strips(say("Rank"), heads, [_rank(one, longest) for one in found[:MAX_RANKS]]),
+        chart.draw_strips(say("Rank"), heads, [_draw_rank(one, longest) for one in found[:MAX_RANKS]]),
         [el("p", note, class_="note") for note in notes],
     )
 
 
-def _rank(one: RankTime, longest: float) -> Markup:
+def _draw_rank(one: RankTime, longest: float) -> Markup:
     exchange = one.exchange_ns or 0
     pieces = [
         chart.Bar(start=0, length=one.own_ns / longest),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from trainmark import api
+from trainmark.analysis import quantities
 from trainmark.cli.progress import show_progress
 from trainmark.cli.terminal import print_status
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
+from trainmark.launch import reproduction, session
+from trainmark.launch.options import RunOptions
+from trainmark.record.lookup import find_runs
 
 NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
@@ -14,7 +19,7 @@ EXAMPLES = """\
   trainmark reproduce last                         the newest run, once more
   trainmark reproduce a1b2c3 --repeat 5            five times, as one run cannot show what changes between processes
   trainmark reproduce theirs.json --data /data/imagenet
-  trainmark reproduce before.json --gate           in CI: exit 6 if slower than before, 7 if it cannot be told
+  trainmark reproduce before.json --gate           in CI: exit 6 if slower than before, 7 if inconclusive
 
 Exit codes are those of 'run' where the run fails, else those of 'compare'."""
 
@@ -37,12 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
-    from trainmark.analysis import quantities
-    from trainmark.launch import reproduction, session
-    from trainmark.launch.options import RunOptions
-    from trainmark.record.lookup import find_runs
-
     options = RunOptions(repeat=args.repeat, store=args.store, quiet=args.quiet)
     threshold = parse_threshold(args.threshold)
     store = session.open_store(options)
@@ -56,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
         return result.exit_code
     for record in result.records:
         print_status(f"record: {store.path(record.run_id)}")
-    # the plan was the same: what came out unlike, such as the precision that ran, is told and not refused
+    # the plan was the same: differences, such as the precision that ran, are listed and not refused
     found = api.compare(original, result.records, metric=args.metric, threshold=threshold, anyway=True)
     return show_verdict(found, as_json=args.json, gate=args.gate)
