@@ -49,7 +49,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--skip-bad", "-1"], "--skip-bad must be at least 0, not -1"),
         (["run", "--resume", "never-ran"], "holds no runs yet; 'trainmark run' makes one"),
         (["run", "--resume", ""], "--resume: empty value; leave it out, or give one"),
-        (["plan", "resnet50", "--card", "H100"], "--card chooses among the cards of --flops, which was not asked for"),
+        (["plan", "resnet50", "--card", "H100"], "--card needs --flops"),
         (["plan", "resnet50", "--data", ""], "--data: empty value"),
         (["plan", "resnet50", "--seconds", "inf"], "--seconds must be a number of at most 9.0072e+15, not inf"),
         (["plan", "resnet50", "--seconds", "nan"], "--seconds must be a number of at most 9.0072e+15, not nan"),

@@ -380,7 +380,7 @@ def test_a_precision_that_is_listed_and_does_not_run_is_told(
     monkeypatch: pytest.MonkeyPatch, refused: str, verdict: str
 ) -> None:
     device = Platform(files.load("cpu")).open(0)
-    monkeypatch.setattr(device, "refuses", lambda asked: "no kernel" if asked.name == refused else None)
+    monkeypatch.setattr(device, "explain_refusal", lambda asked: "no kernel" if asked.name == refused else None)
     found = device_checks.check_precision(device)
     assert found.verdict == verdict
     assert f"{refused} not at all: no kernel" in found.sentence

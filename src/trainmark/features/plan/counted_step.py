@@ -128,7 +128,7 @@ class NoDevice(Device):
     def arithmetic(self, precision: Precision) -> nullcontext[None]:
         return nullcontext()
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         with fake_tensors():
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.torch)
 
