@@ -194,7 +194,7 @@ def test_a_new_file_of_a_device_that_a_plugin_taught_torch_has_what_can_be_train
     argv = [sys.executable, "-m", "trainmark", "platform", "new", "mine"]
     ran = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("mine.toml: written from what torch reports of Lumen L9\n")
+    assert ran.stdout.startswith("mine.toml: written from what torch reports about Lumen L9\n")
     assert "no layer could be trained" not in ran.stdout
     written = files.load(str(tmp_path / "mine.toml"))
     assert (written.device_type, written.plugin, written.collectives) == ("lumen", "torch_lumen", "none")

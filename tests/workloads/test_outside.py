@@ -66,7 +66,7 @@ def test_the_other_example_runs_from_its_file_and_every_command_reads_its_record
         (("audit", record.run_id), 0, "0 failed"),
         (("compare", record.run_id, other, "--threshold", "99%"), 0, "p_core"),
         (("report", "last", "--csv", "-"), None, "sums"),
-        (("reproduce", record.run_id, "--trust"), 3, "is not there any more"),
+        (("reproduce", record.run_id, "--trust"), 3, "no longer exists"),
     ):
         said = cli(*words)
         if code is not None:
