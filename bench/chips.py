@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from trainmark.platforms.cpu_emulation import RoundedFactors
+from trainmark.platforms.cpu_emulation import RoundedOperands
 from trainmark.train.loop import Job
 from trainmark.train.walker import Walker
 
@@ -166,7 +166,7 @@ def _no_bias(job: Job, lot: Lot) -> AbstractContextManager[Any] | None:
 
 
 def _narrow_inside(type_: str) -> Callable[[Job, Lot], AbstractContextManager[Any] | None]:
-    return lambda job, lot: RoundedFactors(type_)
+    return lambda job, lot: RoundedOperands(type_)
 
 
 def _flipped(bit: int) -> Callable[[Job, Lot], AbstractContextManager[Any] | None]:

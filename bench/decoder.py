@@ -25,7 +25,7 @@ import turns
 
 from trainmark import workloads
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import matmul_type
+from trainmark.platforms.matmul_rate import choose_matmul_type
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
@@ -101,7 +101,7 @@ def compare(precision: Precision, args: argparse.Namespace) -> None:
         for kind, child in children.items():
             took, memory[kind] = child.turn(args.seconds)
             seconds[kind].append(took)
-        peaks.append(turns.matmul_peak(matmul_type(Platform(files.load("cpu")).open(0), precision)))
+        peaks.append(turns.matmul_peak(choose_matmul_type(Platform(files.load("cpu")).open(0), precision)))
     for child in children.values():
         child.close()
     recipe, peak = reference(args.windows), statistics.median(peaks)

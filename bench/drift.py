@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from trainmark.record.statistics import Series, drift, mean_interval, steady_start
+from trainmark.record.statistics import Series, detect_drift, find_steady_start, mean_interval
 
 Noise = Callable[[np.random.Generator, int], Series]
 
@@ -41,8 +41,8 @@ NOISES = {
 
 
 def drifts(step_s: Series) -> bool:
-    found = drift(step_s[steady_start(step_s) :])
-    return found is not None and found.drifting
+    found = detect_drift(step_s[find_steady_start(step_s) :])
+    return found is not None and found.is_drifting
 
 
 def count(draw: Callable[[np.random.Generator], Series], tries: int) -> float:

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import side_of
-from trainmark.analysis.judge import RunValues, Spread, place, ratio_interval
-from trainmark.analysis.published_lookup import subject
+from trainmark.analysis.comparison import collect_values
+from trainmark.analysis.judge import RunValues, Spread, place_interval, ratio_interval
+from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
 from trainmark.record.lookup import Subject
 from trainmark.record.statistics import binomial_interval, mean_interval
@@ -70,14 +70,14 @@ def measure(subject: Subject, *, metric: str = "p_core", threshold: float, seed:
     """Splits the runs of one plan into halves, and into single runs, and counts the verdicts that see a difference."""
     if subject.row is not None:
         raise UsageError(f"{subject.label} has no repeats; --repeats takes runs of one plan")
-    compared = quantities.find(metric, (subject,))
+    compared = quantities.find_compared(metric, (subject,))
     records = [record for record in subject.records if record.status == "valid"]
     if len(records) < MIN_RUNS:
         raise UsageError(
             f"{subject.label} holds {len(records)} valid runs of one plan and --repeats needs at least {MIN_RUNS}; "
             "'trainmark run --repeat 10' makes more"
         )
-    whole = side_of(records, compared)
+    whole = collect_values(records, compared)
     thresholds = sorted({0.0, threshold})
     ways: dict[str, Callable[[int, int], Iterator[Split]]] = {"halves of the runs": halves, "one run each": pairs}
     rates = []
@@ -101,7 +101,7 @@ def measure(subject: Subject, *, metric: str = "p_core", threshold: float, seed:
 
 
 def _rate(kind: str, threshold: float, intervals: Sequence[tuple[float, float]]) -> Rate:
-    alarms = sum(place(interval, threshold) in ("above", "below") for interval in intervals)
+    alarms = sum(place_interval(interval, threshold) in ("above", "below") for interval in intervals)
     return Rate(
         kind=kind,
         threshold=threshold,
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="where they are (default: $TRAINMARK_STORE)")
     args = parser.parse_args()
     if args.repeats:
-        show(measure(subject(",".join(args.repeats), Store(args.store or default_folder())), threshold=0.03))
+        show(measure(find_subject(",".join(args.repeats), Store(args.store or default_folder())), threshold=0.03))
         return
     for case in CASES:
         draw = np.random.default_rng(0)
@@ -225,7 +225,7 @@ def main() -> None:
                 drawn_side(draw, case, count, speed) for count, speed in zip(case.runs, (1.0, case.speed), strict=True)
             )
             interval = ratio_interval(a, b)
-            outcomes.append(place(interval, case.threshold) if interval else "inconclusive")
+            outcomes.append(place_interval(interval, case.threshold) if interval else "inconclusive")
         told_apart = sum(outcome in ("above", "below") for outcome in outcomes)
         low, high = binomial_interval(told_apart, len(outcomes))
         same = 100 * outcomes.count("same") / len(outcomes)

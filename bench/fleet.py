@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trainmark.features.fleet import links, outliers, page as fleet_page, verdict
-from trainmark.features.fleet.hosts import by_host
+from trainmark.features.fleet import outliers, page as fleet_page, verdict
+from trainmark.features.fleet.hosts import group_by_host
 from trainmark.record.links import PairLink
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
@@ -26,7 +26,7 @@ from trainmark.record.recipe import Limits
 from trainmark.record.record import Quality, Record
 from trainmark.record.statistics import binomial_interval
 from trainmark.record.timeline import RankTrace, Timeline
-from trainmark.record.tournament import rounds
+from trainmark.record.tournament import plan_rounds
 
 FLOOR = -math.log1p(-0.03)
 STEPS, STEP_NOISE = 50, 0.02
@@ -39,7 +39,7 @@ def named(dice: np.random.Generator, hosts: int, noise: float, slow: float, repe
     count = max(1, hosts // 50) if slow else 0
     values[:count] += math.log1p(-slow)
     error = math.hypot(WITHIN, 0.01) / math.sqrt(repeats)
-    found = outliers.find(values, [error] * hosts, floor=FLOOR).named
+    found = outliers.find_outliers(values, [error] * hosts, floor=FLOOR).named
     return sum(found[count:]), sum(found[:count]), count
 
 
@@ -111,19 +111,20 @@ def timings(seed: int) -> None:
             bus_gigabytes_per_s=(5.0 if {one, other} & thin else 10.0) * (1 + dice.gauss(0, 0.01)),
             latency_s=2e-5,
         )
-        for together in rounds(1000)
+        for together in plan_rounds(1000)
         for one, other in together
     ]
     began_s = time.perf_counter()
-    found = links.judge(hosts, pairs)
+    found = outliers.judge_links(hosts, pairs)
     links_s = time.perf_counter() - began_s
-    fleet = verdict.judge(by_host(records), links=found)
+    fleet = verdict.judge_hosts(group_by_host(records), links=found)
     judged_s = time.perf_counter() - began_s - links_s
     print(f"1000 hosts judged in {judged_s:.2f} s, {len(pairs)} pairs of {found.rounds} rounds in {links_s:.2f} s")
     began_s = time.perf_counter()
     page = fleet_page.render(fleet, language="en", trainmark="bench", made="today")
     print(f"page of them drawn in {time.perf_counter() - began_s:.2f} s, {len(page.encode()) / 1e6:.1f} MB")
-    print(f"slow hosts {_names(one.host for one in fleet.of('slow'))}; drawn {_names(sorted(hosts[n] for n in slow))}")
+    named = _names(one.host for one in fleet.hosts_with("slow"))
+    print(f"slow hosts {named}; drawn {_names(sorted(hosts[n] for n in slow))}")
     print(f"thin cables {_names(one.host for one in found.cables if one.slow)}; drawn {_names(hosts[n] for n in thin)}")
 
 
@@ -132,7 +133,7 @@ def links_table(fleets: int, seed: int) -> None:
     for hosts in (3, 10, 100):
         for noise, tails in ((0.02, False), (0.05, False), (0.05, True)):
             dice = np.random.default_rng([seed, hosts, int(1e4 * noise), tails])
-            pairs = [pair for together in rounds(hosts) for pair in together]
+            pairs = [pair for together in plan_rounds(hosts) for pair in together]
             cables = ways = 0
             for _ in range(fleets):
                 drawn = dice.standard_t(3, len(pairs)) if tails else dice.normal(0, 1, len(pairs))
@@ -146,7 +147,7 @@ def links_table(fleets: int, seed: int) -> None:
                     )
                     for (one, other), size in zip(pairs, drawn, strict=True)
                 ]
-                found = links.judge([str(number) for number in range(hosts)], measured)
+                found = outliers.judge_links([str(number) for number in range(hosts)], measured)
                 cables += any(cable.slow for cable in found.cables)
                 ways += any(way.slow for way in found.ways)
             kind = "long tails" if tails else "even"

@@ -192,8 +192,8 @@ def make_shards(folder: Path, count: int) -> Path:
     out.mkdir()
     written = list(pack(folder, "train", out, shards=count))
     start = time.perf_counter()
-    sharded = image_shards.look_at_shards(out, [shard.path for shard in written])
-    each_us = 1e6 * (time.perf_counter() - start) / sum(len(shard.pictures) for shard in sharded)
+    sharded = image_shards.scan_shards(out, [shard.path for shard in written])
+    each_us = 1e6 * (time.perf_counter() - start) / sum(len(shard.images) for shard in sharded)
     print(f"{'index':20s} {each_us:6.0f} us a picture, read once")
     return out
 

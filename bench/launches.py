@@ -31,8 +31,8 @@ from torch._inductor.utils import run_and_get_code
 from trainmark import workloads
 from trainmark.features.plan import counted_step
 from trainmark.features.plan.operator_count import OperatorCount
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.workload import blank_clips
 
@@ -44,9 +44,9 @@ FULL = Precision.parse("fp32")
 def ours(name: str, precision: Precision) -> CountedStep:
     workload: Any = workloads.load(name)
     recipe = replace(workload.recipes["reference"], accumulate=1)
-    with counted_step.on_no_device():
+    with counted_step.fake_device():
         batch = clips(FRAMES[0]) if name == "tacotron2" else workload.blank_batch(recipe)
-    return counted_step.of_batches(workload, recipe, precision, [batch])[0]
+    return counted_step.count_batches(workload, recipe, precision, [batch])[0]
 
 
 def clips(frames: int) -> SpeechBatch:
@@ -54,9 +54,9 @@ def clips(frames: int) -> SpeechBatch:
 
 
 def our_clips(frames: int, precision: Precision) -> StepCount:
-    with counted_step.on_no_device():
+    with counted_step.fake_device():
         batch = clips(frames)
-    return counted_step.of_batches(workloads.load("tacotron2"), tacotron2.RECIPE, precision, [batch])[0].count
+    return counted_step.count_batches(workloads.load("tacotron2"), tacotron2.RECIPE, precision, [batch])[0].count
 
 
 def counted(step: Callable[[], object]) -> StepCount:
@@ -64,7 +64,7 @@ def counted(step: Callable[[], object]) -> StepCount:
     step()
     with OperatorCount(device=torch.device("cpu")) as counter:
         step()
-    return counter.found()
+    return counter.result()
 
 
 def plain_images(name: str) -> StepCount:
@@ -121,7 +121,7 @@ class PartCalls:
         with OperatorCount(device=torch.device("cpu")) as counter:
             out = self.part.forward(*args)
         self.calls += 1
-        self.launched += counter.found().launched
+        self.launched += counter.result().launched
         return out
 
     def kernels(self) -> int:
@@ -140,7 +140,7 @@ def compiled_clips(frames: int) -> tuple[int, list[PartCalls]]:
         part.part._compiled_call_impl = part
     with OperatorCount(device=torch.device("cpu")) as counter:
         workload.loss(model, tacotron2.some_batch(1, frames)).backward()
-    return counter.found().launched - sum(part.launched for part in called), called
+    return counter.result().launched - sum(part.launched for part in called), called
 
 
 def a_compiled_frame() -> float:

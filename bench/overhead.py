@@ -33,7 +33,7 @@ from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import losses_on
+from trainmark.train.transfers import make_losses
 from trainmark.workloads.workload import Progress
 
 RECIPE = Recipe(
@@ -134,7 +134,7 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         events=events,
         schedule=schedule,
         collectives=SingleRank(),
-        losses=losses_on(device),
+        losses=make_losses(device),
         position=Position(),
     )
     job: Any = loop.Job(

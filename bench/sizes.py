@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--gather", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.gather:
-        Store(args.gather).add(gather.record(args.gather / "runs" / RUN))
+        Store(args.gather).add(gather.gather_record(args.gather / "runs" / RUN))
         return
     with tempfile.TemporaryDirectory() as scratch:
         store = Store(args.folder or Path(scratch))

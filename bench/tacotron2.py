@@ -186,7 +186,9 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int, o
         pairs = [theirs / ours for theirs, ours in zip(seconds["textbook"], seconds[name], strict=True)]
         median = {kind: statistics.median(seconds[kind]) for kind in ("textbook", name)}
         rate = clips * frames / median[name]
-        share = rate * workload.per_frame(Sizes(), symbols=SYMBOLS, frames=frames) / statistics.median(peaks)
+        share = (
+            rate * workload.training_flops_per_frame(Sizes(), symbols=SYMBOLS, frames=frames) / statistics.median(peaks)
+        )
         print(
             f"batch {clips:3}, {frames} frames, {name:9}: textbook {median['textbook']:6.2f} s, "
             f"ours {median[name]:6.2f} s ({rate:,.0f} frames/s), ratio {median['textbook'] / median[name]:.2f} "
@@ -213,7 +215,7 @@ def pieces() -> None:
         f"{count:,} dropout draws": {
             "F.dropout": lambda: F.dropout(x, 0.1, True),
             "bernoulli_": lambda: torch.empty(count).bernoulli_(0.9).div_(0.9),
-            "ours": lambda: matmuls.kept((count,), 0.1, x),
+            "ours": lambda: matmuls.dropout_mask((count,), 0.1, x),
         }
     }
     for clips in (8, 16, 32):

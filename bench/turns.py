@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import matmul_flops
+from trainmark.platforms.matmul_rate import measure_matmul_flops
 from trainmark.platforms.platform import Platform
 
 
@@ -71,4 +71,4 @@ def race(ways: Mapping[str, Mapping[str, Callable[[], object]]], rounds: int) ->
 
 def matmul_peak(dtype: torch.dtype) -> float:
     """The best rate of several large matrix products on this CPU, in FLOP/s."""
-    return matmul_flops(Platform(files.load("cpu")).open(0), dtype)
+    return measure_matmul_flops(Platform(files.load("cpu")).open(0), dtype)

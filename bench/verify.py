@@ -37,10 +37,9 @@ from torch import Tensor
 from trainmark import workloads
 from trainmark.data import synthetic
 from trainmark.features.verify import parity
-from trainmark.features.verify.hashed_steps import HashedSteps, Quantity
+from trainmark.features.verify.hashed_steps import HashedSteps, Quantity, RoundLedger
 from trainmark.features.verify.parity import Parity
-from trainmark.features.verify.repeated_operators import deterministic
-from trainmark.features.verify.round_ledger import RoundLedger
+from trainmark.features.verify.repeated_operators import deterministic_mode
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin
@@ -86,7 +85,7 @@ def main() -> None:
 @contextmanager
 def opened(options: RunOptions) -> Iterator[Job]:
     """The job of one rank, as a worker opens it."""
-    plan = planning.decide(options.workloads[0], options)
+    plan = planning.make_plan(options.workloads[0], options)
     if plan.data.synthetic:
         synthetic.ensure(plan.data.name, Path(plan.data.folder), print)
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +104,7 @@ def show_cost(name: str, recipe: str, rounds: int) -> None:
         for _ in range(rounds):
             steps._restore()
             hashes: dict[Quantity, Tensor] = {}
-            with steps._gradients_hashed(hashes):
+            with steps._hashing_gradients(hashes):
                 for batch in steps._batches():
                     took["hashed"].append(seconds(lambda batch=batch, hashes=hashes: steps._hash_step(batch, hashes)))
             steps._restore()
@@ -296,7 +295,7 @@ def compared(name: str, seed: int, steps: int) -> Iterator[Compared]:
             hashed.is_random = True  # dropout keeps everything, as in a verify of a step that draws
             plain[precision] = own = computed(hashed, options)
             if precision != "fp32":
-                found = parity.hold_against(own, plain["fp32"])
+                found = parity.compare_verifies(own, plain["fp32"])
                 yield Compared(chip=f"{precision} beside fp32", honest=True, workload=name, seed=seed, found=found)
             for chip, honest in [
                 *((chip, True) for chip in chips.HONEST),
@@ -309,16 +308,16 @@ def compared(name: str, seed: int, steps: int) -> Iterator[Compared]:
                     continue
                 with entered:
                     told = computed(hashed, options)
-                found = parity.hold_against(told, own if honest else plain["fp32"])
+                found = parity.compare_verifies(told, own if honest else plain["fp32"])
                 called = f"{chip.name}, {precision}" if honest else chip.name
                 yield Compared(chip=called, honest=honest, workload=name, seed=seed, found=found)
 
 
 def computed(hashed: HashedSteps, options: RunOptions) -> VerifyDocument:
     """What a verify would leave of the steps as they are computed now."""
-    with deterministic(True):
+    with deterministic_mode(True):
         numbers = hashed.numbers()
-    plan = planning.decide(options.workloads[0], options)
+    plan = planning.make_plan(options.workloads[0], options)
     return VerifyDocument(
         verify_id="", created="", trainmark="", plan=plan.to_json(), device="", torch="", verdict="equal", sentence="",
         draws=True, numbers=numbers,

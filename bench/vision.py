@@ -36,7 +36,7 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.segmenter.batches import CropBatch, HowSeen
+from trainmark.workloads.segmenter.batches import CropBatch, ScoringSettings
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
 from trainmark.workloads.vision import Mixing, SoftBatch
 
@@ -55,7 +55,7 @@ def scenes(batch: int, recipe: SegmenterRecipe) -> CropBatch:
         images=torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2),
         labels=torch.randint(0, recipe.classes, (batch, size, size), dtype=torch.uint8),
         extents=((size, size),) * batch,
-        how=HowSeen.of(recipe),
+        how=ScoringSettings.of(recipe),
         count=batch,
         global_count=batch,
     )
@@ -79,7 +79,9 @@ def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
         "global_count": batch,
     }
     return (
-        SoftBatch(**batched, mix_draws=(0.7, 0.5, 0.5, 0.5), mixing=mixing) if mixing.mixes else ImageBatch(**batched)
+        SoftBatch(**batched, mix_draws=(0.7, 0.5, 0.5, 0.5), mixing=mixing)
+        if mixing.has_mixing
+        else ImageBatch(**batched)
     )
 
 

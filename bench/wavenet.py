@@ -208,7 +208,7 @@ class Textbook:
         self.last = [conv.weight.detach()[:, :, 0] for conv in network.last_convs]
 
     @torch.no_grad()
-    def generate(self, mel: Tensor, draws: generate.Chance, samples: int) -> Tensor:
+    def generate(self, mel: Tensor, draws: generate.UniformDraws, samples: int) -> Tensor:
         network, clips = self.network, len(mel)
         frames = network.upsample_net.conv_in(mel)
         c = torch.stack([network.upsample_net.upsample(clip) for clip in frames])
@@ -241,7 +241,7 @@ class Textbook:
 
 
 @torch.no_grad()
-def naive(network: WaveNet, mel: Tensor, draws: generate.Chance, samples: int) -> Tensor:
+def naive(network: WaveNet, mel: Tensor, draws: generate.UniformDraws, samples: int) -> Tensor:
     """For every sample, the network over all that it hears."""
     c = torch.stack([network.upsample_net.upsample(clip) for clip in network.upsample_net.conv_in(mel)])
     heard = [layer.conv1x1c(c) for layer in network.layers]
@@ -264,15 +264,15 @@ def naive(network: WaveNet, mel: Tensor, draws: generate.Chance, samples: int) -
 def compare_generation(layers: int, sentences: int, rounds: int, ways: list[Any]) -> None:
     torch.manual_seed(0)
     network = WaveNet(WaveNetSizes(layers=layers, cycles=layers // 6), for_speech=True)
-    voice, textbook = vocoder.of_training(network, 1.0), Textbook(network)
+    voice, textbook = vocoder.as_vocoder(network, 1.0), Textbook(network)
     generator = torch.Generator().manual_seed(2)
     few, shown = 1, 128
     mel = torch.randn(1, 80, few + 2 * CONTEXT, generator=generator)
-    chance = generate.draw_chance(few * MEL.hop, 1, network.sizes.mixtures, generator)
+    chance = generate.draw_uniform(few * MEL.hop, 1, network.sizes.mixtures, generator)
     theirs = textbook.generate(mel, chance, shown)
     if not torch.allclose(theirs, naive(network, mel, chance, shown), atol=1e-3):
         raise SystemExit("by the same draws the naive loop and the textbook's make other samples")
-    if "c" in ways and (reason := generate.why_not_c(network)):
+    if "c" in ways and (reason := generate.explain_no_c(network)):
         raise SystemExit(f"the loop in C cannot run: {reason}; --ways torch measures the other")
     for way in ways:
         ours = generate.generate(network, mel, chance, way)[:, :shown]

@@ -13,11 +13,11 @@ from trainmark.record.published_row import PREFIX
 
 
 def main() -> None:
-    rows = shipped.rows()
+    rows = shipped.load_rows()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("row", "verdict", "check", "sentence"))
-    for row in audit.with_findings(rows, audit.find_doubts(audit.by_source(rows))):
+    for row in audit.attach_findings(rows, audit.find_doubts(audit.group_by_source(rows))):
         for one in row.findings:
             writer.writerow((row.name.removeprefix(PREFIX), one.verdict, one.check, one.sentence))
     path = Path(shipped.__file__).parent / shipped.FINDINGS

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 from unittest import mock
@@ -133,3 +134,10 @@ def dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
         order += [*hand, *others[:rest]]
         del others[:rest]
     return order + others
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many tests were skipped, and what would be needed to run them."""
+    reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")

@@ -146,7 +146,7 @@ def test_settings_of_a_program_are_those_of_the_command_line(monkeypatch: pytest
         ({}, "takes the name of one workload"),
         ({"workload": "resnet50", "resume": "last"}, "takes the name of one workload"),
         ({"workload": "resnet51"}, "did you mean 'resnet50'"),
-        ({"workload": "resnet50", "steps": 3, "epochs": 1}, "--steps and --epochs both say when the run stops"),
+        ({"workload": "resnet50", "steps": 3, "epochs": 1}, "--steps and --epochs are both limits of the run"),
         ({"workload": "resnet50", "max_restarts": -1}, "--max-restarts must be at least 0, not -1"),
     ],
 )

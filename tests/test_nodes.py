@@ -227,7 +227,7 @@ def test_nodes_with_unlike_versions_are_refused_with_the_table(machines: Hosts, 
     nodes = Nodes([machines[0], machines[1]], tmp_path, *TINY_RUN, "--data", pictures, environ={1: other})
     for code, _, err in nodes.end():
         assert code == 3
-        assert "not alike" in err
+        assert "machines of this run differ" in err
         [row] = [line.split() for line in err.splitlines() if line.startswith("  trainmark ")]
         assert row[-1] == "0.0.1-other"
 
@@ -236,7 +236,7 @@ def test_a_node_that_is_not_ready_tells_the_others_why(machines: Hosts, tmp_path
     nodes = Nodes([machines[0], machines[1]], tmp_path, *TINY_RUN, "--data", tmp_path / "set")
     (code, _, err), (follower_code, _, _) = nodes.end()
     assert (code, follower_code) == (3, 3)
-    assert f"data folder {tmp_path / 'set'} is not there" in err
+    assert f"data folder {tmp_path / 'set'} does not exist" in err
 
 
 @pytest.mark.skipif(missing_shaper() is not None, reason=str(missing_shaper()))

@@ -195,4 +195,4 @@ def test_a_world_that_is_not_the_plans_is_refused(cli: Cli, pictures: Path) -> N
     torchruns = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     done = cli(*TINY_RUN, "--topology", "1x3", "--data", pictures, **torchruns, MASTER_PORT="29500")
     assert done.returncode == 3
-    assert "trainmark: 1x3 asked, 2 ranks joined" in done.stderr
+    assert "trainmark: 1x3 requested, 2 ranks joined" in done.stderr

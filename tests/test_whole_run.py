@@ -105,9 +105,9 @@ def test_a_set_that_is_not_whole_is_refused_with_the_counts(cli: Cli, pictures: 
     for entry in pictures.iterdir():
         (part / entry.name).symlink_to(entry)
     (part / "train").unlink()
-    for picture in pictures.glob("train/*/*.JPEG"):
-        (part / picture.relative_to(pictures)).parent.mkdir(parents=True, exist_ok=True)
-        (part / picture.relative_to(pictures)).symlink_to(picture)
+    for image in pictures.glob("train/*/*.JPEG"):
+        (part / image.relative_to(pictures)).parent.mkdir(parents=True, exist_ok=True)
+        (part / image.relative_to(pictures)).symlink_to(image)
     next(part.glob("train/*/*.JPEG")).unlink()
     ended = cli(*TINY_RUN, "--data", part)
     assert ended.returncode == 3
@@ -144,7 +144,7 @@ def test_a_terminal_shows_live_progress_and_no_colour_where_none_is_wanted(
     assert "\x1b" not in printed
 
 
-def test_the_smoke_recipe_learns_the_embedded_pictures(cli: Cli, tmp_path: Path) -> None:
+def test_the_smoke_recipe_learns_the_embedded_images(cli: Cli, tmp_path: Path) -> None:
     """What a new user runs first: nothing given, the set is made, and accuracy passes 90 % by learning alone."""
     ended = cli("run", "resnet50", "--recipe", "smoke", "--platform", "cpu", "--json", "--quiet")
     assert ended.returncode == 0, ended.stderr

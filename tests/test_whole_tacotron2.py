@@ -58,8 +58,8 @@ def test_the_smoke_recipe_learns_to_read_and_leaves_something_to_listen_to(cli: 
     folder = tmp_path / "store" / "runs" / document["run_id"]
     assert [artifact["file"] for artifact in document["artifacts"]] == ["sample.wav", "sample.png"]
     assert audio.length(folder / "sample.wav") > audio.RATE / 2
-    with Image.open(folder / "sample.png") as picture:
-        assert picture.width > 400 and picture.height > 200
+    with Image.open(folder / "sample.png") as image:
+        assert image.width > 400 and image.height > 200
     assert "sample.wav" in cli("show").stdout
 
 

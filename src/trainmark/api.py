@@ -14,10 +14,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, from_keywords, settings_of
+from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, format_settings, from_keywords
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
-from trainmark.record.index import Wanted
-from trainmark.record.lookup import Subject, of_records
+from trainmark.record.index import RunFilter
+from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
 from trainmark.record.store import Store, default_folder, read_record
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from trainmark.analysis.comparison import Comparison
     from trainmark.launch.launcher import Watcher
-    from trainmark.launch.session import Watching
+    from trainmark.launch.session import OpenWatcher
     from trainmark.record.price import Price
     from trainmark.record.rank_log import RankLog
     from trainmark.record.sample import SampleDocument
@@ -63,10 +63,10 @@ class Records(list[Record]):
     """Records, the newest first."""
 
     def to_rows(self) -> list[dict[str, Value]]:
-        """One flat row a record, all with the same keys: what a data frame is made of."""
-        from trainmark.view.rows import rows
+        """One flat row per record, all with the same keys, for a data frame."""
+        from trainmark.view.rows import make_rows
 
-        return rows(self)
+        return make_rows(self)
 
     def __str__(self) -> str:
         from trainmark.view import table
@@ -79,7 +79,7 @@ class Records(list[Record]):
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """Where a run is, told while it goes."""
+    """The progress of a run."""
 
     workload: str
     phase: str
@@ -93,7 +93,7 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """B held against A."""
+    """B compared with A."""
 
     word: str
     """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
@@ -123,7 +123,7 @@ class Shown:
     """What a trained network made of an input."""
 
     files: tuple[Path, ...]
-    """Sound, pictures or text, what was asked for first."""
+    """Sound, images or text, the output first."""
     document: SampleDocument
     """Which networks made it and how, with doubts."""
 
@@ -137,8 +137,8 @@ def run(
     """Trains one workload once, and gives its record, which is then in the store.
 
     Everything means what the option of the same name means to `trainmark run`; `set` holds fields of the recipe.
-    `watch` is called while the run goes on; `quiet=False` tells on stderr instead. A run that fails raises the error
-    that says why, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
+    `watch` is called during the run; `quiet=False` prints progress on stderr instead. A run that fails raises its
+    error, with what was measured as its `record`; an interrupted one is stored too, then KeyboardInterrupt.
     """
     if (workload is None) is (options.get("resume") is None):
         raise UsageError("run takes the name of one workload, or resume= an earlier run; run_all() trains several")
@@ -160,11 +160,11 @@ def run_all(
 
     options = options or RunOptions(quiet=True)
     options = options if budget_s is None else replace(options, budget_s=budget_s)
-    told = watch or _Telling()
-    say = (lambda sentence: None) if options.quiet else _say
-    # whoever watches wants to be called although nothing is to be printed; of other hosts there is nothing to watch
+    watcher = watch or _StatusPrinter()
+    say = (lambda sentence: None) if options.quiet else _print_status
+    # a watcher is called even if nothing is printed; runs on other hosts cannot be watched
     watched = replace(options, quiet=options.quiet and (watch is None or options.hosts is not None))
-    result = session.run(watched, say=say, watching=_watching(told))
+    result = session.run(watched, say=say, watching=_watch_plan(watcher))
     found, error = Records(map(PrintableRecord.of, result.records)), result.error
     if error is None:
         return found
@@ -174,7 +174,7 @@ def run_all(
             raise KeyboardInterrupt(f"the run was interrupted{kept}")
         raise SystemExit(error.exit_code)
     error.record = found[-1] if found else None
-    if not str(error):  # another host told only its exit code
+    if not str(error):  # another host gave only its exit code
         error.args = (found[-1].ended if found else f"the run ended with exit code {error.exit_code}",)
     raise error
 
@@ -183,7 +183,7 @@ def plan(workload: str, **options: Unpack[PlanKeywords]) -> Plan:
     """What `run` would do with the same options, decided to the last setting, with nothing started."""
     from trainmark.launch import planning
 
-    return planning.plans(from_keywords((workload,), options, PlanKeywords))[0]
+    return planning.make_plans(from_keywords((workload,), options, PlanKeywords))[0]
 
 
 def load(run: Place = "last", *, store: Place | None = None) -> Record:
@@ -202,7 +202,7 @@ def find(word: str | None, store: Store) -> tuple[Record, Path]:
             raise missing from None
         from trainmark.record import gather
 
-        return gather.record(folder), folder
+        return gather.gather_record(folder), folder
     return read_record(path), path
 
 
@@ -226,24 +226,24 @@ def samples(
     from trainmark.workloads.sampling import SampleRequest
 
     kept = _store(store)
-    source = _trained(fspath(run), kept)
-    shows = sampling.can_show(source, fspath(run), score=score)
+    source = _find_network(fspath(run), kept)
+    shows = sampling.check_can_show(source, fspath(run), score=score)
     for given in inputs:
         sampling.check_input(given, shows)
     own = kept.samples / source.run_id if source.run_id and (kept.runs / source.run_id).is_dir() else None
-    places = sampling.Places(Path(out) if out is not None else None, own=own, shows=shows, force=force)
+    places = sampling.SamplePaths(Path(out) if out is not None else None, own=own, shows=shows, force=force)
     targets = places.choose(len(inputs) or 1, numbered=numbered)
-    device = Platform(files.load(detection.chosen() if platform == "auto" else platform)).open(0)
-    trained = sampling.open_trained(source, device)
+    device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
+    trained = sampling.load_trained(source, device)
     asked = SampleRequest(
-        said=tuple(settings),
+        options=tuple(settings),
         score=score,
-        data=sampling.data_folder(source.plan),
-        open_run=lambda word: sampling.open_trained(_trained(word, kept), device),
+        data=sampling.find_data_folder(source.plan),
+        open_run=lambda word: sampling.load_trained(_find_network(word, kept), device),
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
-        document = sampling.write(trained, request, place, places.check)
+        document = sampling.write_sample(trained, request, place, places.check)
         yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
 
 
@@ -262,13 +262,13 @@ def sample(
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
     of an example of the run's data."""
-    said = [*settings_of(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
+    said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
     made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
     return next(made)
 
 
-def _trained(word: str, store: Store) -> Origin:
+def _find_network(word: str, store: Store) -> Origin:
     """The network meant by a path, or by a run's word; with the record of its run where there is one."""
     from trainmark.train.sampling import Origin
 
@@ -293,7 +293,7 @@ def _trained(word: str, store: Store) -> Origin:
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:
     """The records of a store, the newest first; a damaged file is warned of and left out."""
     kept = _store(store)
-    contents = kept.contents(Wanted(workload=workload), limit=limit)
+    contents = kept.contents(RunFilter(workload=workload), limit=limit)
     for damaged in contents.damaged:
         warnings.warn(str(damaged), stacklevel=2)
     return Records(PrintableRecord.of(read_record(kept.path(row.run_id))) for row in contents.rows)
@@ -314,7 +314,7 @@ def compare(
     `price` is what a device of A and one of B cost an hour, for metrics such as cost_per_million; by default both are
     what the site's file says."""
     from trainmark.analysis import comparison
-    from trainmark.analysis.priced import priced
+    from trainmark.analysis.priced import add_cost
     from trainmark.record import site
 
     if not 0 <= threshold < 1:
@@ -322,7 +322,7 @@ def compare(
     kept = _store(store)
     prices = price or (site.load().price,) * 2
     subjects = [
-        replace(subject, records=tuple(priced(record, own) for record in subject.records))
+        replace(subject, records=tuple(add_cost(record, own) for record in subject.records))
         for subject, own in zip((_subject(a, kept), _subject(b, kept)), prices, strict=True)
     ]
     return verdict(comparison.compare(*subjects, metric=metric, threshold=threshold, anyway=anyway))
@@ -332,7 +332,7 @@ def verdict(found: Comparison) -> Verdict:
     from trainmark.view import compare_screen
 
     judgement = found.judgement
-    reasons = compare_screen.sentences(found)
+    reasons = compare_screen.explain_verdict(found)
     if judgement.interval is None:
         reasons = [f"{judgement.basis[0].upper()}{judgement.basis[1:]}.", *reasons]
     return Verdict(
@@ -365,7 +365,7 @@ def report(
     """
     from trainmark import features
     from trainmark.record import site
-    from trainmark.view.files import write
+    from trainmark.view.files import write_report
 
     output = features.load("report.output")
     if output is None:
@@ -377,9 +377,9 @@ def report(
         raise UsageError("there are no records to report on; trainmark.run() makes one")
     shown = list(chosen)
     if publish:
-        from trainmark.view.publish import publishable
+        from trainmark.view.publish import make_publishable
 
-        shown = list(publishable(shown).records)
+        shown = list(make_publishable(shown).records)
     folders = {record.run_id: kept.runs / record.run_id for record in chosen}
     if price is None and not publish:
         price = site.load().price
@@ -387,7 +387,7 @@ def report(
         format, shown, store=kept, language=language, folders=folders, published=publish, price=price
     )
     if path is not None:
-        write(Path(path), text, kept)
+        write_report(Path(path), text, kept)
     return text
 
 
@@ -396,15 +396,15 @@ def _store(folder: Place | None) -> Store:
 
 
 def _subject(runs: Runs, store: Store) -> Subject:
-    from trainmark.analysis.published_lookup import subject
+    from trainmark.analysis.published_lookup import find_subject
 
     if isinstance(runs, Subject):
         return runs
     if isinstance(runs, Record):
-        return of_records(runs.run_id, [runs])
+        return make_subject(runs.run_id, [runs])
     if isinstance(runs, str | PathLike):
-        return subject(fspath(runs), store)
-    return of_records("the list", runs)
+        return find_subject(fspath(runs), store)
+    return make_subject("the list", runs)
 
 
 def _records(runs: Runs, store: Store) -> Sequence[Record]:
@@ -413,7 +413,7 @@ def _records(runs: Runs, store: Store) -> Sequence[Record]:
     return _subject(runs, store).records if isinstance(runs, Subject | str | PathLike) else runs
 
 
-def _watching(tell: Callable[[Moment], None]) -> Watching:
+def _watch_plan(tell: Callable[[Moment], None]) -> OpenWatcher:
     def begin(plan: Plan) -> AbstractContextManager[Watcher]:
         return nullcontext(lambda ranks: tell(_moment(plan, ranks)))
 
@@ -432,8 +432,8 @@ def _moment(plan: Plan, ranks: Sequence[RankLog]) -> Moment:
     )
 
 
-class _Telling:
-    """A line on stderr whenever a run enters a phase, or has been evaluated."""
+class _StatusPrinter:
+    """Prints a line on stderr whenever a run enters a phase or was evaluated."""
 
     def __init__(self) -> None:
         self._last: tuple[str, Mapping[str, float]] = ("", {})
@@ -443,10 +443,10 @@ class _Telling:
             return
         self._last = (moment.phase, moment.quality)
         found = "".join(f"  {name} {value:.4g}" for name, value in moment.quality.items())
-        _say(f"{moment.workload} {moment.phase:8} step {moment.step}{found}")
+        _print_status(f"{moment.workload} {moment.phase:8} step {moment.step}{found}")
 
 
-def _say(sentence: str) -> None:
+def _print_status(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 

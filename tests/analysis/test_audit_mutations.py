@@ -14,7 +14,7 @@ import pytest
 from support.clean_records import EVERY_KIND
 
 from trainmark.analysis.audit_record import CHECKS, EventCase
-from trainmark.record.audit import DAMAGED, look
+from trainmark.record.audit import DAMAGED, run_checks
 from trainmark.record.record import Record
 
 KINDS = ["quick", "two ranks", "on a card", "speaking", "restarted"]
@@ -89,8 +89,8 @@ def is_found(document: Mapping[str, Any], case: EventCase | None = None) -> bool
     except DAMAGED:
         return True
     if case:
-        vars(changed).update(run=case.run, told=case.told)
-    return any(look((check,), changed, "")[0].findings for check in CHECKS)
+        vars(changed).update(run=case.run, gathered=case.gathered)
+    return any(run_checks((check,), changed, "")[0].findings for check in CHECKS)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_a_doubt_that_was_taken_out_is_missed_and_one_put_in_is_noticed(tmp_path
 def test_a_label_that_the_first_step_contradicts_is_wrong(tmp_path: Path) -> None:
     document = json.loads(ON_A_CARD.leave(tmp_path).dumps())
     document["environment"]["precision"]["ran"] = "fp32"
-    assert "its products make it amp-fp16" in found(document)["precision"].evidence
+    assert "its matmuls make it amp-fp16" in found(document)["precision"].evidence
 
 
 def test_a_target_that_was_not_reached_cannot_be_called_reached(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from support.records import a_vocoder_record, in_environment, make_quality, make
 from support.simulated import repeats, run
 
 from trainmark.analysis.comparison import ONE_RUN_EACH, compare, to_json
-from trainmark.analysis.published_lookup import subject
+from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import Subject, of_records
+from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
@@ -24,7 +24,7 @@ from trainmark.view.compare_screen import render
 
 
 def one(record: Record) -> Subject:
-    return of_records(record.run_id, [record])
+    return make_subject(record.run_id, [record])
 
 
 def two(**changes: Any) -> tuple[Subject, Subject]:
@@ -33,7 +33,7 @@ def two(**changes: Any) -> tuple[Subject, Subject]:
 
 
 def published(name: str, tmp_path: Path) -> Subject:
-    return subject(f"published:{name}", Store(tmp_path))
+    return find_subject(f"published:{name}", Store(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_a_run_is_not_compared_with_itself() -> None:
 @pytest.mark.parametrize(("speed", "verdict"), [(1.1, "faster"), (0.9, "slower"), (1.0, "same")])
 def test_repeats_are_faster_slower_or_the_same(speed: float, verdict: str) -> None:
     draw = np.random.default_rng(0)
-    a = of_records("a", repeats(draw, 5, "a", between=0.005))
-    b = of_records("b", repeats(draw, 5, "b", between=0.005, speed=speed))
+    a = make_subject("a", repeats(draw, 5, "a", between=0.005))
+    b = make_subject("b", repeats(draw, 5, "b", between=0.005, speed=speed))
     found = compare(a, b)
     assert found.verdict == verdict
-    assert found.regressed == (verdict == "slower")
+    assert found.is_regression == (verdict == "slower")
     assert found.judgement.ratio == pytest.approx(speed, rel=0.02)
     low, high = found.judgement.interval or (0, 0)
     assert low < speed < high
@@ -120,8 +120,8 @@ def test_repeats_are_faster_slower_or_the_same(speed: float, verdict: str) -> No
 
 def test_less_is_better_where_time_is_compared() -> None:
     draw = np.random.default_rng(0)
-    a = of_records("a", repeats(draw, 3, "a", noise=0.001))
-    b = of_records("b", repeats(draw, 3, "b", noise=0.001, speed=0.5))
+    a = make_subject("a", repeats(draw, 3, "a", noise=0.001))
+    b = make_subject("b", repeats(draw, 3, "b", noise=0.001, speed=0.5))
     found = compare(a, b, metric="step_time")
     assert found.judgement.ratio == pytest.approx(2, rel=0.02)
     assert found.verdict == "worse"
@@ -148,7 +148,7 @@ def test_quality_is_compared_by_its_own_name_and_direction() -> None:
             make_record(run_id=f"{name}-{value}", quality=make_quality(name="val_loss", better="lower", value=value))
             for value in losses
         ]
-        return of_records(name, made)
+        return make_subject(name, made)
 
     a, b = trained("a", 0.50, 0.501, 0.499), trained("b", 0.40, 0.401, 0.399)
     for word in ("val_loss", "quality"):
@@ -173,7 +173,7 @@ def test_no_ratio_is_made_of_zero() -> None:
 
 def test_one_run_each_says_on_what_it_rests_and_what_would_decide() -> None:
     draw = np.random.default_rng(2)
-    a, b = (of_records(name, [run(draw, name, noise=0.2, steps=40)]) for name in ("first", "second"))
+    a, b = (make_subject(name, [run(draw, name, noise=0.2, steps=40)]) for name in ("first", "second"))
     found = compare(a, b)
     assert found.verdict == "inconclusive"
     shown = " ".join(render(found).split())
@@ -195,8 +195,8 @@ def test_other_programs_on_the_processors_that_train_leave_one_run_each_open() -
 
 def test_a_certain_difference_below_the_threshold_is_the_same_and_said_to_be_certain() -> None:
     draw = np.random.default_rng(1)
-    a = of_records("a", repeats(draw, 5, "a", noise=0.001))
-    b = of_records("b", repeats(draw, 5, "b", noise=0.001, speed=1.01))
+    a = make_subject("a", repeats(draw, 5, "a", noise=0.001))
+    b = make_subject("b", repeats(draw, 5, "b", noise=0.001, speed=1.01))
     found = compare(a, b)
     assert found.verdict == "same"
     assert "That the two differ is significant, but it is less than the threshold." in render(found)
@@ -240,7 +240,7 @@ def as_published(run_id: str = "mine", **changes: Any) -> Subject:
 def test_far_from_a_published_figure_there_is_a_verdict_and_near_it_there_is_none(tmp_path: Path) -> None:
     row = published("flagperf-a100-resnet50-1x1", tmp_path)
     found = compare(row, as_published())
-    assert found.verdict == "slower" and found.regressed
+    assert found.verdict == "slower" and found.is_regression
     assert found.unless_off_by == pytest.approx(799 / 5.78, rel=0.01)
     assert "slower, unless the published figure is off by 100 times." in " ".join(render(found).split())
     assert ", 140 times slower, unless" in " ".join(render(found).split())
@@ -292,7 +292,7 @@ def test_doubts_are_told_once_with_the_side_they_are_of() -> None:
             make_record(run_id=f"{name}{number}", doubts=(Doubt(code="noise", text=text),))
             for number, text in enumerate(texts)
         ]
-        return of_records(name, made)
+        return make_subject(name, made)
 
     assert compare(doubting("a", "noisy"), doubting("b", "noisy")).doubts == (ONE_RUN_EACH, "noisy")
     found = compare(doubting("a", "noisy"), doubting("b", "±3 %", "±4 %"))
@@ -311,8 +311,8 @@ def test_hostile_names_do_not_reach_the_terminal() -> None:
 
 def test_programs_get_every_number() -> None:
     draw = np.random.default_rng(0)
-    a = of_records("a", repeats(draw, 3, "a"))
-    b = of_records("b", repeats(draw, 3, "b", speed=2))
+    a = make_subject("a", repeats(draw, 3, "a"))
+    b = make_subject("b", repeats(draw, 3, "b", speed=2))
     document = to_json(compare(a, b))
     assert document["verdict"] == "faster"
     assert document["ratio"] == pytest.approx(2, rel=0.05)

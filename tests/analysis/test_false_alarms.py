@@ -17,10 +17,10 @@ from support.simulated import repeats
 from trainmark.record.errors import UsageError
 from trainmark.record.event_files import EventTail
 from trainmark.record.events import Steps
-from trainmark.record.lookup import of_records
+from trainmark.record.lookup import make_subject
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.record.statistics import binomial_interval, steady_start
+from trainmark.record.statistics import binomial_interval, find_steady_start
 from trainmark.record.timeline import RankTrace, Timeline
 from trainmark.train import loop
 from trainmark.train.schedule import Position
@@ -63,7 +63,7 @@ def test_the_interval_of_a_rate_is_that_of_the_books() -> None:
 def test_drawn_repeats_are_told_apart_at_most_once_in_twenty(correlation: float, between: float) -> None:
     draw = np.random.default_rng(11)
     runs = repeats(draw, 16, steps=60, correlation=correlation, between=between)
-    found = false_alarms.measure(of_records("drawn", runs), threshold=0.03)
+    found = false_alarms.measure(make_subject("drawn", runs), threshold=0.03)
     for rate in found.rates:
         # one run each cannot see what changes between runs, beyond the 1 % that is allowed for
         if rate.kind != "one run each" or between <= 0.01:
@@ -74,7 +74,7 @@ def test_runs_that_truly_differ_are_told_apart_often() -> None:
     """So that a rate of 0 is not what a blind test gives."""
     draw = np.random.default_rng(12)
     runs = repeats(draw, 4, "a", noise=0.002) + repeats(draw, 4, "b", noise=0.002, speed=1.5)
-    found = false_alarms.measure(of_records("drawn", runs), threshold=0.03)
+    found = false_alarms.measure(make_subject("drawn", runs), threshold=0.03)
     single = next(rate for rate in found.rates if rate.kind == "one run each" and rate.threshold)
     assert single.alarms == 16  # each of one kind against each of the other, of 28 pairs
     assert single.interval[0] > false_alarms.PROMISED
@@ -90,7 +90,7 @@ def trained(folder: Path, run_id: str) -> Record:
         name: [value for event in written for value in getattr(event, name)]
         for name in ("wait_ns", "compute_ns", "items")
     }
-    start = steady_start(np.array(series["compute_ns"]) / 1e9, np.array(series["items"]))
+    start = find_steady_start(np.array(series["compute_ns"]) / 1e9, np.array(series["items"]))
     timeline = Timeline(ranks=(RankTrace(rank=0, **series),), warmup_steps=start, steady_from=start)
     return make_record(run_id=run_id, timeline=timeline)
 
@@ -98,7 +98,7 @@ def trained(folder: Path, run_id: str) -> Record:
 @pytest.mark.slow
 def test_real_repeats_are_told_apart_at_most_once_in_twenty(tmp_path: Path) -> None:
     runs = [trained(tmp_path / str(number), f"real-{number}") for number in range(10)]
-    found = false_alarms.measure(of_records("real", runs), threshold=0.03)
+    found = false_alarms.measure(make_subject("real", runs), threshold=0.03)
     of_halves = [rate for rate in found.rates if rate.kind == "halves of the runs"]
     assert [rate.comparisons for rate in of_halves] == [126, 126]
     for rate in of_halves:
@@ -108,12 +108,12 @@ def test_real_repeats_are_told_apart_at_most_once_in_twenty(tmp_path: Path) -> N
 def test_fewer_than_four_runs_and_published_rows_cannot_be_split() -> None:
     runs = [make_record(run_id=f"r{number}") for number in range(3)]
     with pytest.raises(UsageError, match="3 valid runs of one plan and --repeats needs at least 4"):
-        false_alarms.measure(of_records("r", runs), threshold=0.03)
+        false_alarms.measure(make_subject("r", runs), threshold=0.03)
 
 
 def test_what_has_no_spread_within_a_run_is_split_into_halves_only(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [make_record(run_id=f"r{number}") for number in range(4)]
-    found = false_alarms.measure(of_records("r", runs), metric="mem", threshold=0.03)
+    found = false_alarms.measure(make_subject("r", runs), metric="mem", threshold=0.03)
     assert {rate.kind for rate in found.rates} == {"halves of the runs"}
     false_alarms.show(found)
     assert "halves of the runs, threshold 3 %: 0 of 3, 0.0 %" in capsys.readouterr().out

@@ -10,11 +10,11 @@ import pytest
 from support.simulated import repeats
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import side_of
-from trainmark.analysis.judge import RunValues, Spread, judge, own_interval, place
+from trainmark.analysis.comparison import collect_values
+from trainmark.analysis.judge import RunValues, Spread, judge, own_interval, place_interval
 from trainmark.record.statistics import binomial_interval
 
-P_CORE = quantities.find("p_core", ())
+P_CORE = quantities.find_compared("p_core", ())
 
 
 def group(*values: float) -> RunValues:
@@ -59,13 +59,13 @@ def test_welch_gives_the_interval_that_books_give(more: tuple[float, ...]) -> No
     ],
 )
 def test_the_interval_beside_the_threshold_decides(interval: tuple[float, float], outcome: str) -> None:
-    assert place(interval, 0.03) == outcome
+    assert place_interval(interval, 0.03) == outcome
 
 
 def test_with_threshold_0_any_significant_difference_counts_and_nothing_is_the_same() -> None:
-    assert place((1.001, 1.002), 0) == "above"
-    assert place((0.999, 1.001), 0) == "inconclusive"
-    assert place((1.0, 1.0), 0) == "inconclusive"
+    assert place_interval((1.001, 1.002), 0) == "above"
+    assert place_interval((0.999, 1.001), 0) == "inconclusive"
+    assert place_interval((1.0, 1.0), 0) == "inconclusive"
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_one_run_beside_repeats_is_told_apart_at_most_once_in_twenty(others: int
 def test_single_runs_of_equal_speed_are_told_apart_at_most_once_in_twenty(correlation: float, between: float) -> None:
     draw = np.random.default_rng(7)
     runs = repeats(draw, 200, steps=60, noise=0.05, correlation=correlation, between=between)
-    sides = [side_of([record], P_CORE) for record in runs]
+    sides = [collect_values([record], P_CORE) for record in runs]
     alarms = sum(
         judge(a, b, threshold=0).outcome in ("above", "below") for a, b in zip(sides[::2], sides[1::2], strict=True)
     )

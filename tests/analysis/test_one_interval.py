@@ -12,9 +12,9 @@ from support.records import make_record
 
 from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
-from trainmark.features.report.formats import to_csv
-from trainmark.features.report.header import sentence
-from trainmark.record.intervals import around, half_width, of_repeats, share
+from trainmark.features.report.header import write_sentence
+from trainmark.features.report.output import to_csv
+from trainmark.record.intervals import around, average_repeats, half_width, share
 from trainmark.record.lookup import Subject
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.record import Record
@@ -54,15 +54,15 @@ def test_every_view_has_the_interval_of_the_record(spread: float) -> None:
     noisy = share(p_core.interval) > 0.5
     shown = "too noisy to say" if noisy else "±"
     assert noisy == (spread > 1)
-    for view in (table.render([record]), describe(record), compare_screen.render(found), sentence(record, str)):
+    for view in (table.render([record]), describe(record), compare_screen.render(found), write_sentence(record, str)):
         assert shown in " ".join(view.replace("│", " ").split())
 
 
 def test_a_difference_that_noise_hides_is_inconclusive_for_that_reason_and_has_no_absurd_numbers() -> None:
     found = compare(alone(a_run("one", 1.5)), alone(a_run("other", 1.5, seed=1)))
-    said = f"{compare_screen.headline(found)} {compare_screen.sentences(found)}"
+    said = f"{compare_screen.format_headline(found)} {compare_screen.explain_verdict(found)}"
     assert found.verdict == "inconclusive"
-    assert found.judgement.too_noisy
+    assert found.judgement.is_too_noisy
     assert "too noisy to say" in said
     assert "true difference" not in said
     assert "95 % interval" not in said
@@ -84,6 +84,6 @@ def test_repeats_have_one_interval_in_compare_and_in_scaling() -> None:
         Subject(word="a", label="a", records=tuple(runs[:3])), Subject(word="b", label="b", records=tuple(runs[3:]))
     )
     together = pool([run.metrics["p_core"] for run in runs[:3]])
-    assert (together.value, together.interval) == of_repeats(values[:3])
+    assert (together.value, together.interval) == average_repeats(values[:3])
     assert found.a.interval == together.interval
     assert found.a.side.mean == together.value

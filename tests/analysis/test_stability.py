@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.records import make_record
 
-from trainmark.analysis.stability import stability
+from trainmark.analysis.stability import compute_stability
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.timeline import RankTrace, Timeline
 
@@ -25,7 +25,7 @@ MS = 1_000_000
 def test_each_training_further_than_one_percent_from_the_median_costs_a_fifth(
     values: tuple[float, ...], found: float | None
 ) -> None:
-    assert stability(values) == found
+    assert compute_stability(values) == found
 
 
 def steps(*speeds: float, warmup: int, steady_from: int) -> Timeline:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.records import a_vocoder_record, doubt, make_plan, make_record, make_timeline, renamed
 
-from trainmark.cli.main import language_first, main
-from trainmark.record.language import speaking
+from trainmark.cli.main import extract_language, main
+from trainmark.record.language import use_language
 from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import Store
@@ -67,8 +67,8 @@ def test_a_view_is_chinese(
 
 def test_what_a_run_ends_with_is_chinese_and_the_record_stays_english() -> None:
     records = [doubtful(), a_vocoder_record()]
-    with speaking("zh"):
-        said = table.render(records, sentences=headline.sentences(records, []), width=400)
+    with use_language("zh"):
+        said = table.render(records, sentences=headline.write_headlines(records, []), width=400)
     assert "在 本机 上" in said and "功耗采样未达到" in said
     assert "synthetic data" in records[0].dumps()
 
@@ -94,8 +94,8 @@ def test_programs_read_the_same_in_every_language(store: Store, capsys: pytest.C
 
 
 def test_the_language_may_stand_anywhere_and_a_wrong_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert language_first(["data", "make", "--lang", "zh", "x"]) == ("zh", ["data", "--lang", "zh", "make", "x"])
-    assert language_first(["runs", "--lang=zh"]) == ("zh", ["runs", "--lang", "zh"])
-    assert language_first(["runs"]) == (None, ["runs"])
+    assert extract_language(["data", "make", "--lang", "zh", "x"]) == ("zh", ["data", "--lang", "zh", "make", "x"])
+    assert extract_language(["runs", "--lang=zh"]) == ("zh", ["runs", "--lang", "zh"])
+    assert extract_language(["runs"]) == (None, ["runs"])
     assert main(["runs", "--lang", "fr"]) == 2
     assert "--lang 'fr' is not known" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def test_a_made_set_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_set_is_never_made_over_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "make", "imagenet", "--out", str(tmp_path)]) == 2
-    assert f"{tmp_path} is there already" in capsys.readouterr().err
+    assert f"{tmp_path} exists already" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_a_speech_archive_becomes_a_set_that_verifies(tmp_path: Path, capsys: py
     assert said.out == f"{out}\n"
     assert "3 clips, 4 files written now" in said.err
     assert main(["data", "verify", "ljspeech", str(out)]) == 0
-    assert capsys.readouterr().out == "3 clips, 0:00:03 of sound\n"
+    assert capsys.readouterr().out == "3 clips, 0:00:03 of audio\n"
 
 
 def test_another_archive_than_the_published_one_is_refused_and_exits_3(

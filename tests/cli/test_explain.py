@@ -45,7 +45,7 @@ def test_a_metric_is_explained_in_full(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_a_word_is_found_by_the_names_people_use(word: str, meant: str) -> None:
-    assert glossary.meaning(word).word == meant
+    assert glossary.find_meaning(word).word == meant
 
 
 def test_every_word_is_listed_without_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_every_word_is_listed_without_one(capsys: pytest.CaptureFixture[str], mo
 
 def test_every_metric_and_phase_can_be_asked_for() -> None:
     for word in (*METRICS, *(metric.name for metric in METRICS.values()), *PHASES, *glossary.ALSO):
-        assert glossary.meaning(word).definition
+        assert glossary.find_meaning(word).definition
 
 
 def test_an_unknown_word_is_answered_with_the_nearest() -> None:
@@ -74,7 +74,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["unit"] == "items/s"
     assert document["formula"] == METRICS["p_train"].formula
     assert call("--json") == 0
-    assert len(json.loads(capsys.readouterr().out)) == len(list(glossary.meanings()))
+    assert len(json.loads(capsys.readouterr().out)) == len(list(glossary.list_meanings()))
 
 
 def test_a_word_is_explained_in_chinese(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_every_word_is_listed_in_chinese_within_the_width(
 
 @pytest.mark.parametrize(("name", "meant"), [("整体吞吐", "p_whole"), ("显存", "mem"), ("端到端时间", "e2e_time")])
 def test_a_metric_is_found_by_its_chinese_name(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert glossary.meaning(name).word == meant
+    assert glossary.find_meaning(name).word == meant
     call(name)
     assert "公式" in capsys.readouterr().out
 
@@ -125,7 +125,8 @@ def test_json_says_which_language_it_is_in(language: str, capsys: pytest.Capture
     documents = json.loads(capsys.readouterr().out)
     assert {document["language"] for document in documents} == {language}
     assert documents == [
-        {field: value for field, value in entry._asdict().items() if value} for entry in glossary.meanings(language)
+        {field: value for field, value in entry._asdict().items() if value}
+        for entry in glossary.list_meanings(language)
     ]
 
 

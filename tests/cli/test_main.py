@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.cli.main import commands, main
+from trainmark.cli.main import list_commands, main
 
 README = Path(__file__).parent.parent.parent / "README.md"
 
@@ -24,7 +24,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["rum"], "COMMAND 'rum' is not known; did you mean 'run'?"),
         (["run", "--depth"], "argument '--depth' is not known; see 'trainmark run --help'"),
         (["run", "--compile"], "argument '--compile' is not known; see 'trainmark run --help'"),
-        (["run", "--budget", "soon"], "--budget 'soon' is not a length of time; try '90s', '3m' or '1h'"),
+        (["run", "--budget", "soon"], "--budget 'soon' is not a duration; try '90s', '3m' or '1h'"),
         (["run", "vit", "--set", "batchsize=4"], "'batchsize' is not known; there are batch_per_device, batch_norm"),
         (["explain", "latency"], "word 'latency' is not known; 'trainmark explain' lists them"),
         (["explain", "wages"], "word 'wages' is not known; 'trainmark explain' lists them"),
@@ -48,9 +48,9 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--repeat", "0"], "--repeat must be at least 1, not 0"),
         (["run", "--skip-bad", "-1"], "--skip-bad must be at least 0, not -1"),
         (["run", "--resume", "never-ran"], "holds no runs yet; 'trainmark run' makes one"),
-        (["run", "--resume", ""], "--resume was given nothing; leave it out, or say what it is to be"),
-        (["plan", "resnet50", "--card", "H100"], "--card chooses among the cards of --flops, which was not asked for"),
-        (["plan", "resnet50", "--data", ""], "--data was given nothing"),
+        (["run", "--resume", ""], "--resume: empty value; leave it out, or give one"),
+        (["plan", "resnet50", "--card", "H100"], "--card needs --flops"),
+        (["plan", "resnet50", "--data", ""], "--data: empty value"),
         (["plan", "resnet50", "--seconds", "inf"], "--seconds must be a number of at most 9.0072e+15, not inf"),
         (["plan", "resnet50", "--seconds", "nan"], "--seconds must be a number of at most 9.0072e+15, not nan"),
         (["plan", "resnet50", "--hang-timeout", "nan"], "--hang-timeout must be a number of at most"),
@@ -66,7 +66,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (
             ["data", "make", "imagenet", "--out", "x", "--classes", "0"],
-            "a synthetic set of 0 classes was asked for; give 1 to",
+            "a synthetic set of 0 classes was requested; give 1 to",
         ),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_working_folder_that_is_gone_is_one_sentence(
     assert capsys.readouterr().err == "trainmark: the current directory no longer exists; cd elsewhere\n"
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", list_commands())
 def test_every_command_has_help_with_examples_and_is_in_the_readme(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

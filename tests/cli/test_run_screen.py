@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.records import make_quality, make_record, make_timeline
 
-from trainmark.analysis.published_lookup import subject
+from trainmark.analysis.published_lookup import find_subject
 from trainmark.cli.main import main
-from trainmark.cli.run import _show, resume_command
+from trainmark.cli.run import _print_result, resume_command
 from trainmark.launch.session import Result
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import Limits
@@ -44,12 +44,12 @@ def test_the_sentence_comes_first_then_the_table_then_what_to_do(
 ) -> None:
     store = Store(tmp_path)
     a_checkpoint(store)
-    _show(Result(records=(INTERRUPTED,), left_out=("ViT-B/16 was left out.",)), store, as_json=False)
+    _print_result(Result(records=(INTERRUPTED,), left_out=("ViT-B/16 was left out.",)), store, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ResNet-50 (quick) was interrupted on this machine after 60 steps, at 5.78 images/s")
     assert lines[1:4] == ["ViT-B/16 was left out.", "", "resnet50 · quick"]
     ends = [line.partition(":")[0] for line in lines[-3:]]
-    assert ends == ["record", "to go on", "page"]
+    assert ends == ["record", "to resume", "page"]
 
 
 def test_a_run_that_never_made_a_step_has_neither_table_nor_page(
@@ -57,13 +57,13 @@ def test_a_run_that_never_made_a_step_has_neither_table_nor_page(
 ) -> None:
     store = Store(tmp_path)
     failed = make_record(status="incomplete", ended="data folder x is empty", timeline=make_timeline(steps=0))
-    _show(Result(records=(failed,), error=NotReadyError("no device")), store, as_json=False)
+    _print_result(Result(records=(failed,), error=NotReadyError("no device")), store, as_json=False)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "reports").exists()
-    _show(Result(records=(failed,), error=NotReadyError("no device")), store, as_json=True)
+    _print_result(Result(records=(failed,), error=NotReadyError("no device")), store, as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out)["ended"] == "data folder x is empty" and said.err == ""
-    _show(Result(records=(make_record(), failed), error=NotReadyError("no device")), store, as_json=False)
+    _print_result(Result(records=(make_record(), failed), error=NotReadyError("no device")), store, as_json=False)
     assert "did not finish" not in capsys.readouterr().out
 
 
@@ -75,13 +75,13 @@ def test_repeats_are_one_document_with_group_and_stability_that_other_commands_r
         make_record(run_id=f"r-{number}", group="5a8c9d0e", quality=quality, plan={"limits": Limits()})
         for number in range(5)
     )
-    _show(Result(records=runs), Store(tmp_path / "store"), as_json=True, repeated=True)
+    _print_result(Result(records=runs), Store(tmp_path / "store"), as_json=True, repeated=True)
     file = tmp_path / "five.json"
     file.write_text(capsys.readouterr().out)
     (group,) = json.loads(file.read_text())["groups"]
     assert (group["group"], group["stability"], group["valid"]) == ("5a8c9d0e", 1.0, 5)
     assert group["runs"] == [f"r-{number}" for number in range(5)]
     assert group["p_core"]["lowest"] <= group["p_core"]["median"] <= group["p_core"]["highest"]
-    assert len(subject(str(file), Store(tmp_path / "store")).records) == 5
+    assert len(find_subject(str(file), Store(tmp_path / "store")).records) == 5
     assert main(["audit", str(file)]) in (0, 5)
     assert "damaged" not in "".join(capsys.readouterr())

@@ -222,7 +222,7 @@ def test_runs_are_chosen_by_tag_group_and_time(store: Store, capsys: pytest.Capt
     assert call(store, "--tag", "room=4") == 0
     out, err = capsys.readouterr()
     assert (out, "none of the 3 runs" in err) == ("", True)
-    with pytest.raises(UsageError, match=r"--since 'soon' is neither a date nor a length of time"):
+    with pytest.raises(UsageError, match=r"--since 'soon' is neither a date nor a duration"):
         call(store, "--since", "soon")
 
 

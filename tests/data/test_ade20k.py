@@ -19,7 +19,7 @@ from trainmark.data.ade20k import layouts, make, photometric, prepare, reader, v
 from trainmark.data.ade20k.layouts import IGNORED, SceneCounts
 from trainmark.data.ade20k.photometric import Distortion
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -51,8 +51,8 @@ def test_the_same_seed_draws_the_same_scenes_and_another_others(root: Path, tmp_
     assert len(files) == 2 * 7 + 2
     assert all((root / path).read_bytes() == (again / path).read_bytes() for path in files)
     make.make(tmp_path / "other", train=1, val=1, classes=6, long_side=80, seed=1, processes=1)
-    picture = "images/training/ADE_train_00000001.jpg"
-    assert (tmp_path / "other" / picture).read_bytes() != (root / picture).read_bytes()
+    image = "images/training/ADE_train_00000001.jpg"
+    assert (tmp_path / "other" / image).read_bytes() != (root / image).read_bytes()
 
 
 def test_a_scene_holds_several_classes_and_a_thin_border_that_nobody_judges() -> None:
@@ -85,7 +85,7 @@ def test_the_synthetic_set_is_read_as_ade20k(root: Path) -> None:
     assert (labels[stored == 0] == IGNORED).all() and (labels[stored > 0] == stored[stored > 0] - 1).all()
 
 
-def saved(path: Path, image: Image.Image) -> None:
+def save(path: Path, image: Image.Image) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image.save(path)
 
@@ -94,8 +94,8 @@ def voc(root: Path) -> Path:
     for split, name in (("train", "2007_000032"), ("val", "2007_000033")):
         mask = Image.fromarray(np.array([[0, 1], [20, 255]], np.uint8)).convert("P")
         mask.putpalette([7, 8, 9] * 256)
-        saved(root / "JPEGImages" / f"{name}.jpg", Image.new("RGB", (2, 2)))
-        saved(root / "SegmentationClass" / f"{name}.png", mask)
+        save(root / "JPEGImages" / f"{name}.jpg", Image.new("RGB", (2, 2)))
+        save(root / "SegmentationClass" / f"{name}.png", mask)
         (root / "ImageSets/Segmentation").mkdir(parents=True, exist_ok=True)
         (root / "ImageSets/Segmentation" / f"{split}.txt").write_text(f"{name}\n")
     return root
@@ -104,10 +104,10 @@ def voc(root: Path) -> Path:
 def cityscapes(root: Path) -> Path:
     for split in ("train", "val"):
         name = "bonn_000000_000019"
-        saved(root / "leftImg8bit" / split / "bonn" / f"{name}_leftImg8bit.png", Image.new("RGB", (2, 2)))
+        save(root / "leftImg8bit" / split / "bonn" / f"{name}_leftImg8bit.png", Image.new("RGB", (2, 2)))
         mask = Image.fromarray(np.array([[7, 33], [0, 26]], np.uint8))
-        saved(root / "gtFine" / split / "bonn" / f"{name}_gtFine_labelIds.png", mask)
-        saved(root / "gtFine" / split / "bonn" / f"{name}_gtFine_color.png", Image.new("RGB", (2, 2)))
+        save(root / "gtFine" / split / "bonn" / f"{name}_gtFine_labelIds.png", mask)
+        save(root / "gtFine" / split / "bonn" / f"{name}_gtFine_color.png", Image.new("RGB", (2, 2)))
     return root
 
 
@@ -126,7 +126,7 @@ def test_other_sets_are_read_by_the_same_table(
     assert (train.layout.title, len(train.names), len(train)) == (title, classes, 1)
     assert SceneReader().read(train, 0)[1].tolist() == labels
     report = verify.verify(tmp_path, decode="full")
-    assert report.ok and str(report.found) == "1 train and 1 val scenes, 25.0 % of their pixels not judged"
+    assert report.ok and str(report.found) == "1 train and 1 val scenes, 25.0 % of their pixels ignored"
 
 
 def png(array: np.ndarray, mode: str | None = None) -> bytes:
@@ -182,13 +182,13 @@ def test_a_whole_set_is_found_whole(root: Path) -> None:
     for decode in ("none", "header", "full"):
         report = verify.verify(root, decode=decode)  # type: ignore[arg-type]
         assert report.ok and not report.notes, decode
-    assert verify.look(root) == ("4 train and 3 val scenes", "")
+    assert verify.inspect(root) == ("4 train and 3 val scenes", "")
 
 
 def test_every_damage_is_named(own: Path) -> None:
     train = reader.open_split(own, "train")
-    picture = Path(train.path(0))
-    picture.write_bytes(picture.read_bytes()[:-700])
+    image = Path(train.path(0))
+    image.write_bytes(image.read_bytes()[:-700])
     Path(train.mask_path(1)).write_bytes(png(np.full((4, 4), 99, np.uint8)))
     Path(train.mask_path(2)).write_bytes(png(np.ones((4, 4), np.uint8)))
     Path(train.mask_path(3)).unlink()
@@ -208,21 +208,21 @@ def test_every_damage_is_named(own: Path) -> None:
 
 def test_a_nearly_whole_ade20k_is_not_whole(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "trainmark-set.json").unlink()
-    assert reader.expected(own) is None, "a small part may be meant"
+    assert reader.expected_counts(own) is None, "a small part may be meant"
     monkeypatch.setattr(layouts, "LAYOUTS", (_with_whole(layouts.LAYOUTS[0]),))
-    assert reader.expected(own) == SceneCounts(train=4, val=9)
+    assert reader.expected_counts(own) == SceneCounts(train=4, val=9)
 
 
 def _with_whole(layout: layouts.SceneLayout) -> layouts.SceneLayout:
     from dataclasses import replace
 
-    return replace(layout, whole=SceneCounts(train=4, val=9))
+    return replace(layout, published=SceneCounts(train=4, val=9))
 
 
 # Unpacking
 
 
-def zipped(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path:
+def zip_set(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for path in sorted(root.rglob("*")):
             if path.name != "trainmark-set.json":
@@ -231,7 +231,7 @@ def zipped(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Path
 
 
 def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Path, tmp_path: Path) -> None:
-    archive = zipped(root, tmp_path / "ADEChallengeData2016.zip")
+    archive = zip_set(root, tmp_path / "ADEChallengeData2016.zip")
     done = prepare.prepare(archive, tmp_path / "out", expected=COUNTS)
     assert (done.found, done.written) == (COUNTS, 15)
     assert prepare.prepare(archive, tmp_path / "out", expected=COUNTS).written == 0
@@ -263,7 +263,7 @@ def test_links_secrets_damage_and_twins_in_a_zip_are_refused(root: Path, tmp_pat
         file.writestr(link, "/etc/passwd")
     with pytest.raises(NotReadyError, match="is a link or a device"):
         prepare.prepare(tmp_path / "link.zip", tmp_path / "out")
-    archive = zipped(root, tmp_path / "whole.zip")
+    archive = zip_set(root, tmp_path / "whole.zip")
     data = bytearray(archive.read_bytes())
     at = data.find(b"\xff\xd8\xff")
     data[at + 400] ^= 0xFF
@@ -294,7 +294,7 @@ def a_scene(width: int = 90, height: int = 60) -> tuple[np.ndarray, np.ndarray]:
 def cut(settings: ViewSettings, *key: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
     size = settings.size
     out = np.full((size, size, 3), 9, np.uint8), np.full((size, size), 9, np.uint8)
-    extent = views.random_view(*a_scene(), Draws(*key), settings, out)
+    extent = views.random_view(*a_scene(), CounterRng(*key), settings, out)
     return *out, extent
 
 
@@ -305,15 +305,15 @@ def test_a_view_is_a_function_of_seed_epoch_and_sample() -> None:
     assert not np.array_equal(first[0], other[0])
 
 
-def test_picture_and_mask_are_cut_alike() -> None:
-    """A picture whose red says its own class stays so, whatever the scale, the crop and the flip."""
+def test_image_and_mask_are_cut_alike() -> None:
+    """An image whose red says its own class stays so, whatever the scale, the crop and the flip."""
     _, labels = a_scene()
     pixels = np.repeat((labels % 5 * 50)[..., None], 3, 2).astype(np.uint8)
     settings = ViewSettings(size=48, distorts=False)
     agreeing, flips = [], set()
     for number in range(30):
         out = np.zeros((48, 48, 3), np.uint8), np.zeros((48, 48), np.uint8)
-        rows, columns = views.random_view(pixels, labels, Draws(7, number), settings, out)
+        rows, columns = views.random_view(pixels, labels, CounterRng(7, number), settings, out)
         inside = out[0][:rows, :columns, 0], out[1][:rows, :columns]
         agreeing.append(float((np.abs(inside[0].astype(int) - inside[1] % 5 * 50) < 26).mean()))
         assert (out[1][rows:] == IGNORED).all() and (out[1][:, columns:] == IGNORED).all()
@@ -322,12 +322,12 @@ def test_picture_and_mask_are_cut_alike() -> None:
 
 
 def test_sizes_keep_the_proportion_and_the_limit_of_four_to_one() -> None:
-    assert views.fitted(683, 512, 512) == (683, 512)
-    assert views.fitted(1000, 500, 512, 0.5) == (512, 256)
-    assert views.fitted(8000, 500, 512) == (2048, 128), "a panorama by its length"
-    assert views.windows(683, 512, 480) == [0, 171]
-    assert views.windows(512, 512, 480) == [0] == views.windows(300, 512, 480)
-    assert views.windows(1500, 512, 480) == [0, 480, 960, 988]
+    assert views.fit_size(683, 512, 512) == (683, 512)
+    assert views.fit_size(1000, 500, 512, 0.5) == (512, 256)
+    assert views.fit_size(8000, 500, 512) == (2048, 128), "a panorama by its length"
+    assert views.window_starts(683, 512, 480) == [0, 171]
+    assert views.window_starts(512, 512, 480) == [0] == views.window_starts(300, 512, 480)
+    assert views.window_starts(1500, 512, 480) == [0, 480, 960, 988]
 
 
 def test_crops_of_one_class_are_drawn_again() -> None:
@@ -342,7 +342,7 @@ def test_crops_of_one_class_are_drawn_again() -> None:
     mixed = 0
     for number in range(40):
         out = np.zeros((100, 100, 3), np.uint8), np.zeros((100, 100), np.uint8)
-        views.random_view(np.zeros((100, 400, 3), np.uint8), labels, Draws(number), settings, out)
+        views.random_view(np.zeros((100, 400, 3), np.uint8), labels, CounterRng(number), settings, out)
         mixed += views.is_varied(out[1])
     # a draw is varied in 35 of 301 places; of ten draws one is in 71 % of crops
     assert 20 <= mixed <= 37
@@ -356,7 +356,7 @@ def test_the_nearest_class_and_the_nearest_four_pixels_are_taken() -> None:
     smooth = F.interpolate(
         torch.from_numpy(pixels).permute(2, 0, 1)[None].double(), (41, 77), mode="bilinear", align_corners=False
     )
-    assert np.abs(views.resized(pixels, 77, 41) - smooth[0].permute(1, 2, 0).numpy()).max() <= 1
+    assert np.abs(views.resize(pixels, 77, 41) - smooth[0].permute(1, 2, 0).numpy()).max() <= 1
 
 
 # Light and colours
@@ -408,7 +408,7 @@ def test_brightness_and_contrast_cut_off_fractions_and_what_is_beyond() -> None:
 
 
 def test_every_step_is_taken_half_the_time_and_the_order_of_contrast_is_a_coin() -> None:
-    drawn = [Distortion.drawn(Draws(3, number)) for number in range(400)]
+    drawn = [Distortion.random(CounterRng(3, number)) for number in range(400)]
     for taken in (
         [one.brightness is not None for one in drawn],
         [one.contrast is not None for one in drawn],

@@ -36,7 +36,7 @@ WHOLE = wav(levels())
 
 BAD = {
     "stereo": (wav(levels(channels=2)), "it has 2 channels, not 1"),
-    "wrong rate": (wav(levels(), 44100), "it has 44,100 samples a second, not 22,050"),
+    "wrong rate": (wav(levels(), 44100), "it has 44,100 Hz, not 22,050"),
     "floats": (wav(levels() / 32768, subtype="FLOAT"), "its samples are stored as FLOAT, not as PCM_16"),
     "empty": (b"", "it is empty"),
     "a header alone": (wav(levels(0)), "it has a header and no samples"),
@@ -142,7 +142,7 @@ def test_another_rate_is_written_as_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_sound_that_is_no_number_is_not_written(tmp_path: Path, value: float) -> None:
-    with pytest.raises(WorkloadError, match=r"a\.wav: the sound holds values that are no numbers"):
+    with pytest.raises(WorkloadError, match=r"a\.wav: the audio holds NaN or infinite values"):
         audio.write(tmp_path / "a.wav", np.array([0.0, value], np.float32))
     assert not list(tmp_path.iterdir())
 

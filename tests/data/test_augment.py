@@ -25,7 +25,7 @@ def noise(size: int) -> Pixels:
     return np.random.default_rng(3).integers(0, 256, (size, size, 3), dtype=np.uint8)
 
 
-def augmented(choice: Choice, pixels: Pixels, magnitude: int = 9) -> Pixels:
+def augment(choice: Choice, pixels: Pixels, magnitude: int = 9) -> Pixels:
     out = pixels.copy()
     Augmenter(size_px=len(pixels), operations=1, magnitude=magnitude).apply(choice, out)
     return out
@@ -61,10 +61,10 @@ def test_a_magnitude_that_does_not_exist_is_refused() -> None:
         Augmenter(size_px=32, operations=2, magnitude=31)
 
 
-def test_known_pictures_move_the_known_way() -> None:
+def test_known_images_move_the_known_way() -> None:
     dot = square(64, 0, 0, 0)
     dot[32, 40] = 255
-    moved = {name: augmented(Choice(name=name), dot) for name in OPERATIONS[1:6]}
+    moved = {name: augment(Choice(name=name), dot) for name in OPERATIONS[1:6]}
     assert np.argwhere(moved["TranslateX"][:, :, 0]).tolist() == [[32, 48]]
     assert np.argwhere(moved["TranslateY"][:, :, 0]).tolist() == [[40, 40]]
     # what does not fall on a pixel is shared among its neighbours: counter-clockwise, left, up
@@ -72,14 +72,14 @@ def test_known_pictures_move_the_known_way() -> None:
     assert np.argwhere(moved["ShearX"][:, :, 0]).tolist() == [[32, 37], [32, 38]]
     assert np.argwhere(moved["ShearY"][:, :, 0]).tolist() == [[28, 40], [29, 40]]
     white = square(64, 255, 255, 255)
-    assert not augmented(Choice(name="TranslateX"), white)[:, :8].any()
-    assert not augmented(Choice(name="TranslateX", negative=True), white)[:, -8:].any()
+    assert not augment(Choice(name="TranslateX"), white)[:, :8].any()
+    assert not augment(Choice(name="TranslateX", negative=True), white)[:, -8:].any()
 
 
-def test_a_picture_with_the_full_range_of_levels_needs_no_contrast() -> None:
+def test_an_image_with_the_full_range_of_levels_needs_no_contrast() -> None:
     pixels = noise(64)
     pixels[0, :2] = [[0, 0, 0], [255, 255, 255]]
-    assert np.array_equal(augmented(Choice(name="AutoContrast"), pixels), pixels)
+    assert np.array_equal(augment(Choice(name="AutoContrast"), pixels), pixels)
 
 
 def test_operations_are_a_function_of_the_key_and_each_part_of_the_key_matters() -> None:
@@ -92,7 +92,7 @@ def test_operations_are_a_function_of_the_key_and_each_part_of_the_key_matters()
 
 
 def test_operations_of_a_seed_stay_what_they_were() -> None:
-    # a record names its seed: another version must train on the same pictures
+    # a record names its seed: another version must train on the same images
     names = [name_of(choice) for index in range(3) for choice in choices(2, seed=41, epoch=0, index=index)]
     assert names == ["AutoContrast", "Posterize", "-Color", "-ShearY", "-Color", "ShearY"]
 
@@ -125,5 +125,5 @@ def test_every_operation_gives_the_pixels_it_gave_when_records_were_made() -> No
     digest = hashlib.sha256()
     for name in OPERATIONS:
         for negative in (False, True) if name in SIGNED else (False,):
-            digest.update(augmented(Choice(name=name, negative=negative), noise(224)).tobytes())
+            digest.update(augment(Choice(name=name, negative=negative), noise(224)).tobytes())
     assert digest.hexdigest()[:16] == "15a9f3f28bb3b92b"

@@ -18,7 +18,7 @@ def crop(index: int = 0, *, width: int = 500, height: int = 375, seed: int = 0, 
 
 @settings(deadline=None, derandomize=True)
 @given(width=sides, height=sides, seed=words, epoch=st.integers(0, 1000), index=words)
-def test_a_random_crop_lies_within_the_picture(width: int, height: int, seed: int, epoch: int, index: int) -> None:
+def test_a_random_crop_lies_within_the_image(width: int, height: int, seed: int, epoch: int, index: int) -> None:
     box = crop(index, width=width, height=height, seed=seed, epoch=epoch)
     assert 0 <= box.top < box.top + box.height <= height
     assert 0 <= box.left < box.left + box.width <= width
@@ -33,7 +33,7 @@ def test_a_crop_is_a_function_of_its_key_and_each_part_of_the_key_matters() -> N
 
 def test_random_crops_have_the_usual_distribution() -> None:
     crops = [crop(index, width=4000, height=1000) for index in range(4000)]
-    # on a wide picture the height limits the crop: only shapes that fit are taken
+    # on a wide image the height limits the crop: only shapes that fit are taken
     assert all(0.74 < box.width / box.height < 1.34 for box in crops)
     crops = [crop(index, width=1000, height=1000) for index in range(4000)]
     shares = [box.width * box.height / 1e6 for box in crops]
@@ -48,7 +48,7 @@ def test_random_crops_have_the_usual_distribution() -> None:
 
 
 @pytest.mark.parametrize(("width", "height", "box"), [(4000, 3, (0, 1998, 3, 4)), (3, 4000, (1998, 0, 4, 3))])
-def test_a_picture_too_narrow_for_any_shape_gives_its_middle(
+def test_an_image_too_narrow_for_any_shape_gives_its_middle(
     width: int, height: int, box: tuple[int, int, int, int]
 ) -> None:
     found = crop(width=width, height=height)

@@ -197,7 +197,7 @@ def test_one_device_sees_every_sample_once_whatever_views_are_asked_for() -> Non
 
 
 def test_views_and_lengths_do_not_go_together() -> None:
-    with pytest.raises(ValueError, match="cannot be sorted by length"):
+    with pytest.raises(ValueError, match="cannot be combined with bucketing"):
         next(
             rank_batches(
                 8,

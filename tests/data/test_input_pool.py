@@ -76,7 +76,7 @@ def evaluation(pool: InputPool) -> Iterator[ImageBatch]:
     return pool.batches("val", mine, transform="eval")
 
 
-def copied(batches: Iterator[ImageBatch]) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
+def copy_batches(batches: Iterator[ImageBatch]) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
     return [(batch.images.clone(), batch.labels, batch.global_count) for batch in batches]
 
 
@@ -94,7 +94,7 @@ def test_batches_are_bit_identical_whatever_the_number_of_workers(root: Path) ->
     results = []
     for workers in (0, 1, 2, 3):
         with make_pool(root, workers) as pool:
-            results.append(copied(training(pool)) + copied(evaluation(pool)))
+            results.append(copy_batches(training(pool)) + copy_batches(evaluation(pool)))
     assert [len(batch[0]) for batch in results[0]] == [8, 8, 7, 8, 8, 7]
     for other in results[1:]:
         assert same(results[0], other)
@@ -102,8 +102,8 @@ def test_batches_are_bit_identical_whatever_the_number_of_workers(root: Path) ->
 
 def test_a_sample_looks_the_same_whatever_the_number_of_ranks(root: Path) -> None:
     with make_pool(root, 2) as pool:
-        alone = copied(training(pool, batch=8))
-        ranks = [copied(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
+        alone = copy_batches(training(pool, batch=8))
+        ranks = [copy_batches(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
     for step, (images, labels, count) in enumerate(alone):
         assert torch.equal(images, torch.cat([rank[step][0] for rank in ranks]))
         assert torch.equal(labels, torch.cat([rank[step][1] for rank in ranks]))
@@ -135,11 +135,11 @@ def test_a_large_photograph_is_scored_on_the_pixels_of_a_full_decode(
 ) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture = Image.fromarray(np.random.default_rng(2).integers(0, 256, (90, 120, 3), dtype=np.uint8))
-    picture = picture.resize((480, 360), Image.Resampling.BICUBIC)
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (90, 120, 3), dtype=np.uint8))
+    image = image.resize((480, 360), Image.Resampling.BICUBIC)
     for split in ("train", "val"):
         (tmp_path / split / "n00").mkdir(parents=True)
-        picture.save(tmp_path / split / "n00" / "0.JPEG", exif=exif)
+        image.save(tmp_path / split / "n00" / "0.JPEG", exif=exif)
     usual = Image.open(tmp_path / "val/n00/0.JPEG")
     usual = ImageOps.exif_transpose(usual) if turn_by_exif else usual
     width, height = (36, 48) if turn_by_exif else (48, 36)
@@ -167,11 +167,11 @@ def test_another_epoch_or_view_gives_other_pixels(root: Path) -> None:
 
 def test_augmented_batches_are_bit_identical_whatever_the_number_of_workers_and_ranks(root: Path) -> None:
     with make_pool(root, 0, augment_ops=2) as pool:
-        alone = copied(training(pool))
+        alone = copy_batches(training(pool))
     for workers in (1, 3):
         with make_pool(root, workers, augment_ops=2) as pool:
-            assert same(copied(training(pool)), alone)
-            ranks = [copied(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
+            assert same(copy_batches(training(pool)), alone)
+            ranks = [copy_batches(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
     for step, (images, _, _) in enumerate(alone):
         assert torch.equal(images, torch.cat([rank[step][0] for rank in ranks]))
 
@@ -194,9 +194,9 @@ def test_operations_come_after_the_crop_and_belong_to_sample_epoch_and_view(root
             assert np.array_equal(found[row], expected)
 
 
-def test_evaluation_sees_pictures_as_they_are(root: Path) -> None:
+def test_evaluation_sees_images_as_they_are(root: Path) -> None:
     with make_pool(root, 1) as plain, make_pool(root, 1, augment_ops=2) as pool:
-        assert same(copied(evaluation(pool)), copied(evaluation(plain)))
+        assert same(copy_batches(evaluation(pool)), copy_batches(evaluation(plain)))
 
 
 def test_a_batch_is_cut_into_parts_that_hold_all_of_it(root: Path) -> None:
@@ -215,15 +215,15 @@ def test_a_batch_is_cut_into_parts_that_hold_all_of_it(root: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_pass_stopped_in_the_middle_does_not_spoil_the_next(root: Path, workers: int) -> None:
     with make_pool(root, workers) as pool:
-        whole, evaluated = copied(training(pool)), copied(evaluation(pool))
+        whole, evaluated = copy_batches(training(pool)), copy_batches(evaluation(pool))
         for stop_after in (0, 1, 2):
             stopped = training(pool, epoch=9)
             for _ in range(stop_after):
                 next(stopped)
-            assert same(copied(evaluation(pool)), evaluated)
+            assert same(copy_batches(evaluation(pool)), evaluated)
             with pytest.raises(RuntimeError, match="abandoned"):
                 next(stopped)
-            assert same(copied(training(pool)), whole)
+            assert same(copy_batches(training(pool)), whole)
 
 
 def test_no_more_batches_are_decoded_ahead_than_memory_was_set_aside_for(root: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(
     own_root: Path, workers: int, damage: str, reason: str
 ) -> None:
     with make_pool(own_root, workers) as pool:
-        before = copied(training(pool))
+        before = copy_batches(training(pool))
         victim = Path(pool_path(own_root, 10))
         if damage == "delete":
             victim.unlink()
@@ -285,7 +285,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(
         assert caught.value.exit_code == 4
         with pytest.raises(RuntimeError, match="abandoned"):
             next(batches)
-        assert len(copied(evaluation(pool))) == len(before)
+        assert len(copy_batches(evaluation(pool))) == len(before)
 
 
 def pool_path(root: Path, index: int) -> str:
@@ -295,29 +295,29 @@ def pool_path(root: Path, index: int) -> str:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_files_are_left_out_and_listed_up_to_the_number_allowed(own_root: Path, workers: int) -> None:
     with make_pool(own_root, workers, skip_bad=2) as pool:
-        [first, second, third] = copied(pool.batches("train", shares(shuffle=False), transform="train"))
+        [first, second, third] = copy_batches(pool.batches("train", shares(shuffle=False), transform="train"))
         for index in (0, 10):
             Path(pool_path(own_root, index)).write_bytes(b"junk")
         for _ in range(2):  # the same two files again do not use up more
-            [a, b, c] = copied(pool.batches("train", shares(shuffle=False), transform="train"))
+            [a, b, c] = copy_batches(pool.batches("train", shares(shuffle=False), transform="train"))
             assert torch.equal(a[0], first[0][1:]) and torch.equal(a[1], first[1][1:])
             keep = [0, 1, 3, 4, 5, 6, 7]
             assert torch.equal(b[0], second[0][keep]) and torch.equal(b[1], second[1][keep])
             assert torch.equal(c[0], third[0])
             assert a[2] == 8
-        assert pool.skipped == [(pool_path(own_root, i), "no JPEG and no PNG picture") for i in (0, 10)]
+        assert pool.skipped == [(pool_path(own_root, i), "no JPEG and no PNG image") for i in (0, 10)]
         third_bad = Path(pool_path(own_root, 20))
         third_bad.unlink()
         with pytest.raises(
             WorkloadError, match=rf"{third_bad} .*No such file.* \(skip-bad allows 2 and all are used up"
         ):
-            copied(pool.batches("train", shares(shuffle=False), transform="train"))
+            copy_batches(pool.batches("train", shares(shuffle=False), transform="train"))
         assert len(pool.skipped) == 2
 
 
 def test_a_batch_with_no_readable_file_left_is_refused(own_root: Path) -> None:
     Path(pool_path(own_root, 0)).write_bytes(b"")
-    with make_pool(own_root, 1, skip_bad=5) as pool, pytest.raises(WorkloadError, match="no picture of a batch of 1"):
+    with make_pool(own_root, 1, skip_bad=5) as pool, pytest.raises(WorkloadError, match="no image of a batch of 1"):
         next(pool.batches("train", shares(batch=1, shuffle=False), transform="train"))
 
 
@@ -330,7 +330,7 @@ def test_a_killed_decode_worker_is_named_and_nothing_hangs(root: Path) -> None:
         os.kill(victim.pid, signal.SIGKILL)
         with pytest.raises(WorkloadError, match=rf"decode worker 0 \(pid {victim.pid}\) was killed by SIGKILL"):
             for _ in range(1000):
-                copied(training(pool))
+                copy_batches(training(pool))
     assert decode_workers() == []
 
 
@@ -344,7 +344,7 @@ def test_a_fault_of_our_own_in_a_worker_comes_back_with_its_traceback(
     with make_pool(root, 2) as pool:
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"(?s)decode worker failed.*in broken.*TypeError: our bug"):
-                copied(training(pool))
+                copy_batches(training(pool))
 
 
 def test_interrupts_meant_for_the_trainer_leave_the_workers_at_work(root: Path) -> None:
@@ -353,7 +353,7 @@ def test_interrupts_meant_for_the_trainer_leave_the_workers_at_work(root: Path) 
             assert child.pid is not None
             os.kill(child.pid, signal.SIGINT)
             os.kill(child.pid, signal.SIGTERM)
-        assert len(copied(training(pool))) == 3
+        assert len(copy_batches(training(pool))) == 3
         assert len(decode_workers()) == 2
 
 
@@ -445,7 +445,7 @@ def test_the_default_leaves_the_trainer_a_core_and_is_never_none(monkeypatch: py
         assert default_workers(ranks) == workers
 
 
-def test_pictures_of_every_kind_pass_through_the_workers(own_root: Path) -> None:
+def test_images_of_every_kind_pass_through_the_workers(own_root: Path) -> None:
     stream = io.BytesIO()
     Image.new("RGB", (60, 50), (10, 200, 30)).save(stream, "PNG")
     Path(pool_path(own_root, 0)).write_bytes(stream.getvalue())

@@ -32,13 +32,13 @@ def photograph(width: int = 320, height: int = 240) -> Image.Image:
     return Image.fromarray(np.clip(np.stack(planes, -1), 0, 255).astype(np.uint8))
 
 
-def encoded(picture: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+def encode(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     stream = io.BytesIO()
-    picture.save(stream, kind, **({"quality": 90} if kind == "JPEG" else {}) | options)
+    image.save(stream, kind, **({"quality": 90} if kind == "JPEG" else {}) | options)
     return stream.getvalue()
 
 
-def decoded(data: bytes, crop: Crop, *, turn_by_exif: bool = False, may_reduce: bool = False) -> np.ndarray:
+def decode(data: bytes, crop: Crop, *, turn_by_exif: bool = False, may_reduce: bool = False) -> np.ndarray:
     out = np.zeros((crop.size, crop.size, 3), np.uint8)
     JpegDecoder(turn_by_exif=turn_by_exif).decode(data, lambda width, height: crop, out, may_reduce=may_reduce)
     return out.astype(int)
@@ -46,9 +46,9 @@ def decoded(data: bytes, crop: Crop, *, turn_by_exif: bool = False, may_reduce: 
 
 def by_pillow(data: bytes, crop: Crop, *, turn_by_exif: bool = False) -> np.ndarray:
     """The usual definition: crop, antialiased bilinear resize, centre, mirror; upright before, if so asked."""
-    picture = Image.open(io.BytesIO(data))
-    picture = (ImageOps.exif_transpose(picture) if turn_by_exif else picture).convert("RGB")
-    box = picture.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
+    image = Image.open(io.BytesIO(data))
+    image = (ImageOps.exif_transpose(image) if turn_by_exif else image).convert("RGB")
+    box = image.crop((crop.left, crop.top, crop.left + crop.width, crop.top + crop.height))
     box = box.resize((crop.resized_width, crop.resized_height), Image.Resampling.BILINEAR)
     square = box.crop((crop.keep_left, crop.keep_top, crop.keep_left + crop.size, crop.keep_top + crop.size))
     return np.asarray(ImageOps.mirror(square) if crop.flip else square).astype(int)
@@ -63,9 +63,9 @@ def some_crop(width: int, height: int, index: int, size: int = 96) -> Crop:
     "options", [{"subsampling": 2}, {"subsampling": 0}, {"progressive": True}, {"keep_rgb": True}, {"quality": 30}]
 )
 def test_a_training_crop_is_pillows_to_within_one_level(options: dict[str, Any], index: int) -> None:
-    data = encoded(photograph(), **options)
+    data = encode(photograph(), **options)
     crop = some_crop(320, 240, index, 160)
-    assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
+    assert np.abs(decode(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
 @settings(max_examples=60)
@@ -82,13 +82,13 @@ def test_a_mirrored_crop_is_the_mirror_of_the_crop_to_the_bit(
         "resized_width": size,
         "size": size,
     }
-    file = encoded(photograph())
-    assert (decoded(file, Crop(**box, flip=True)) == decoded(file, Crop(**box))[:, ::-1]).all()
+    file = encode(photograph())
+    assert (decode(file, Crop(**box, flip=True)) == decode(file, Crop(**box))[:, ::-1]).all()
 
 
-def test_pictures_planned_ahead_become_the_same_in_any_order() -> None:
-    files = [encoded(photograph(width, height)) for width, height in ((320, 240), (97, 131), (240, 320), (500, 90))]
-    files[1:1] = [encoded(photograph(), "PNG"), encoded(photograph().convert("CMYK"))]
+def test_images_planned_ahead_become_the_same_in_any_order() -> None:
+    files = [encode(photograph(width, height)) for width, height in ((320, 240), (97, 131), (240, 320), (500, 90))]
+    files[1:1] = [encode(photograph(), "PNG"), encode(photograph().convert("CMYK"))]
     decoder = JpegDecoder()
     planned = [decoder.plan(data, functools.partial(some_crop, index=n)) for n, data in enumerate(files)]
     for n in (3, 0, 5, 1, 4, 2):
@@ -99,41 +99,41 @@ def test_pictures_planned_ahead_become_the_same_in_any_order() -> None:
 
 
 def test_a_crop_is_written_into_the_row_it_is_given_and_nowhere_else() -> None:
-    data = encoded(photograph())
+    data = encode(photograph())
     crops = [some_crop(320, 240, index) for index in range(8)]
     assert {crop.flip for crop in crops} == {True, False}
     decoder = JpegDecoder()
     for crop in crops:
         rows = np.full((3, 96, 96, 3), 7, np.uint8)
         decoder.decode(data, lambda width, height, crop=crop: crop, rows[1])
-        assert (rows[1] == decoded(data, crop)).all()
+        assert (rows[1] == decode(data, crop)).all()
         assert (rows[::2] == 7).all()
 
 
 @pytest.mark.parametrize(("width", "height"), [(320, 240), (240, 320), (97, 131), (300, 300), (500, 90)])
 def test_the_evaluation_view_is_the_usual_two_steps_to_within_one_level(width: int, height: int) -> None:
-    data = encoded(photograph(width, height))
+    data = encode(photograph(width, height))
     crop = eval_crop(width, height, size=224, resize_to=256)
-    assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
+    assert np.abs(decode(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
 @pytest.mark.parametrize(("width", "height"), [(1100, 700), (700, 1300), (794, 709)])
 def test_the_evaluation_view_of_a_large_photograph_is_the_usual_one_too(width: int, height: int) -> None:
-    data = encoded(photograph(width, height))
+    data = encode(photograph(width, height))
     for size, resize_to in ((224, 256), (64, 73)):
         crop = eval_crop(width, height, size=size, resize_to=resize_to)
-        assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
+        assert np.abs(decode(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
 @pytest.mark.parametrize("size", [100, 60, 30])
-def test_a_picture_decoded_at_reduced_scale_stays_near_the_full_decode(size: int) -> None:
-    data = encoded(photograph(800, 608))
+def test_an_image_decoded_at_reduced_scale_stays_near_the_full_decode(size: int) -> None:
+    data = encode(photograph(800, 608))
     box = Crop(top=64, left=128, height=512, width=512, resized_height=size, resized_width=size, size=size)
     view = eval_crop(800, 608, size=2 * size, resize_to=2 * size)
     for crop in (box, view):
         assert jpeg._reduction(crop) > 1
-        reduced = decoded(data, crop, may_reduce=True)
-        assert (reduced != decoded(data, crop)).any()
+        reduced = decode(data, crop, may_reduce=True)
+        assert (reduced != decode(data, crop)).any()
         assert np.abs(reduced - by_pillow(data, crop)).mean() < 1.5
 
 
@@ -143,9 +143,9 @@ def test_a_crop_close_to_the_output_size_is_not_decoded_at_reduced_scale() -> No
     assert jpeg._reduction(Crop(height=560, width=2000, **box)) == 2
 
 
-def test_grey_pictures_become_three_equal_channels() -> None:
-    data = encoded(photograph().convert("L"))
-    found = decoded(data, some_crop(320, 240, 1))
+def test_grey_images_become_three_equal_channels() -> None:
+    data = encode(photograph().convert("L"))
+    found = decode(data, some_crop(320, 240, 1))
     assert (found[..., 0] == found[..., 1]).all() and (found[..., 1] == found[..., 2]).all()
     assert np.abs(found - by_pillow(data, some_crop(320, 240, 1))).max() <= 1
 
@@ -153,16 +153,16 @@ def test_grey_pictures_become_three_equal_channels() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        encoded(photograph().convert("CMYK")),
-        encoded(photograph(), "PNG"),
-        encoded(photograph().convert("P"), "PNG"),
-        encoded(photograph().convert("RGBA"), "PNG"),
+        encode(photograph().convert("CMYK")),
+        encode(photograph(), "PNG"),
+        encode(photograph().convert("P"), "PNG"),
+        encode(photograph().convert("RGBA"), "PNG"),
     ],
     ids=["cmyk", "png", "png with palette", "png with alpha"],
 )
 def test_other_contents_of_a_jpeg_file_are_read_as_pillow_reads_them(data: bytes) -> None:
     crop = some_crop(320, 240, 2)
-    assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 1
+    assert np.abs(decode(data, crop) - by_pillow(data, crop)).max() <= 1
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -170,14 +170,14 @@ def test_the_cameras_orientation_is_applied_before_the_crop_where_asked_for(orie
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     for kind in ("JPEG", "PNG"):
-        data = encoded(photograph(), kind, exif=exif)
+        data = encode(photograph(), kind, exif=exif)
         width, height = (240, 320) if orientation >= 5 else (320, 240)
         for crop in (
             some_crop(width, height, 3),
             some_crop(width, height, 4),
             eval_crop(width, height, size=160, resize_to=201),
         ):
-            turned = decoded(data, crop, turn_by_exif=True)
+            turned = decode(data, crop, turn_by_exif=True)
             assert np.abs(turned - by_pillow(data, crop, turn_by_exif=True)).max() <= 2
 
 
@@ -186,10 +186,10 @@ def test_the_cameras_orientation_is_left_alone_unless_asked_for(orientation: int
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     for kind in ("JPEG", "PNG"):
-        data = encoded(photograph(), kind, exif=exif)
+        data = encode(photograph(), kind, exif=exif)
         for crop in (some_crop(320, 240, 3), eval_crop(320, 240, size=160, resize_to=201)):
-            assert (decoded(data, crop) == decoded(encoded(photograph(), kind), crop)).all()
-            assert np.abs(decoded(data, crop) - by_pillow(data, crop)).max() <= 2
+            assert (decode(data, crop) == decode(encode(photograph(), kind), crop)).all()
+            assert np.abs(decode(data, crop) - by_pillow(data, crop)).max() <= 2
 
 
 def test_both_byte_orders_of_exif_are_read_and_nonsense_is_upright() -> None:
@@ -207,7 +207,7 @@ def test_both_byte_orders_of_exif_are_read_and_nonsense_is_upright() -> None:
 
 
 @pytest.mark.parametrize(("turn_by_exif", "size"), [(False, (320, 240)), (True, (240, 320))])
-def test_the_size_offered_to_the_crop_is_that_of_the_picture_it_is_taken_from(
+def test_the_size_offered_to_the_crop_is_that_of_the_image_it_is_taken_from(
     turn_by_exif: bool, size: tuple[int, int]
 ) -> None:
     exif = Image.Exif()
@@ -219,16 +219,16 @@ def test_the_size_offered_to_the_crop_is_that_of_the_picture_it_is_taken_from(
         return some_crop(width, height, 0)
 
     decoder = JpegDecoder(turn_by_exif=turn_by_exif)
-    decoder.decode(encoded(photograph(), exif=exif), choose, np.zeros((96, 96, 3), np.uint8))
+    decoder.decode(encode(photograph(), exif=exif), choose, np.zeros((96, 96, 3), np.uint8))
     assert sizes == [size]
 
 
 @pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
 @pytest.mark.parametrize("bottom", [1, 2, 14, 15, 16, 17, 32, 100, 224, 231, 232, 233, 238, 239, 240])
 def test_leaving_out_what_is_below_the_crop_changes_no_pixel(bottom: int, options: dict[str, Any]) -> None:
-    data = encoded(photograph(), **options)
+    data = encode(photograph(), **options)
     crop = Crop(top=bottom - 1, left=0, height=1, width=320, resized_height=1, resized_width=320, size=1, keep_left=99)
-    assert (decoded(data, crop) == np.asarray(Image.open(io.BytesIO(data)))[bottom - 1, 99]).all()
+    assert (decode(data, crop) == np.asarray(Image.open(io.BytesIO(data)))[bottom - 1, 99]).all()
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])
@@ -240,7 +240,7 @@ def test_nor_does_it_at_reduced_scale(subsampling: str, factor: int) -> None:
         last = round(bottom / factor)
         crop = Crop(top=0, left=0, height=bottom, width=320, resized_height=4, resized_width=4, size=4)
         with mock.patch.object(jpeg, "_resize") as resize, mock.patch.object(jpeg, "_reduction", return_value=factor):
-            decoded(data, crop, may_reduce=True)
+            decode(data, crop, may_reduce=True)
         box = resize.call_args.args[0][0].permute(1, 2, 0).numpy()
         assert (box == whole[:last]).all(), bottom
 
@@ -248,21 +248,21 @@ def test_nor_does_it_at_reduced_scale(subsampling: str, factor: int) -> None:
 def test_a_file_cut_short_is_bad_even_where_the_crop_would_not_need_the_rest() -> None:
     top = Crop(top=0, left=0, height=20, width=20, resized_height=20, resized_width=20, size=20)
     with pytest.raises(BadImage, match="truncated"):
-        decoded(encoded(photograph())[:-300], top)
+        decode(encode(photograph())[:-300], top)
 
 
 def test_bytes_pillow_forgives_are_forgiven() -> None:
-    data = encoded(photograph())
+    data = encode(photograph())
     odd = data[:-2] + b"\x12\x34\x56" + data[-2:]
     crop = some_crop(320, 240, 5)
-    assert (decoded(odd, crop) == decoded(data, crop)).all()
+    assert (decode(odd, crop) == decode(data, crop)).all()
 
 
-def test_one_decoder_serves_pictures_of_any_size_one_after_another() -> None:
+def test_one_decoder_serves_images_of_any_size_one_after_another() -> None:
     decoder = JpegDecoder()
     out = np.zeros((96, 96, 3), np.uint8)
     for width, height in ((300, 300), (20, 30), (500, 90), (320, 240)):
-        data, crop = encoded(photograph(width, height)), some_crop(width, height, 6)
+        data, crop = encode(photograph(width, height)), some_crop(width, height, 6)
         decoder.decode(data, lambda width, height, crop=crop: crop, out)
         assert np.abs(out.astype(int) - by_pillow(data, crop)).max() <= 1
 
@@ -271,21 +271,21 @@ def test_one_decoder_serves_pictures_of_any_size_one_after_another() -> None:
     ("data", "reason"),
     [
         (b"", "empty"),
-        (b"not a picture", "no JPEG and no PNG"),
-        (encoded(photograph())[:5000], "truncated"),
-        (encoded(photograph())[:200], "."),
-        (encoded(photograph(), "PNG")[:5000], "."),
-        (encoded(photograph(), "GIF"), "no JPEG and no PNG"),
+        (b"not an image", "no JPEG and no PNG"),
+        (encode(photograph())[:5000], "truncated"),
+        (encode(photograph())[:200], "."),
+        (encode(photograph(), "PNG")[:5000], "."),
+        (encode(photograph(), "GIF"), "no JPEG and no PNG"),
         (b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03" + bytes(20), "claims 65535x65535 pixels"),
     ],
     ids=["empty", "text", "truncated", "only a header", "truncated png", "gif", "giant"],
 )
-def test_what_is_no_whole_picture_is_a_bad_image_with_a_reason(data: bytes, reason: str) -> None:
+def test_what_is_no_whole_image_is_a_bad_image_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(BadImage, match=reason):
-        decoded(data, some_crop(320, 240, 0))
+        decode(data, some_crop(320, 240, 0))
 
 
-SOUND = encoded(photograph(80, 60))
+SOUND = encode(photograph(80, 60))
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

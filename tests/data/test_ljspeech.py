@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, Splits, expected, open_splits, read_metadata, split_sizes
+from trainmark.data.ljspeech.reader import Clip, Splits, expected_clips, open_splits, read_metadata, split_sizes
 from trainmark.record.errors import NotReadyError
 
 
@@ -26,7 +26,7 @@ def names(count: int) -> list[str]:
     return [f"LJ{number // 500 + 1:03}-{number % 500 + 1:04}" for number in range(count)]
 
 
-def made(root: Path, count: int) -> Path:
+def make_set(root: Path, count: int) -> Path:
     return speech_folder(root, [f"{name}|Text 1.|text one of {name}" for name in names(count)])
 
 
@@ -59,13 +59,13 @@ def test_quotes_accents_and_odd_separators_stay_in_the_text(tmp_path: Path) -> N
 
 
 def test_the_folder_around_the_published_one_does_as_well(tmp_path: Path) -> None:
-    inner = made(tmp_path / "LJSpeech-1.1", 9)
+    inner = make_set(tmp_path / "LJSpeech-1.1", 9)
     assert read_metadata(tmp_path) == read_metadata(inner)
     assert open_splits(tmp_path) == open_splits(inner)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
-    made(tmp_path, 2)
+    make_set(tmp_path, 2)
     path = tmp_path / "metadata.csv"
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_metadata(tmp_path)[0].name == "LJ001-0001"
@@ -83,7 +83,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_id(tmp_path: Path) -> None:
         (".hidden|a|a", r"line 2: '\.hidden' is no id of a clip"),
         ("|a|a", "line 2: '' is no id of a clip"),
         ("\x1b[2J|a|a", r"line 2: '\\x1b\[2J' is no id of a clip"),
-        ("LJ001-0001|a|a", "line 2: the clip 'LJ001-0001' was named before"),
+        ("LJ001-0001|a|a", "line 2: duplicate clip 'LJ001-0001'"),
         ("LJ001-0002| |", "line 2: the clip 'LJ001-0002' has no text"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_wrong_line_is_named_by_its_number(tmp_path: Path, line: str, complain
 
 
 def test_missing_sound_files_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
-    made(tmp_path, 1200)
+    make_set(tmp_path, 1200)
     for name in ("LJ001-0007", "LJ002-0001"):
         (tmp_path / "wavs" / f"{name}.wav").unlink()
     with pytest.raises(NotReadyError, match=r"lacks 2 of the 1,200 clips in metadata\.csv, .*'LJ001-0007\.wav'"):
@@ -146,7 +146,7 @@ def test_the_published_number_of_clips_is_split_as_published(tmp_path: Path, mon
     assert set(ids(splits.test)) == set(by_hash[:500])
     assert set(ids(splits.val)) == set(by_hash[500:600])
     assert ids(splits.test)[:3] == ["LJ001-0012", "LJ001-0020", "LJ001-0022"]
-    assert expected(tmp_path) == 13_100
+    assert expected_clips(tmp_path) == 13_100
 
 
 def test_the_order_of_the_lines_does_not_change_who_is_in_which_split(tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_the_order_of_the_lines_does_not_change_who_is_in_which_split(tmp_path: 
 
 def test_too_few_clips_to_validate_on_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="holds 2 clips; at least 3"):
-        open_splits(made(tmp_path / "two", 2))
+        open_splits(make_set(tmp_path / "two", 2))
     with pytest.raises(NotReadyError, match="no validation clips in a set of 7 clips"):
-        open_splits(made(tmp_path / "seven", 7))
-    assert [len(split) for split in vars(open_splits(made(tmp_path / "eight", 8))).values()] == [6, 1, 1]
+        open_splits(make_set(tmp_path / "seven", 7))
+    assert [len(split) for split in vars(open_splits(make_set(tmp_path / "eight", 8))).values()] == [6, 1, 1]
 
 
 def lists(folder: Path, **files: str) -> str:
@@ -173,7 +173,7 @@ def lists(folder: Path, **files: str) -> str:
 
 
 def test_lists_of_ones_own_decide_splits_order_and_texts(tmp_path: Path) -> None:
-    root = made(tmp_path / "set", 6)
+    root = make_set(tmp_path / "set", 6)
     folder = lists(
         tmp_path / "lists",
         ljs_audio_text_train_filelist__txt="/data/wavs/LJ001-0003.wav|Très “bien”.\nLJ001-0001\nwavs/LJ001-0002.wav|\n",
@@ -193,7 +193,7 @@ def test_lists_of_ones_own_decide_splits_order_and_texts(tmp_path: Path) -> None
 
 
 def test_a_list_of_tests_is_taken_where_there_is_one(tmp_path: Path) -> None:
-    root = made(tmp_path / "set", 3)
+    root = make_set(tmp_path / "set", 3)
     folder = lists(
         tmp_path / "lists", train1__csv="LJ001-0001", validation__csv="LJ001-0002", Test__txt="LJ001-0003\n\n"
     )
@@ -228,33 +228,33 @@ def test_a_list_of_tests_is_taken_where_there_is_one(tmp_path: Path) -> None:
     ],
 )
 def test_lists_that_do_not_fit_the_set_are_refused(tmp_path: Path, files: dict[str, str], complaint: str) -> None:
-    root = made(tmp_path / "set", 4)
+    root = make_set(tmp_path / "set", 4)
     with pytest.raises(NotReadyError, match=complaint):
         open_splits(root, lists(tmp_path / "lists", **files))
 
 
 def test_a_folder_of_lists_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match=r"the folder of lists .*absent cannot be listed"):
-        open_splits(made(tmp_path / "set", 4), str(tmp_path / "absent"))
+        open_splits(make_set(tmp_path / "set", 4), str(tmp_path / "absent"))
 
 
 def test_a_made_set_is_held_to_its_manifest_and_others_to_nothing(tmp_path: Path) -> None:
-    made(tmp_path, 9)
-    assert expected(tmp_path) is None
+    make_set(tmp_path, 9)
+    assert expected_clips(tmp_path) is None
     (tmp_path / "trainmark-set.json").write_text(json.dumps({"clips": 10}))
-    assert expected(tmp_path) == 10
+    assert expected_clips(tmp_path) == 10
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"clips": "9"}', '{"clips": true}', '{"clips": -1}', "\udcff"])
 def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> None:
-    made(tmp_path, 1)
+    make_set(tmp_path, 1)
     (tmp_path / "trainmark-set.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(NotReadyError, match=r"trainmark-set\.json"):
-        expected(tmp_path)
+        expected_clips(tmp_path)
 
 
 @pytest.mark.parametrize(("count", "whole"), [(12_001, 13_100), (13_101, 13_100), (12_000, None)])
 def test_ljspeech_is_known_by_its_ids_even_if_some_are_missing(tmp_path: Path, count: int, whole: int | None) -> None:
     lines = [f"{name}|a|a" for name in names(count)]
-    assert expected(speech_folder(tmp_path / "like", lines, [])) == whole
-    assert expected(speech_folder(tmp_path / "other", [*lines[:-1], "dog|a|a"], [])) is None
+    assert expected_clips(speech_folder(tmp_path / "like", lines, [])) == whole
+    assert expected_clips(speech_folder(tmp_path / "other", [*lines[:-1], "dog|a|a"], [])) is None

@@ -1,4 +1,4 @@
-"""The synthetic picture set: whole or absent, the same for everyone, and not to be guessed from colour or size."""
+"""The synthetic image set: whole or absent, the same for everyone, and not to be guessed from colour or size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {"classes": 2, "train_per_class": 3, "val_per_class": 2,
 
 
 def contents(root: Path) -> dict[str, str]:
-    """The hash of every picture by its path."""
+    """The hash of every image by its path."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*.JPEG"))
@@ -70,20 +70,20 @@ def test_a_seed_gives_the_same_bytes_whatever_the_number_of_processes(tmp_path: 
     assert manifest(tmp_path / "one") == manifest(tmp_path / "two")
 
 
-def test_no_two_pictures_are_alike_and_another_seed_gives_others(tmp_path: Path) -> None:
+def test_no_two_images_are_alike_and_another_seed_gives_others(tmp_path: Path) -> None:
     make.make(tmp_path / "a", **SMALL)
     make.make(tmp_path / "b", **SMALL, seed=1)
     hashes = [*contents(tmp_path / "a").values(), *contents(tmp_path / "b").values()]
     assert len(set(hashes)) == len(hashes) == 20
 
 
-def test_a_larger_set_holds_the_pictures_of_a_smaller_one(tmp_path: Path) -> None:
+def test_a_larger_set_holds_the_images_of_a_smaller_one(tmp_path: Path) -> None:
     make.make(tmp_path / "small", **SMALL)
     make.make(tmp_path / "large", **{**SMALL, "classes": 3, "train_per_class": 4})
     assert contents(tmp_path / "small").items() <= contents(tmp_path / "large").items()
 
 
-def test_progress_is_told_up_to_the_last_picture(tmp_path: Path) -> None:
+def test_progress_is_told_up_to_the_last_image(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
     make.make(tmp_path / "set", **SMALL, progress=lambda done, total: told.append((done, total)))
     assert told == [(3, 10), (6, 10), (8, 10), (10, 10)]
@@ -160,9 +160,9 @@ def test_a_damaged_set_is_made_again(tmp_path: Path, harm: str) -> None:
 
 def test_a_folder_with_other_things_in_it_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("all I have")
-    with pytest.raises(NotReadyError, match="no set that trainmark made"):
+    with pytest.raises(NotReadyError, match="not a set made by trainmark"):
         make.make(tmp_path, **SMALL)
-    with pytest.raises(NotReadyError, match="no set that trainmark made"):
+    with pytest.raises(NotReadyError, match="not a set made by trainmark"):
         make.make(tmp_path / "thesis.txt", **SMALL)
     assert (tmp_path / "thesis.txt").read_text() == "all I have"
 
@@ -206,14 +206,14 @@ def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, i
     assert names(tmp_path) == []
 
 
-def test_making_pictures_needs_no_torch() -> None:
+def test_making_images_needs_no_torch() -> None:
     code = "import sys, trainmark.data.imagenet.make; sys.exit('torch' in sys.modules)"
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
 
 
-# The pictures
+# The images
 
 
 def test_there_are_a_thousand_different_classes_in_the_order_of_their_folders() -> None:
@@ -311,8 +311,8 @@ def colours(path: Path) -> Features:
 
 
 def thumbnail(path: Path) -> Features:
-    with Image.open(path) as picture:
-        return np.asarray(picture.resize((8, 8), Image.Resampling.BOX), np.float64).ravel()
+    with Image.open(path) as image:
+        return np.asarray(image.resize((8, 8), Image.Resampling.BOX), np.float64).ravel()
 
 
 def grey_thumbnail(path: Path) -> Features:

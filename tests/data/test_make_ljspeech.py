@@ -75,7 +75,7 @@ def test_a_clip_says_the_normalised_text(six: Path) -> None:
     samples, _ = soundfile.read(six / "wavs/TM001-0003.wav", dtype="int16")
     written, spoken = sentences.sentence(2, 0)
     assert written != spoken
-    end_s = formants.letters_at(spoken)[-1][2]
+    end_s = formants.time_letters(spoken)[-1][2]
     assert len(samples) == round(22050 * (end_s + formants.LEAD_S))
 
 
@@ -239,19 +239,19 @@ def test_no_word_list_is_written_twice_over_or_misspelt_by_a_stray_comma() -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (sentences.spelled(0), "zero"),
-        (sentences.spelled(40), "forty"),
-        (sentences.spelled(99), "ninety-nine"),
-        (sentences.spelled(100), "one hundred"),
-        (sentences.spelled(312), "three hundred and twelve"),
-        (sentences.spelled_ordinal(1), "first"),
-        (sentences.spelled_ordinal(12), "twelfth"),
-        (sentences.spelled_ordinal(20), "twentieth"),
-        (sentences.spelled_ordinal(23), "twenty-third"),
-        (sentences.spelled_ordinal(14), "fourteenth"),
-        (sentences.spelled_year(1800), "eighteen hundred"),
-        (sentences.spelled_year(1905), "nineteen oh five"),
-        (sentences.spelled_year(1954), "nineteen fifty-four"),
+        (sentences.spell(0), "zero"),
+        (sentences.spell(40), "forty"),
+        (sentences.spell(99), "ninety-nine"),
+        (sentences.spell(100), "one hundred"),
+        (sentences.spell(312), "three hundred and twelve"),
+        (sentences.spell_ordinal(1), "first"),
+        (sentences.spell_ordinal(12), "twelfth"),
+        (sentences.spell_ordinal(20), "twentieth"),
+        (sentences.spell_ordinal(23), "twenty-third"),
+        (sentences.spell_ordinal(14), "fourteenth"),
+        (sentences.spell_year(1800), "eighteen hundred"),
+        (sentences.spell_year(1905), "nineteen oh five"),
+        (sentences.spell_year(1954), "nineteen fifty-four"),
     ],
 )
 def test_figures_are_said_as_a_reader_would(words: str, said: str) -> None:
@@ -273,14 +273,14 @@ def test_upper_case_sounds_like_lower_case() -> None:
 
 
 def test_characters_follow_one_another_without_a_gap() -> None:
-    letters = formants.letters_at("Wait, Joe")
+    letters = formants.time_letters("Wait, Joe")
     assert "".join(letter for letter, _, _ in letters) == "wait, joe"
     assert letters[0][1] == formants.LEAD_S
     assert all(end == start for (_, _, end), (_, start, _) in itertools.pairwise(letters))
 
 
 def test_a_letter_lasts_as_long_wherever_it_stands_but_longer_before_a_pause() -> None:
-    lasting = [end - start for letter, start, end in formants.letters_at("a man, a ma.") if letter == "a"]
+    lasting = [end - start for letter, start, end in formants.time_letters("a man, a ma.") if letter == "a"]
     assert lasting[0] == pytest.approx(lasting[1]) == pytest.approx(lasting[2])
     assert lasting[3] == pytest.approx(formants.DRAWL * lasting[0])
 
@@ -295,7 +295,7 @@ def test_a_clip_begins_and_ends_in_near_silence_but_not_in_zeros() -> None:
 def test_a_question_rises_and_a_statement_falls() -> None:
     def pitch_hz(text: str) -> float:
         """Of the last letter, from where its samples repeat themselves."""
-        *_, (_, start, end), _ = formants.letters_at(text)
+        *_, (_, start, end), _ = formants.time_letters(text)
         piece = formants.synthesize(text, 0)[int(start * 22050) : int(end * 22050)].astype(np.float64)
         likeness = np.correlate(piece, piece, "full")[len(piece) - 1 :]
         return float(22050 / (130 + likeness[130:300].argmax()))
@@ -326,7 +326,7 @@ def spectra(number: int) -> list[tuple[str, Floats]]:
     falling = (edges[2:, None] - pitch) / (edges[2:] - edges[1:-1])[:, None]
     bank = np.maximum(0, np.minimum(rising, falling)) * (2 / (edges[2:] - edges[:-2]))[:, None]
     letters = [
-        (letter, round(11025 * (a + b))) for letter, a, b in formants.letters_at(text) if letter in formants.SOUNDS
+        (letter, round(11025 * (a + b))) for letter, a, b in formants.time_letters(text) if letter in formants.SOUNDS
     ]
     frames = np.stack([sound[middle - 512 : middle + 512] for _, middle in letters]) * np.hanning(1024)
     loudness = np.log(np.maximum(1e-5, np.abs(np.fft.rfft(frames)) @ bank.T))

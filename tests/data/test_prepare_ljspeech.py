@@ -125,7 +125,7 @@ def test_the_wrong_set_is_known_by_its_counts(archive: Archive, tmp_path: Path) 
         run(archive, tmp_path / "lacking", expected=Release())
     archive.files[f"{TOP}/wavs/LJ001-0002.wav"] = archive.files[f"{TOP}/wavs/LJ001-0099.wav"] = b"1"
     archive.write()
-    with pytest.raises(NotReadyError, match=r"holds 9 sound files and its metadata\.csv names 8"):
+    with pytest.raises(NotReadyError, match=r"holds 9 audio files and its metadata\.csv names 8"):
         run(archive, tmp_path / "more", expected=Release())
     del archive.files[f"{TOP}/metadata.csv"]
     archive.write()

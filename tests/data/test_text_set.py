@@ -18,7 +18,7 @@ from trainmark.data.text import language, make, prepare
 from trainmark.data.text.language import Echo, Slot
 from trainmark.data.text.token_files import INDEX, Index, TokenFile, TokenSplit, TokenStream, Windows, read_index
 from trainmark.data.text.verify import verify
-from trainmark.data.text.vocabulary import WordList, of_folder
+from trainmark.data.text.vocabulary import WordList, open_vocabulary
 from trainmark.record.errors import NotReadyError, UsageError
 
 
@@ -38,7 +38,7 @@ def ways(template: tuple[str | Slot | Echo, ...]) -> dict[tuple[int, int, int], 
     edges: dict[tuple[int, int, int], list[tuple[str, tuple[int, int, int]]]] = defaultdict(list)
     for place, part in enumerate(template):
         for number, phrase in enumerate(((part,),) if isinstance(part, str) else part.phrases):
-            words = [language.capital(word) if not place and not at else word for at, word in enumerate(phrase)]
+            words = [language.capitalise(word) if not place and not at else word for at, word in enumerate(phrase)]
             inner = [(place, 0, 0), *((place, number, at) for at in range(1, len(words))), (place + 1, 0, 0)]
             for at, word in enumerate(words):
                 edges[inner[at]].append((word, inner[at + 1]))
@@ -78,12 +78,12 @@ def forks(templates: tuple[tuple[str | Slot | Echo, ...], ...]) -> str:
 
 
 def parsed_again(*lines: str, lists: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(language, "_LISTS", {name: language._list(words) for name, words in lists.items()})
-    return forks(tuple(tuple(language._parts(line)) for line in lines))
+    monkeypatch.setattr(language, "_LISTS", {name: language._parse_list(words) for name, words in lists.items()})
+    return forks(tuple(tuple(language._parse_template(line)) for line in lines))
 
 
 def test_no_two_ways_of_drawing_give_one_line() -> None:
-    assert forks(language.parsed()) == ""
+    assert forks(language.parse_templates()) == ""
 
 
 def test_two_ways_to_one_line_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_two_ways_to_one_line_would_be_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_entropy_by_arithmetic_is_the_mean_over_lines_drawn() -> None:
-    drawn = [language.line(7, 0, number) for number in range(4000)]
+    drawn = [language.random_line(7, 0, number) for number in range(4000)]
     mean = np.mean([line.nats for line in drawn])
     error = np.std([line.nats for line in drawn]) / math.sqrt(len(drawn))
     entropy = language.entropy()
@@ -104,22 +104,22 @@ def test_the_entropy_by_arithmetic_is_the_mean_over_lines_drawn() -> None:
 
 
 def test_a_line_is_as_unlikely_as_its_choices_are_many() -> None:
-    templates = [part for part in language.parsed() if part[0] == "the" and part[1] == "capital"]
+    templates = [part for part in language.parse_templates() if part[0] == "the" and part[1] == "capital"]
     assert len(templates) == 1
     lands = len(next(part for part in templates[0] if isinstance(part, Slot)).phrases)
     line = next(
         line
-        for line in (language.line(0, 0, number) for number in range(1000))
+        for line in (language.random_line(0, 0, number) for number in range(1000))
         if line.tokens[:2] == ("The", "capital")
     )
-    assert line.nats == pytest.approx(math.log(len(language.parsed()) * lands))
+    assert line.nats == pytest.approx(math.log(len(language.parse_templates()) * lands))
 
 
 def test_text_and_tokens_tell_each_other(made: Path) -> None:
-    words = of_folder(made)
+    words = open_vocabulary(made)
     assert isinstance(words, WordList)
     for number in range(200):
-        text = language.text_of(language.line(3, 1, number).tokens)
+        text = language.join_tokens(language.random_line(3, 1, number).tokens)
         assert words.decode(words.encode(text)) == text
     with pytest.raises(UsageError, match="the word 'Adda' is not in this set's vocabulary; did you mean 'Ada'"):
         words.encode("Adda sang.")
@@ -130,11 +130,11 @@ def test_text_and_tokens_tell_each_other(made: Path) -> None:
 
 def test_the_floor_of_the_set_is_the_information_in_its_own_lines(made: Path) -> None:
     index = read_index(made)
-    lines = [language.line(0, 1, number) for number in range(100)]
+    lines = [language.random_line(0, 1, number) for number in range(100)]
     val = index.splits["val"]
     assert val.tokens == sum(len(line.tokens) for line in lines)
     assert val.loss_floor == pytest.approx(sum(line.nats for line in lines) / val.tokens)
-    assert val.text_bytes == sum(len(language.text_of(line.tokens)) for line in lines)
+    assert val.text_bytes == sum(len(language.join_tokens(line.tokens)) for line in lines)
     assert val.loss_floor == pytest.approx(language.entropy().nats_per_token, rel=0.05)
 
 
@@ -281,7 +281,7 @@ def test_text_is_turned_into_tokens_with_its_end_before_each_document(tmp_path: 
     assert tokens_of(tmp_path / "out").read(0, 6).tolist() == [0, 1, 2, 0, 2, 3]
     assert read_index(tmp_path / "out").splits["train"].text_bytes == 7
     assert read_index(tmp_path / "out").splits["val"].bytes_per_token == pytest.approx(3 / 3)
-    vocabulary = of_folder(tmp_path / "out")
+    vocabulary = open_vocabulary(tmp_path / "out")
     assert vocabulary is not None
     assert vocabulary.encode("b a") == [2, 1]
     assert main(["data", "verify", "text", str(tmp_path / "out"), "--decode", "full"]) == 0
@@ -316,7 +316,7 @@ def test_rows_of_a_parquet_file_are_documents(
     parquet.write_table(pyarrow.table(rows), file, row_group_size=2)
     assert "has no column 'text'; name one of its own with --column: id, content, kind" in refused()
     assert "has int64 in its column 'id'; name one of text with --column" in refused("--column", "id")
-    monkeypatch.setattr(prepare, "LARGEST_ROW_GROUP", 10)
+    monkeypatch.setattr(prepare, "MAX_ROW_GROUP_BYTES", 10)
     assert "says its row group 0 holds" in refused("--column", "content")
     monkeypatch.undo()
     for column, tokens in (("content", [0, 1, 2, 0, 2, 0, 1, 1]), ("kind", [0, 1] * 3)):

@@ -31,7 +31,7 @@ def jpeg(seed: int = 0, side: int = 48) -> bytes:
     return bytes(simplejpeg.encode_jpeg(pixels(seed, side), quality=90))
 
 
-def saved(mode: str = "RGB", form: str = "JPEG", **options: object) -> bytes:
+def save(mode: str = "RGB", form: str = "JPEG", **options: object) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels()).convert(mode).save(buffer, form, **options)
     return buffer.getvalue()
@@ -49,13 +49,13 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def look(root: Path, decode: Decode = "header", **options: object) -> Report:
+def check(root: Path, decode: Decode = "header", **options: object) -> Report:
     return verify(root, decode=decode, **({"processes": 1} | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("decode", ["none", "header", "full"])
 def test_a_good_set_is_counted_and_nothing_is_found(root: Path, decode: Decode) -> None:
-    report = look(root, decode)
+    report = check(root, decode)
     assert report == Report(expected=None, found=SIZE, problems=(), notes=())
     assert report.ok
     assert report.sentence() == "3 classes, 12 train and 6 val files"
@@ -63,20 +63,20 @@ def test_a_good_set_is_counted_and_nothing_is_found(root: Path, decode: Decode) 
 
 def test_several_processes_say_the_same_as_one(root: Path) -> None:
     (root / "val/n02/0.JPEG").write_bytes(jpeg()[:200])
-    assert look(root, "full", processes=2) == look(root, "full")
+    assert check(root, "full", processes=2) == check(root, "full")
 
 
 DAMAGE: list[tuple[str, bytes, str, Decode]] = [
     ("empty", b"", "is empty", "none"),
-    ("cut in the image", jpeg()[:1500], "cut off before its end mark", "header"),
-    ("cut at the very end", jpeg()[:-2], "cut off before its end mark", "header"),
-    ("cut in the header", jpeg()[:200], "cut off within its header", "header"),
-    ("cut after two bytes", jpeg()[:2], "cut off within its header", "header"),
+    ("cut in the image", jpeg()[:1500], "truncated before its end marker", "header"),
+    ("cut at the very end", jpeg()[:-2], "truncated before its end marker", "header"),
+    ("cut in the header", jpeg()[:200], "truncated within its header", "header"),
+    ("cut after two bytes", jpeg()[:2], "truncated within its header", "header"),
     ("zeros", bytes(3000), "does not begin like a JPEG", "header"),
     ("a page", b"<html>not found</html>", "does not begin like a JPEG", "header"),
-    ("zeros behind the start", jpeg()[:2] + bytes(3000), "cut off within its header", "header"),
+    ("zeros behind the start", jpeg()[:2] + bytes(3000), "truncated within its header", "header"),
     ("no frame", b"\xff\xd8\xff\xda" + bytes(500) + b"\xff\xd9", "damaged header", "header"),
-    ("a broken PNG", saved(form="PNG")[:500], "cannot be decoded", "full"),
+    ("a broken PNG", save(form="PNG")[:500], "cannot be decoded", "full"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_named_with_what_is_wrong(root: Path, content: bytes, 
     (root / "train/n02/2.JPEG").write_bytes(content)
     levels: list[Decode] = ["none", "header", "full"]
     for decode in levels[levels.index(needs) :]:
-        report = look(root, decode)
+        report = check(root, decode)
         assert [finding.subject for finding in report.problems] == ["train/n02/2.JPEG"]
         assert text in report.problems[0].sentence
         assert not report.ok
@@ -99,18 +99,18 @@ def test_a_thumbnails_end_mark_is_not_taken_for_the_images(root: Path) -> None:
     whole = jpeg()[:2] + segment + jpeg()[2:]
     path = root / "train/n02/2.JPEG"
     path.write_bytes(whole)
-    assert look(root, "full").ok
+    assert check(root, "full").ok
     path.write_bytes(whole[:-500])
-    assert "cut off" in look(root).problems[0].sentence
+    assert "truncated" in check(root).problems[0].sentence
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(saved("L"), id="grey"),
-        pytest.param(saved("CMYK"), id="four colours"),
-        pytest.param(saved(progressive=True), id="progressive"),
-        pytest.param(saved(icc_profile=bytes(150_000)), id="a header longer than is read at first"),
+        pytest.param(save("L"), id="grey"),
+        pytest.param(save("CMYK"), id="four colours"),
+        pytest.param(save(progressive=True), id="progressive"),
+        pytest.param(save(icc_profile=bytes(150_000)), id="a header longer than is read at first"),
         pytest.param(jpeg() + b"stray bytes behind the end" * 1000, id="stray bytes behind the end"),
         pytest.param(jpeg(side=400), id="a large file"),
         pytest.param(b"\xff\xd8\xff\xff\xff" + jpeg()[3:], id="fill bytes before a marker"),
@@ -119,15 +119,15 @@ def test_a_thumbnails_end_mark_is_not_taken_for_the_images(root: Path) -> None:
 @pytest.mark.parametrize("decode", ["header", "full"])
 def test_unusual_jpeg_files_are_good_files(root: Path, content: bytes, decode: Decode) -> None:
     (root / "train/n02/2.JPEG").write_bytes(content)
-    report = look(root, decode)
+    report = check(root, decode)
     assert report.ok
     assert report.notes == ()
 
 
 @pytest.mark.parametrize("decode", ["header", "full"])
 def test_a_png_named_jpeg_as_imagenet_has_one_is_noted_and_no_problem(root: Path, decode: Decode) -> None:
-    (root / "train/n02/2.JPEG").write_bytes(saved(form="PNG"))
-    report = look(root, decode)
+    (root / "train/n02/2.JPEG").write_bytes(save(form="PNG"))
+    report = check(root, decode)
     assert report.ok
     assert [str(note) for note in report.notes] == ["train/n02/2.JPEG: is a PNG file, not a JPEG"]
 
@@ -135,17 +135,17 @@ def test_a_png_named_jpeg_as_imagenet_has_one_is_noted_and_no_problem(root: Path
 @pytest.mark.parametrize("decode", ["header", "full"])
 @pytest.mark.parametrize("form", ["GIF", "BMP", "WEBP", "TIFF"])
 def test_a_file_of_a_format_that_no_run_reads_is_a_problem(root: Path, form: str, decode: Decode) -> None:
-    (root / "train/n02/2.JPEG").write_bytes(saved(form=form))
-    (problem,) = look(root, decode).problems
+    (root / "train/n02/2.JPEG").write_bytes(save(form=form))
+    (problem,) = check(root, decode).problems
     assert str(problem).startswith(f"train/n02/2.JPEG: is a {form} file, which a run does not read")
 
 
 CONTENTS = {
     **{name: content for name, content, _, _ in DAMAGE if content},
-    **{form: saved(form=form) for form in ("GIF", "BMP", "WEBP", "TIFF", "PNG")},
-    "grey": saved("L"),
-    "four colours": saved("CMYK"),
-    "sixteen bits": saved("I;16", form="PNG"),
+    **{form: save(form=form) for form in ("GIF", "BMP", "WEBP", "TIFF", "PNG")},
+    "grey": save("L"),
+    "four colours": save("CMYK"),
+    "sixteen bits": save("I;16", form="PNG"),
     "flipped bytes": jpeg()[:1200] + bytes(60) + jpeg()[1260:],
     "flipped bytes and no end": jpeg()[:1200] + bytes(60) + jpeg()[1260:-2],
     "stray bytes": jpeg() + b"stray",
@@ -161,14 +161,14 @@ def test_a_full_look_refuses_what_a_run_would_refuse_and_nothing_else(root: Path
         JpegDecoder().decode(content, partial(eval_crop, size=32, resize_to=32), np.zeros((32, 32, 3), np.uint8))
     except BadImage:
         refused = True
-    assert bool(look(root, "full").problems) == refused
+    assert bool(check(root, "full").problems) == refused
 
 
 def test_flipped_bytes_in_the_image_are_noted_by_a_full_decode_only(root: Path) -> None:
     data = jpeg()
     (root / "train/n02/2.JPEG").write_bytes(data[:1200] + bytes(60) + data[1260:])
-    assert look(root, "header").notes == ()
-    (note,) = look(root, "full").notes
+    assert check(root, "header").notes == ()
+    (note,) = check(root, "full").notes
     assert "complaint" in note.sentence
 
 
@@ -177,35 +177,35 @@ def test_files_of_another_name_hidden_files_and_folders(root: Path) -> None:
     (root / "train/n02/.0.JPEG.part").write_bytes(b"")
     (root / "train/.cache").mkdir()
     (root / "train/n03/deep.JPEG").mkdir()
-    report = look(root)
+    report = check(root)
     assert [str(note) for note in report.notes] == ["train/n02/Thumbs.db: is not named .JPEG and was left out"]
     assert [str(problem) for problem in report.problems] == ["train/n03/deep.JPEG: is a folder"]
 
 
 def test_a_name_with_control_characters_is_shown_harmlessly(root: Path) -> None:
     (root / "train/n02/\x1b[2J.JPEG").write_bytes(b"")
-    assert look(root).sentence().isprintable()
+    assert check(root).sentence().isprintable()
 
 
 def test_links_to_files_are_followed_and_broken_ones_named(root: Path, tmp_path: Path) -> None:
     (root / "train/n02/linked.JPEG").symlink_to(root / "train/n01/0.JPEG")
-    assert look(root).ok
+    assert check(root).ok
     (root / "train/n02/broken.JPEG").symlink_to(tmp_path / "absent")
-    (problem,) = look(root).problems
+    (problem,) = check(root).problems
     assert str(problem) == "train/n02/broken.JPEG: cannot be read: No such file or directory"
 
 
 def test_a_file_without_permission_is_named(root: Path) -> None:
     (root / "train/n02/2.JPEG").chmod(0)
     with ordinary_permissions():
-        assert "cannot be read: Permission denied" in look(root).problems[0].sentence
+        assert "cannot be read: Permission denied" in check(root).problems[0].sentence
 
 
 def test_classes_in_one_split_only_and_classes_without_files_are_named(root: Path) -> None:
     (root / "train/n04").mkdir()
     (root / "val/n05").mkdir()
     (root / "val/n05/0.JPEG").write_bytes(jpeg())
-    report = look(root)
+    report = check(root)
     assert [str(problem) for problem in report.problems] == [
         "train/n04: this class is in train and not in val",
         "val/n05: this class is in val and not in train",
@@ -217,23 +217,23 @@ def test_classes_in_one_split_only_and_classes_without_files_are_named(root: Pat
 def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
     manifest = root / "trainmark-set.json"
     manifest.write_text(json.dumps({"classes": 3, "train": 12, "val": 6, "seed": 1}))
-    assert look(root).expected == SIZE
-    assert look(root).ok
+    assert check(root).expected == SIZE
+    assert check(root).ok
     (root / "train/n01/0.JPEG").unlink()
-    report = look(root)
+    report = check(root)
     assert not report.ok
     assert report.sentence() == (
         "3 classes, 11 train and 6 val files where 3 classes, 12 train and 6 val files were expected"
     )
-    assert look(root, expected=None).ok
-    assert look(root, expected=Counts(classes=3, train=11, val=6)).ok
+    assert check(root, expected=None).ok
+    assert check(root, expected=Counts(classes=3, train=11, val=6)).ok
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"classes": 3}', '{"classes": 3, "train": "12", "val": 6}', "\udcff"])
 def test_a_manifest_that_cannot_be_read_is_an_error(root: Path, text: str) -> None:
     (root / "trainmark-set.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(NotReadyError, match=r"trainmark-set\.json"):
-        look(root)
+        check(root)
 
 
 @pytest.mark.parametrize(("count", "expected"), [(995, IMAGENET_1K), (100, None), (1001, None)])
@@ -248,7 +248,7 @@ def test_imagenet_is_known_by_its_classes_even_if_some_are_missing(
 def test_a_folder_that_is_no_image_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     with pytest.raises(NotReadyError, match="has no folder 'val'"):
-        look(tmp_path)
+        check(tmp_path)
 
 
 def die(_: object) -> None:
@@ -258,6 +258,6 @@ def die(_: object) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_dies_is_said_in_a_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "_look_at_folder", die)
+    monkeypatch.setattr(verify_module, "_check_folder", die)
     with pytest.raises(NotReadyError, match="a process died"):
-        look(root, processes=2)
+        check(root, processes=2)

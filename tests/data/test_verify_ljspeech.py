@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def look(root: Path, decode: Decode = "header", **options: object) -> Report[SpeechSize]:
+def check(root: Path, decode: Decode = "header", **options: object) -> Report[SpeechSize]:
     return verify(root, decode=decode, **({"processes": 1} | options))  # type: ignore[arg-type]
 
 
@@ -53,14 +53,14 @@ def look(root: Path, decode: Decode = "header", **options: object) -> Report[Spe
     ("decode", "seconds", "sentence"),
     [
         ("none", None, "4 clips"),
-        ("header", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of sound"),
-        ("full", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of sound"),
+        ("header", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of audio"),
+        ("full", (2 * RATE + 6) / RATE, "4 clips, 0:00:02 of audio"),
     ],
 )
 def test_a_good_set_is_counted_and_nothing_is_found(
     root: Path, decode: Decode, seconds: float | None, sentence: str
 ) -> None:
-    report = look(root, decode)
+    report = check(root, decode)
     assert report == Report(expected=None, found=SpeechSize(clips=4), problems=(), notes=())
     assert report.found.seconds == seconds
     assert report.ok
@@ -68,13 +68,13 @@ def test_a_good_set_is_counted_and_nothing_is_found(
 
 
 def test_a_day_of_speech_is_told_in_hours() -> None:
-    assert str(SpeechSize(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of sound"
+    assert str(SpeechSize(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of audio"
 
 
 def test_several_processes_say_the_same_as_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "wavs/LJ001-0002.wav").write_bytes(b"")
     monkeypatch.setattr(verify_module, "_CHUNK", 1)
-    one, two = look(root, "full"), look(root, "full", processes=2)
+    one, two = check(root, "full"), check(root, "full", processes=2)
     assert one == two
     assert one.found.seconds == two.found.seconds
 
@@ -98,7 +98,7 @@ def damage(path: Path, kind: str) -> None:
         ("cut in the header", "it is cut short before its sound begins", "header"),
         ("a page", "it is no WAV file", "header"),
         ("stereo", "it has 2 channels, not 1", "header"),
-        ("another rate", "it has 16,000 samples a second, not 22,050", "header"),
+        ("another rate", "it has 16,000 Hz, not 22,050", "header"),
         ("8 bits", "not as PCM_16", "header"),
         ("no samples", "no samples", "header"),
     ],
@@ -107,7 +107,7 @@ def test_a_damaged_clip_is_named_with_what_is_wrong(root: Path, kind: str, text:
     damage(root / "wavs/LJ001-0003.wav", kind)
     levels: list[Decode] = ["none", "header", "full"]
     for decode in levels:
-        report = look(root, decode)
+        report = check(root, decode)
         assert report.ok == (levels.index(decode) < levels.index(needs))
         if not report.ok:
             assert [finding.subject for finding in report.problems] == ["wavs/LJ001-0003.wav"]
@@ -120,10 +120,10 @@ def test_missing_clips_and_wrong_lines_are_all_named(root: Path) -> None:
     with (root / "metadata.csv").open("a") as file:
         file.write("LJ001-0009|a|a\n../../etc/passwd|a|a\nLJ001-0001|a|a\n")
     (root / "wavs/LJ001-0002.wav").unlink()
-    report = look(root)
+    report = check(root)
     assert [str(problem) for problem in report.problems] == [
         "metadata.csv: line 6: '../../etc/passwd' is no id of a clip; expected a plain name like 'LJ001-0001'",
-        "metadata.csv: line 7: the clip 'LJ001-0001' was named before",
+        "metadata.csv: line 7: duplicate clip 'LJ001-0001'",
         "wavs/LJ001-0002.wav: is missing",
         "wavs/LJ001-0009.wav: is missing",
     ]
@@ -134,7 +134,7 @@ def test_what_no_line_names_is_noted_and_no_problem(root: Path) -> None:
     write_wav(root / "wavs/LJ001-0005.wav", 10)
     (root / "wavs/Thumbs.db").write_bytes(b"x")
     (root / "wavs/.LJ001-0006.wav.part").write_bytes(b"")
-    report = look(root)
+    report = check(root)
     assert report.ok
     assert [str(note) for note in report.notes] == [
         "wavs/LJ001-0005.wav: is in no line of metadata.csv and was left out",
@@ -144,47 +144,47 @@ def test_what_no_line_names_is_noted_and_no_problem(root: Path) -> None:
 
 def test_a_silent_clip_is_noted_where_every_sample_is_read(root: Path) -> None:
     write_wav(root / "wavs/LJ001-0001.wav", RATE, loud=False)
-    assert look(root).notes == ()
-    report = look(root, "full")
+    assert check(root).notes == ()
+    report = check(root, "full")
     assert report.ok
-    assert [str(note) for note in report.notes] == ["wavs/LJ001-0001.wav: is silent from its start to its end"]
+    assert [str(note) for note in report.notes] == ["wavs/LJ001-0001.wav: is silent throughout"]
 
 
 def test_links_are_followed_and_broken_ones_named(root: Path, tmp_path: Path) -> None:
     path = root / "wavs/LJ001-0001.wav"
     path.rename(tmp_path / "elsewhere.wav")
     path.symlink_to(tmp_path / "elsewhere.wav")
-    assert look(root).ok
+    assert check(root).ok
     (tmp_path / "elsewhere.wav").unlink()
     for decode in ("none", "header"):
-        (problem,) = look(root, decode).problems
+        (problem,) = check(root, decode).problems
         assert str(problem) == "wavs/LJ001-0001.wav: it cannot be read (No such file or directory)"
 
 
 def test_a_clip_without_permission_is_named(root: Path) -> None:
     (root / "wavs/LJ001-0001.wav").chmod(0)
     with ordinary_permissions():
-        assert "it cannot be read (Permission denied)" in look(root).problems[0].sentence
+        assert "it cannot be read (Permission denied)" in check(root).problems[0].sentence
 
 
 def test_paths_are_told_from_the_folder_that_was_asked_about(root: Path) -> None:
     root.rename(root.parent / "LJSpeech-1.1")
     (root.parent / "LJSpeech-1.1/wavs/LJ001-0001.wav").unlink()
-    assert look(root.parent).problems[0].subject == "LJSpeech-1.1/wavs/LJ001-0001.wav"
+    assert check(root.parent).problems[0].subject == "LJSpeech-1.1/wavs/LJ001-0001.wav"
 
 
 def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
     (root / "trainmark-set.json").write_text(json.dumps({"clips": 4}))
-    assert look(root).expected == SpeechSize(clips=4)
-    assert look(root).ok
+    assert check(root).expected == SpeechSize(clips=4)
+    assert check(root).ok
     (root / "trainmark-set.json").write_text(json.dumps({"clips": 5}))
-    report = look(root)
+    report = check(root)
     assert not report.ok
-    assert report.sentence() == "4 clips, 0:00:02 of sound where 5 clips were expected"
-    assert look(root, expected=None).ok
-    assert look(root, expected=4).ok
+    assert report.sentence() == "4 clips, 0:00:02 of audio where 5 clips were expected"
+    assert check(root, expected=None).ok
+    assert check(root, expected=4).ok
 
 
 def test_a_folder_that_is_no_speech_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match=r"has no metadata\.csv"):
-        look(tmp_path)
+        check(tmp_path)

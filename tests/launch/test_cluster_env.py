@@ -8,7 +8,7 @@ from trainmark.launch import cluster_env
 from trainmark.launch.clusters import slurm
 from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import Topology
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 
 NODES = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "8", "PET_MASTER_ADDR": "a"}
 TORCHRUN = {
@@ -48,7 +48,7 @@ OPENMPI = {
 
 
 def find(topology: str, environ: dict[str, str], port: int | None = None) -> cluster_env.ClusterEnv:
-    return cluster_env.find(Topology.parse(topology), environ, port)
+    return cluster_env.detect_env(Topology.parse(topology), environ, port)
 
 
 def without(environ: dict[str, str], name: str) -> dict[str, str]:
@@ -67,7 +67,7 @@ def test_several_nodes_need_somebody_who_starts_them() -> None:
 def test_a_pod_is_a_node_of_its_job() -> None:
     found = find("2x8", {**NODES, "PET_MASTER_PORT": "29500"})
     assert (found.launcher, found.launchers, found.first_rank, found.ranks) == (1, 2, 8, 8)
-    assert (found.leader, found.port, found.is_rank, found.leads) == ("a", 29500, False, False)
+    assert (found.leader, found.port, found.is_rank, found.is_leader) == ("a", 29500, False, False)
 
 
 @pytest.mark.parametrize("each", ["auto", "gpu"])
@@ -78,7 +78,7 @@ def test_a_pod_may_leave_the_number_of_its_processes_open(each: str) -> None:
 def test_a_process_of_torchrun_is_a_rank_and_meets_at_torchruns_store() -> None:
     found = find("2x8", TORCHRUN)
     assert (found.launcher, found.launchers, found.first_local_rank, found.local_ranks) == (9, 16, 1, 8)
-    assert (found.is_rank, found.joins_store, found.port) == (True, True, 4321)
+    assert (found.is_rank, found.has_torchrun_store, found.port) == (True, True, 4321)
 
 
 def test_torchrun_goes_before_slurm() -> None:
@@ -102,7 +102,7 @@ def test_two_steps_of_slurm_do_not_meet_at_one_port() -> None:
 def test_a_batch_script_or_a_shell_in_an_allocation_calls_srun_itself(environ: dict[str, str]) -> None:
     assert find("2x8", environ).is_batch
     assert find("1x8", environ).kind == "alone"
-    command = slurm.own_srun(Topology.parse("2x8"), {"SLURM_CPUS_PER_TASK": "4"}, ["trainmark", "run"])
+    command = slurm.make_srun_command(Topology.parse("2x8"), {"SLURM_CPUS_PER_TASK": "4"}, ["trainmark", "run"])
     assert command[:4] == ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
     assert "--cpus-per-task=4" in command
     assert command[-2:] == ["trainmark", "run"]
@@ -117,19 +117,19 @@ def test_a_process_of_open_mpi_is_a_rank_and_must_be_told_where_rank_0_is() -> N
 @pytest.mark.parametrize(
     ("topology", "environ", "sentence"),
     [
-        ("2x8", {**TORCHRUN, "WORLD_SIZE": "15"}, "2x8 asked, 15 ranks joined"),
+        ("2x8", {**TORCHRUN, "WORLD_SIZE": "15"}, "2x8 requested, 15 ranks joined"),
         ("2x8", {**TORCHRUN, "RANK": "16"}, "rank 16 of 16"),
         ("2x8", {**TORCHRUN, "LOCAL_WORLD_SIZE": "16"}, "16 ranks were started on this node"),
         ("2x8", without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE is not set"),
         ("2x8", without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR is not"),
         ("2x8", {**TORCHRUN, "RANK": "one"}, "RANK is 'one', not a number"),
-        ("4x8", NODES, "4x8 asked, the job has 2 nodes"),
-        ("2x4", NODES, "2x4 asked, the job has 2 nodes with 8 processes each"),
+        ("4x8", NODES, "4x8 requested, the job has 2 nodes"),
+        ("2x4", NODES, "2x4 requested, the job has 2 nodes with 8 processes each"),
         ("2x8", {**NODES, "PET_NODE_RANK": "2"}, "this is node 2"),
         ("2x8", without(NODES, "PET_MASTER_ADDR"), "PET_MASTER_ADDR is not"),
-        ("2x8", {**SLURM_NODE, "SLURM_STEP_NUM_TASKS": "15"}, "2x8 asked, 15 ranks joined"),
+        ("2x8", {**SLURM_NODE, "SLURM_STEP_NUM_TASKS": "15"}, "2x8 requested, 15 ranks joined"),
         ("2x8", {**SLURM_RANK, "SLURM_STEP_TASKS_PER_NODE": "9,7"}, "7 ranks were started on this node"),
-        ("2x8", {**OPENMPI, "OMPI_COMM_WORLD_SIZE": "15"}, "2x8 asked, 15 ranks joined"),
+        ("2x8", {**OPENMPI, "OMPI_COMM_WORLD_SIZE": "15"}, "2x8 requested, 15 ranks joined"),
     ],
 )
 def test_a_launcher_that_contradicts_itself_or_the_plan_is_refused(
@@ -150,8 +150,8 @@ def test_a_launcher_that_contradicts_itself_or_the_plan_is_refused(
     ],
 )
 def test_the_first_host_of_a_slurm_list_is_found(nodes: str, first: str) -> None:
-    assert slurm.first_host(nodes) == first
+    assert slurm.parse_first_host(nodes) == first
 
 
 def test_a_slurm_node_is_called_by_its_slurm_name() -> None:
-    assert host_name({"SLURMD_NODENAME": "tm2"}) == "tm2"
+    assert read_host_name({"SLURMD_NODENAME": "tm2"}) == "tm2"

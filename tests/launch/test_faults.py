@@ -207,7 +207,7 @@ def test_a_store_that_cannot_be_written_exits_3_before_training(cli: Cli, pictur
 def test_missing_data_exits_3_and_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
     ended = cli(*TINY_RUN, "--data", tmp_path / "nowhere")
     assert ended.returncode == 3
-    assert "nowhere is not there; give one with --data DIR" in ended.stderr
+    assert "nowhere does not exist; give one with --data DIR" in ended.stderr
 
 
 def test_a_reader_that_goes_away_does_not_harm_the_run(

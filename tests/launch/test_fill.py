@@ -115,9 +115,9 @@ def test_the_best_so_far_is_taken_when_the_time_is_over() -> None:
 @pytest.mark.parametrize(("name", "expected"), [("resnet50", 0.4), ("vit", 0.0015), ("tacotron2", 0.001)])
 def test_the_learning_rate_follows_the_batch_by_the_workloads_rule(name: str, expected: float) -> None:
     usual = int(workloads.load(name).recipes["fill"].batch_per_device)
-    plan = planning.decide(name, words(f"batch_per_device={usual // 2}"))
+    plan = planning.make_plan(name, words(f"batch_per_device={usual // 2}"))
     assert plan.recipe["learning_rate"] == pytest.approx(expected)
-    given_rate = planning.decide(name, words(f"batch_per_device={usual // 2}", "learning_rate=0.25"))
+    given_rate = planning.make_plan(name, words(f"batch_per_device={usual // 2}", "learning_rate=0.25"))
     assert given_rate.recipe["learning_rate"] == 0.25
 
 
@@ -126,14 +126,14 @@ def words(*settings: str, **changes: str) -> RunOptions:
 
 
 def test_a_batch_that_was_given_is_not_looked_for() -> None:
-    plan = planning.decide("resnet50", words())
+    plan = planning.make_plan("resnet50", words())
     assert fill.needs_search(plan, words())
     assert not fill.needs_search(plan, words("momentum=0", "batch_per_device = 4"))
-    assert not fill.needs_search(planning.decide("resnet50", words(recipe="quick")), words())
+    assert not fill.needs_search(planning.make_plan("resnet50", words(recipe="quick")), words())
 
 
 def test_several_launchers_are_told_to_give_the_batch() -> None:
-    plan = planning.decide("resnet50", words(topology="2x8"))
+    plan = planning.make_plan("resnet50", words(topology="2x8"))
     with pytest.raises(UsageError, match="give it: --set batch_per_device=N"):
         fill.refuse_several_launchers([plan], words())
     fill.refuse_several_launchers([plan], words("batch_per_device=256"))
@@ -142,7 +142,7 @@ def test_several_launchers_are_told_to_give_the_batch() -> None:
 def tiny(folder: Path, topology: str = "1x1") -> Plan:
     """A network so small that a try is mostly start-up."""
     settings = ("width=4", "classes=3", "image_px=32", "eval_resize_px=32", "input_workers=0")
-    return planning.decide("resnet50", words(*settings, data=str(folder), topology=topology))
+    return planning.make_plan("resnet50", words(*settings, data=str(folder), topology=topology))
 
 
 @pytest.mark.slow

@@ -27,25 +27,25 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     known = {"lo": interface("127.0.0.1"), "eth0": interface("10.0.0.1"), "ib0": interface("10.1.0.1")}
     monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: known)
-    monkeypatch.setattr(network, "_source_address", lambda family, target: DEFAULT_ROUTE)
+    monkeypatch.setattr(network, "_find_source_address", lambda family, target: DEFAULT_ROUTE)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("env", [ONE, STARTED_ONE_BY_ONE], ids=["ours", "somebody else's"])
 @pytest.mark.parametrize("interface", [None, "ib0"])
 def test_ranks_of_one_machine_use_loopback_whoever_started_them(env: ClusterEnv, interface: str | None) -> None:
-    assert network.collective_variables(env, interface) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    assert network.dialled_host(env) == "127.0.0.1"
+    assert network.make_collective_variables(env, interface) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    assert network.choose_leader_host(env) == "127.0.0.1"
 
 
 @pytest.mark.usefixtures("machine")
 def test_between_machines_the_site_s_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(network.collective_variables(NODES, "ib0").values()) == {"ib0"}
-    monkeypatch.setattr(network, "_source_address", lambda family, target: "10.0.0.1")
+    assert set(network.make_collective_variables(NODES, "ib0").values()) == {"ib0"}
+    monkeypatch.setattr(network, "_find_source_address", lambda family, target: "10.0.0.1")
     monkeypatch.setattr(network.socket, "getaddrinfo", lambda *words, **named: [(2, 2, 0, "", ("10.0.0.9", 1))])
-    assert network.collective_variables(NODES, None) == {"GLOO_SOCKET_IFNAME": "eth0"}, "NCCL chooses better"
+    assert network.make_collective_variables(NODES, None) == {"GLOO_SOCKET_IFNAME": "eth0"}, "NCCL chooses better"
     with pytest.raises(NotReadyError, match="'ib7' has no address here; this machine has lo, eth0, ib0"):
-        network.collective_variables(NODES, "ib7")
+        network.make_collective_variables(NODES, "ib7")
 
 
 @pytest.mark.usefixtures("machine")
@@ -67,7 +67,7 @@ def test_a_leader_listens_where_its_name_leads_and_never_everywhere(
     leader: str, addresses: list[str], interface: str | None, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(network, "_addresses", lambda host: addresses)
+    monkeypatch.setattr(network, "_resolve", lambda host: addresses)
     monkeypatch.setattr(network.socket, "create_server", lambda address, **named: found.append(address))
     network.listen(ClusterEnv(launchers=2, leader=leader), interface, 29400)
     assert found == [(bound, 29400)]
@@ -78,9 +78,11 @@ def test_a_machine_without_a_default_route_asks_for_the_interface(monkeypatch: p
     def no_route(family: int, target: Any) -> str:
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr(network, "_addresses", lambda host: ["127.0.1.1"])
-    monkeypatch.setattr(network, "_source_address", no_route)
-    with pytest.raises(NotReadyError, match=r"the leader's name node1 does not say .* interface under \[network\]"):
+    monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])
+    monkeypatch.setattr(network, "_find_source_address", no_route)
+    with pytest.raises(
+        NotReadyError, match=r"the leader's name node1 is no address of this machine.* interface under \[network\]"
+    ):
         network.listen(NODES, None, 29400)
 
 

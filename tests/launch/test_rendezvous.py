@@ -27,7 +27,7 @@ from trainmark.launch import rendezvous
 from trainmark.launch.rendezvous import Address, StoreServer, WrongSecretError, shake_hands
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.train import rendezvous_store
-from trainmark.train.rendezvous_store import RendezvousStore, Request, encode, receive
+from trainmark.train.rendezvous_store import RendezvousStore, Request, encode, receive_exactly
 
 Join = Callable[[], RendezvousStore]
 SECRET = b"what all launchers of a run know"
@@ -147,7 +147,7 @@ def an_old_proof(connection: socket.socket) -> None:
 
 def the_server_s_own_proof(connection: socket.socket) -> None:
     """A proof of the other side's, sent back to it, as one who listens to another handshake could."""
-    said = receive(connection, len(rendezvous.GREETING) + 32, 10)
+    said = receive_exactly(connection, len(rendezvous.GREETING) + 32, 10)
     theirs, ours = said[-32:], bytes(32)
     connection.sendall(ours + rendezvous.prove(SECRET, b"server", theirs, ours))
 
@@ -201,7 +201,7 @@ def test_a_leader_that_cannot_prove_the_secret_is_told_nothing(listener: socket.
         connection, _ = listener.accept()
         with connection:
             connection.sendall(rendezvous.GREETING + bytes(32))
-            heard.extend(receive(connection, 64, 10))
+            heard.extend(receive_exactly(connection, 64, 10))
             connection.sendall(bytes(32))
 
     pretender = threading.Thread(target=pretend)
@@ -220,7 +220,7 @@ def test_something_else_at_the_port_is_not_taken_for_a_leader(listener: socket.s
 
     other = threading.Thread(target=answer)
     other.start()
-    with pytest.raises(ConnectionError, match="something else"), dialled(listener):
+    with pytest.raises(ConnectionError, match="no launcher of trainmark"), dialled(listener):
         pass
     other.join(timeout=10)
 

@@ -10,7 +10,7 @@ from support.records import make_record
 from trainmark.cli.main import main
 from trainmark.launch import session
 from trainmark.launch.options import RunOptions
-from trainmark.launch.reproduction import plan_again
+from trainmark.launch.reproduction import rebuild_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import DataChoice, WorkloadSource
 from trainmark.record.record import Record
@@ -30,18 +30,18 @@ def of_platform_file(folder: Path) -> Record:
 def test_a_platform_file_that_a_record_names_is_taken_only_with_trust(tmp_path: Path) -> None:
     record = of_platform_file(tmp_path)
     with pytest.raises(UsageError, match=r"platform file .*lumen\.toml, which may name programs.*--platform"):
-        plan_again([record])
-    assert plan_again([record], trust=True).platform == str(tmp_path / "lumen.toml")
+        rebuild_plan([record])
+    assert rebuild_plan([record], trust=True).platform == str(tmp_path / "lumen.toml")
     mine = str(tmp_path / "mine.toml")
-    assert plan_again([record], platform=mine).platform == mine
+    assert rebuild_plan([record], platform=mine).platform == mine
 
 
 def test_a_workload_file_that_a_record_names_is_run_only_with_trust(tmp_path: Path) -> None:
     source = WorkloadSource(file=str(tmp_path / "theirs.py"), sha256="0" * 64)
     record = make_record(plan={"workload_source": source, **NOWHERE})
-    with pytest.raises(UsageError, match=r"theirs\.py .*say --trust"):
-        plan_again([record])
-    assert plan_again([record], trust=True).workload_source == source
+    with pytest.raises(UsageError, match=r"theirs\.py .*add --trust"):
+        rebuild_plan([record])
+    assert rebuild_plan([record], trust=True).workload_source == source
 
 
 def test_reproduce_refuses_before_anything_starts(
@@ -51,7 +51,7 @@ def test_reproduce_refuses_before_anything_starts(
     file.write_text(of_platform_file(tmp_path).dumps(), encoding="utf-8")
     monkeypatch.setattr(session, "run_plan", lambda *words, **more: pytest.fail("it ran"))
     assert main(["reproduce", str(file), "--store", str(tmp_path)]) == 2
-    assert "say --trust" in capsys.readouterr().err
+    assert "add --trust" in capsys.readouterr().err
 
 
 def test_hosts_are_not_entered_by_a_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

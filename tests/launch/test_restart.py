@@ -112,7 +112,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def gathered(folder: Path) -> Record:
-    record = gather.record(folder)
+    record = gather.gather_record(folder)
     assert Record.from_json(json.loads(record.dumps())) == record
     return record
 
@@ -277,7 +277,7 @@ def kept(tmp_path: Path) -> Callable[[str, int, int], Path]:
 
 def started_at(plan: Plan, own: Path, tmp_path: Path) -> tuple[int, int, float]:
     events = EventWriter(tmp_path / "rank0.jsonl")
-    position = setup.starting_point(plan, own, tiny.job(tmp_path).stepper, events, SingleRank())
+    position = setup.find_start(plan, own, tiny.job(tmp_path).stepper, events, SingleRank())
     return position.step, position.began_step, position.trained_s
 
 

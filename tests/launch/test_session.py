@@ -24,7 +24,7 @@ class Hours:
         monkeypatch.setattr(session.time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(session._Session, "get_ready", self._get_ready)
         monkeypatch.setattr(launcher, "run", self._run)
-        monkeypatch.setattr(preflight, "lacking", lambda plan, share_s: None)
+        monkeypatch.setattr(preflight, "check_budget", lambda plan, share_s: None)
 
     def _get_ready(self, decided: Any) -> None:
         self.now_s += 15  # data was made
@@ -73,18 +73,18 @@ def test_what_has_no_room_is_left_out_and_said_and_the_others_share_its_time(
     options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hours = Hours(monkeypatch)
-    monkeypatch.setattr(preflight, "lacking", lambda plan, share_s: "no room." if plan.workload == "vit" else None)
+    monkeypatch.setattr(preflight, "check_budget", lambda plan, share_s: "no room." if plan.workload == "vit" else None)
     result = session.run(options)
     assert [plan.workload for plan in hours.plans] == ["resnet50", "tacotron2"]
     assert result.left_out == ("no room.",)
-    monkeypatch.setattr(preflight, "lacking", lambda plan, share_s: f"no room for {plan.workload}.")
+    monkeypatch.setattr(preflight, "check_budget", lambda plan, share_s: f"no room for {plan.workload}.")
     with pytest.raises(NotReadyError, match=r"no room for resnet50\. no room for tacotron2\. no room for vit\."):
         session.run(options)
 
 
 def test_without_a_budget_nothing_is_limited(options: RunOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     hours = Hours(monkeypatch)
-    monkeypatch.setattr(preflight, "lacking", lambda plan, share_s: pytest.fail("nobody asked"))
+    monkeypatch.setattr(preflight, "check_budget", lambda plan, share_s: pytest.fail("nobody asked"))
     named = RunOptions(platform="cpu", store=options.store, quiet=True, workloads=("vit",))
     session.run(named)
     session.run_plan(hours.plans[0], RunOptions(store=options.store, quiet=True))

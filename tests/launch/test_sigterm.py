@@ -17,7 +17,7 @@ from support.records import make_plan, make_record
 from trainmark.cli.main import main
 from trainmark.launch import launcher, session
 from trainmark.launch.options import RunOptions
-from trainmark.launch.signals import Terminated, catching_signals, raising_on_sigterm
+from trainmark.launch.signals import Terminated, catch_signals, raise_on_sigterm
 from trainmark.record import gather
 from trainmark.record.store import Store
 
@@ -31,7 +31,7 @@ def wait_until(there: Callable[[], object], limit_s: float = 60) -> None:
 
 def test_sigterm_is_raised_as_ctrl_c_is_and_means_what_it_meant_before_afterwards() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt) as caught, raising_on_sigterm():
+    with pytest.raises(KeyboardInterrupt) as caught, raise_on_sigterm():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(10)
     assert isinstance(caught.value, Terminated)
@@ -39,7 +39,7 @@ def test_sigterm_is_raised_as_ctrl_c_is_and_means_what_it_meant_before_afterward
 
 
 def test_who_set_another_meaning_keeps_it() -> None:
-    with catching_signals() as signals, raising_on_sigterm():
+    with catch_signals() as signals, raise_on_sigterm():
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: signals, 5)
     assert signals == [signal.SIGTERM]
@@ -74,7 +74,7 @@ def test_a_signal_after_the_last_step_keeps_the_record_and_ends_what_would_follo
         return replace(make_record(), run_id=folder.name, ended="60 steps were done")
 
     monkeypatch.setattr(launcher, "execute", execute)
-    monkeypatch.setattr(gather, "record", record)
+    monkeypatch.setattr(gather, "gather_record", record)
     store = Store(tmp_path)
     asked = session._Session(
         RunOptions(repeat=3, store=str(tmp_path), quiet=True), lambda text: None, session._no_watcher

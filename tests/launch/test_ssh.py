@@ -78,9 +78,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         ("a,,b", "host '' of --hosts is no host name"),
         ("fe80::1%eth0", "is no host name"),
         ("a:22", "write the port as [remote] port in trainmark.toml"),
-        ("@a", "'' is no name of a user"),
-        ("-l@a", "'-l' is no name of a user"),
-        ("a@b@c", "'a@b' is no name of a user"),
+        ("@a", "'' is no user name"),
+        ("-l@a", "'-l' is no user name"),
+        ("a@b@c", "'a@b' is no user name"),
         ("a,u@A", "host 'A' is named twice"),
         ("a", "--hosts names 1 host and topology 2x1 has 2 nodes; name one host for each node"),
         ("a,b,c", "--hosts names 3 hosts and topology 2x1 has 2 nodes"),
@@ -88,12 +88,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 )
 def test_a_word_that_is_no_list_of_hosts_is_refused(word: str, sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
-        ssh.parse_hosts(word, TWO)
+        ssh.parse_node_hosts(word, TWO)
     assert sentence in str(refused.value)
 
 
 def test_names_addresses_and_users_are_taken() -> None:
-    assert ssh.parse_hosts("gpu-01.example, 10.0.0.2,trainer@fd00::2", Topology(nodes=3, devices_per_node=8)) == [
+    assert ssh.parse_node_hosts("gpu-01.example, 10.0.0.2,trainer@fd00::2", Topology(nodes=3, devices_per_node=8)) == [
         Host(host="gpu-01.example"),
         Host(host="10.0.0.2"),
         Host(host="fd00::2", user="trainer"),
@@ -102,13 +102,13 @@ def test_names_addresses_and_users_are_taken() -> None:
 
 def test_ssh_asks_nothing_checks_host_keys_and_gets_the_site_s_choices() -> None:
     remote = Remote(user="site", port=2222, ssh_config=Path("/etc/ours"))
-    argv = ssh.ssh_command(Host(host="a"), remote, "true")
+    argv = ssh.make_ssh_command(Host(host="a"), remote, "true")
     assert argv[:4] == ["ssh", "-F", "/etc/ours", "-T"]
     options = {argv[place + 1] for place, word in enumerate(argv) if word == "-o"}
     assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10"} <= options
     assert {"ServerAliveInterval=5", "ServerAliveCountMax=3"} <= options
     assert argv[-7:] == ["-p", "2222", "-l", "site", "--", "a", "true"]
-    assert ssh.ssh_command(Host(host="a", user="mine"), remote, "true")[-5:] == ["-l", "mine", "--", "a", "true"]
+    assert ssh.make_ssh_command(Host(host="a", user="mine"), remote, "true")[-5:] == ["-l", "mine", "--", "a", "true"]
 
 
 def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> 
     site = Site(remote=Remote(python=str(tell), folder=str(folder)), network=Network(port=1234))
     topology = Topology(nodes=2, devices_per_node=4)
     said = subprocess.run(
-        ["sh", "-c", ssh.remote_command(words, 1, topology, "a.example", site)], capture_output=True, check=True
+        ["sh", "-c", ssh.make_remote_command(words, 1, topology, "a.example", site)], capture_output=True, check=True
     )
     arrived, told = said.stdout.decode().splitlines()
     argv, where, environment = json.loads(told)
@@ -143,7 +143,7 @@ def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> 
 
 
 def test_a_python_below_the_home_over_there_is_found_by_the_shell_over_there() -> None:
-    command = ssh.remote_command(["run"], 0, ONE, "a", Site(remote=Remote(python="~/my venv/bin/python")))
+    command = ssh.make_remote_command(["run"], 0, ONE, "a", Site(remote=Remote(python="~/my venv/bin/python")))
     assert " ~/'my venv/bin/python' -m trainmark run --json" in command
     assert command.startswith("cd . && ")
     assert " PET_MASTER_PORT=29400 " in command
@@ -271,7 +271,7 @@ def test_a_record_of_another_kind_is_refused(world: World) -> None:
 
 def test_another_command_is_asked_in_the_same_way(world: World) -> None:
     world.host("a", ARRIVE + 'echo "{\\"told\\": \\"${command##*trainmark}\\"}"; exit 3\n')
-    asked = ssh_run.ask_hosts("a", ["doctor", "--topology", "1x1"], ONE, Site(), quiet=True)
+    asked = ssh_run.query_hosts("a", ["doctor", "--topology", "1x1"], ONE, Site(), quiet=True)
     assert asked == ({"told": " doctor --topology 1x1 --json"}, 3)
 
 
@@ -384,7 +384,7 @@ def test_a_run_folder_that_cannot_be_fetched_costs_neither_the_record_nor_leaves
     ("folder", "run_id"), [("/x/other", "run-1"), ("x/run-1", "run-1"), ("/x/..", ".."), ("/x/a b", "a b")]
 )
 def test_a_run_that_is_not_where_it_says_is_not_fetched(tmp_path: Path, folder: str, run_id: str) -> None:
-    with pytest.raises(NotReadyError, match="do not fit together"):
+    with pytest.raises(NotReadyError, match="do not match"):
         ssh.fetch(Host(host="a"), Remote(), folder, run_id, tmp_path)
 
 

@@ -95,7 +95,7 @@ def test_another_plan_or_another_machine_carries_nothing_on(
     machine.fails_at, machine.ran[:] = None, []
     session.run(replace(options, steps=80, sweep="1x1,1x2"))
     assert machine.ran == ["1x1", "1x2"]
-    monkeypatch.setattr("trainmark.launch.sweep.host_name", lambda environ: "elsewhere")
+    monkeypatch.setattr("trainmark.launch.sweep.read_host_name", lambda environ: "elsewhere")
     session.run(options)
     assert machine.ran[2:] == ["1x1", "1x2", "1x4"]
 
@@ -129,14 +129,14 @@ def test_plan_shows_every_topology(capsys: pytest.CaptureFixture[str]) -> None:
         ({"sweep": "1x2"}, "is one topology"),
         ({"sweep": "1x1,many"}, "is not NODESxDEVICES"),
         ({"sweep": "1x8,2x8"}, "needs several machines; name them with --hosts"),
-        ({"topology": "1x2"}, "leave --topology out"),
-        ({"group": "mine"}, "leave --group out"),
+        ({"topology": "1x2"}, "does not work with --topology"),
+        ({"group": "mine"}, "does not work with --group"),
         ({"hosts": "a,b"}, "--hosts names 2 hosts, and the largest topology of --sweep has 1 nodes"),
-        ({"resume": "last"}, "leave --resume out"),
+        ({"resume": "last"}, "does not work with --resume"),
         ({"workloads": ("resnet50", "vit")}, "is for one workload"),
         ({"workloads": ()}, "is for one workload"),
-        ({"recipe": "fill"}, "needs one batch at every topology"),
-        ({"sweep": ""}, "--sweep was given nothing"),
+        ({"recipe": "fill"}, "needs one batch for every topology"),
+        ({"sweep": ""}, "--sweep: empty value"),
     ],
 )
 def test_what_does_not_go_with_a_sweep_is_refused(
@@ -166,7 +166,7 @@ def test_on_hosts_every_topology_has_the_first_of_them_and_a_sweep_goes_on(
         group = argv[argv.index("--group") + 1]
         if str(topology) == broken:
             return None, 4
-        plan = planning.decide("resnet50", replace(options, sweep=None, topology=str(topology)))
+        plan = planning.make_plan("resnet50", replace(options, sweep=None, topology=str(topology)))
         return machine.leave(plan, group), 0
 
     monkeypatch.setattr(session.ssh_run, "run_on_hosts", over_there)

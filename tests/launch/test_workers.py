@@ -19,7 +19,7 @@ from support.records import make_plan
 
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.launcher import of_workers
+from trainmark.launch.launcher import find_fault
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.record import events
 from trainmark.record.event_files import EventWriter
@@ -66,7 +66,7 @@ def test_the_rank_that_died_first_is_blamed_with_its_signal(start: Start) -> Non
     ranks._processes[0].terminate()
     wait_for_all(ranks)
     assert ranks.deaths == [Death(rank=1, code=-9), Death(rank=0, code=-15)]
-    fault = of_workers(ranks)
+    fault = find_fault(ranks)
     assert fault
     assert "rank 1 was killed by SIGKILL in startup at step 0" in str(fault.error)
 
@@ -87,7 +87,7 @@ def test_a_rank_killed_before_another_fails_is_the_cause_however_the_other_words
     log.write(events.Failed(rank=0, exit_code=1, sentence="unhandled system error", at_ns=at_ns))
     log.close()
     ranks.read()
-    fault = of_workers(ranks)
+    fault = find_fault(ranks)
     assert fault
     assert str(fault.error).startswith(blamed)
 
@@ -109,7 +109,7 @@ def test_ranks_we_end_ourselves_are_not_blamed(start: Start) -> None:
     ranks.end()
     assert not any(psutil.pid_exists(pid) for pid in pids)
     assert ranks.deaths == []
-    fault = of_workers(ranks)
+    fault = find_fault(ranks)
     assert fault
     assert fault.consequence
 

@@ -18,7 +18,7 @@ from trainmark.features.doctor import device_checks, new_platform as new_file
 from trainmark.launch import planning, session
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
-from trainmark.platforms.detection import detect, undescribed_where_chosen
+from trainmark.platforms.detection import detect, find_undescribed_if_auto
 from trainmark.platforms.files import tomllib
 from trainmark.record import tables
 from trainmark.record.errors import NotReadyError, UsageError
@@ -95,23 +95,23 @@ def test_without_a_device_or_with_one_nobody_described_it_is_the_cpu(machine: Ma
 def test_an_accelerator_that_no_file_knows_is_said_loudly_and_a_file_offered(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert undescribed_where_chosen(None) is None
+    assert find_undescribed_if_auto(None) is None
     machine.has("mtia")
-    said = undescribed_where_chosen("auto") or ""
+    said = find_undescribed_if_auto("auto") or ""
     assert "torch sees an accelerator, mtia, that no platform file describes, so THE CPU IS USED" in said
     assert "`trainmark platform new mtia`" in said
-    assert undescribed_where_chosen("cpu") is None
+    assert find_undescribed_if_auto("cpu") is None
     monkeypatch.setenv("TRAINMARK_PLATFORM", "cpu")
-    assert undescribed_where_chosen(None) is None
+    assert find_undescribed_if_auto(None) is None
     monkeypatch.delenv("TRAINMARK_PLATFORM")
     machine.has("npu")
-    assert undescribed_where_chosen(None) is None
+    assert find_undescribed_if_auto(None) is None
 
 
 def test_a_run_says_so_before_it_begins(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.has("mtia")
     heard: list[str] = []
-    monkeypatch.setattr(session.planning, "plans", lambda options: 1 / 0)
+    monkeypatch.setattr(session.planning, "make_plans", lambda options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         session.run(RunOptions(store=str(tmp_path), quiet=True), say=heard.append)
     assert "THE CPU IS USED" in heard[0]
@@ -119,8 +119,8 @@ def test_a_run_says_so_before_it_begins(machine: Machine, tmp_path: Path, monkey
 
 def test_the_doctor_doubts_a_platform_while_an_accelerator_is_left_unused(machine: Machine) -> None:
     machine.has("mtia")
-    found = device_checks.platform(
-        files.load("cpu"), chosen_by="found by auto", device_names=["a CPU"], unused=undescribed_where_chosen(None)
+    found = device_checks.check_platform(
+        files.load("cpu"), chosen_by="found by auto", device_names=["a CPU"], unused=find_undescribed_if_auto(None)
     )
     assert found.verdict == "doubt"
     assert found.remedy == "trainmark platform new NAME"
@@ -145,7 +145,7 @@ def test_a_new_file_is_written_from_what_torch_reports_and_is_valid(
 
 
 def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
-    seen = new_file.Seen(
+    seen = new_file.Accelerator(
         device_type="lumen",
         device_name="L9 (64G)",
         count=8,
@@ -156,7 +156,7 @@ def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
         refused=(("fp16", "no\nsuch"),),
         torch="2.13.0+lumen",
     )
-    text = new_file.text("lumen", seen)
+    text = new_file.make_file("lumen", seen)
     keys = re.sub(r"(?m)^# (?=(\w+ = |\[|\]|  \{))", "", text)
     found = tables.read(files.PlatformFile, tomllib.loads(keys), "a file", name="lumen", word="lumen", text=keys)
     assert (found.plugin, found.precisions, found.least_torch) == ("torch_lumen", ("fp32", "bf16"), "2.13")
@@ -168,7 +168,7 @@ def test_every_comment_of_a_new_file_is_a_key_that_may_be_used() -> None:
 
 def test_without_an_accelerator_there_is_nothing_to_write_a_file_from(machine: Machine, tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="torch sees no accelerator here"):
-        new_file.look()
+        new_file.inspect_accelerator()
 
 
 def installed(folder: Path, plugin: str) -> dict[str, str]:
@@ -194,7 +194,7 @@ def test_a_new_file_of_a_device_that_a_plugin_taught_torch_has_what_can_be_train
     argv = [sys.executable, "-m", "trainmark", "platform", "new", "mine"]
     ran = subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("mine.toml: written from what torch reports of Lumen L9\n")
+    assert ran.stdout.startswith("mine.toml: written from what torch reports about Lumen L9\n")
     assert "no layer could be trained" not in ran.stdout
     written = files.load(str(tmp_path / "mine.toml"))
     assert (written.device_type, written.plugin, written.collectives) == ("lumen", "torch_lumen", "none")
@@ -267,9 +267,9 @@ def test_a_device_found_by_an_old_torch_is_named_so_that_it_can_be_refused(
 
 def test_devices_that_cannot_work_together_are_refused_in_the_plan(machine: Machine) -> None:
     machine.has("mps")
-    assert planning.decide("resnet50", RunOptions(topology="1x1")).platform == "apple"
-    with pytest.raises(UsageError, match=r"1x2 needs devices that work together, which those of platform apple cannot"):
-        planning.decide("resnet50", RunOptions(topology="1x2", platform="auto"))
+    assert planning.make_plan("resnet50", RunOptions(topology="1x1")).platform == "apple"
+    with pytest.raises(UsageError, match=r"1x2 needs collectives, which platform apple does not have"):
+        planning.make_plan("resnet50", RunOptions(topology="1x2", platform="auto"))
 
 
 def test_a_users_own_file_is_not_mistaken_for_ours_of_the_same_name(tmp_path: Path) -> None:
@@ -277,5 +277,5 @@ def test_a_users_own_file_is_not_mistaken_for_ours_of_the_same_name(tmp_path: Pa
     own.write_text(
         'title = "Own"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n', encoding="utf-8"
     )
-    plan = planning.decide("resnet50", RunOptions(platform=str(own)))
+    plan = planning.make_plan("resnet50", RunOptions(platform=str(own)))
     assert files.load(plan.platform).title == "Own"

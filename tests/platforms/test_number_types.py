@@ -9,34 +9,34 @@ import torch
 
 from trainmark.features.doctor import conformance
 from trainmark.platforms import files, number_types, standin
-from trainmark.platforms.number_types import FACTORS, type_of
+from trainmark.platforms.number_types import OPERANDS, identify_type
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
 
 
 def products(dtype: torch.dtype, result: torch.dtype) -> list[float]:
     """As units for a type do it: factors are rounded, their exact product is rounded to the type of the result."""
-    pairs = [(torch.tensor(left, dtype=dtype), torch.tensor(right, dtype=dtype)) for left, right in FACTORS]
+    pairs = [(torch.tensor(left, dtype=dtype), torch.tensor(right, dtype=dtype)) for left, right in OPERANDS]
     return [float((left.double() * right.double()).to(result)) for left, right in pairs]
 
 
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 def test_a_type_is_told_by_its_products_whatever_type_the_result_has(name: str) -> None:
     dtype = getattr(torch, name)
-    assert type_of(products(dtype, dtype)) == name
-    assert type_of(products(dtype, torch.float32)) == name
+    assert identify_type(products(dtype, dtype)) == name
+    assert identify_type(products(dtype, torch.float32)) == name
 
 
 def test_eight_bits_and_split_products_have_words_of_their_own() -> None:
-    assert type_of(products(torch.float8_e4m3fn, torch.float32)) == TOO_NARROW
+    assert identify_type(products(torch.float8_e4m3fn, torch.float32)) == TOO_NARROW
     exact = products(torch.float32, torch.float32)
-    assert type_of([exact[0] - 2**-23, *exact[1:]]) == REDUCED_FLOAT32
+    assert identify_type([exact[0] - 2**-23, *exact[1:]]) == REDUCED_FLOAT32
 
 
 @pytest.mark.parametrize("towards", [1.0, 1 + 2**-10])
 def test_tf32_is_told_whether_half_way_goes_up_or_down(towards: float) -> None:
     exact = products(torch.float32, torch.float32)
-    assert type_of([towards, *exact[1:]]) == "tf32"
+    assert identify_type([towards, *exact[1:]]) == "tf32"
 
 
 @pytest.mark.parametrize("inside", ["float32", "tf32", "float16", "bfloat16"])
@@ -47,17 +47,17 @@ def test_a_device_that_lowers_float32_by_itself_is_found_out(
     path.write_text(f"float32_inside = '{inside}'\n", encoding="utf-8")
     monkeypatch.setenv(standin.VARIABLE, str(path))
     device = Platform(files.load("standin")).open(0)
-    assert number_types.computed_types(device, PRECISIONS["fp32"]) == {
+    assert number_types.find_computed_types(device, PRECISIONS["fp32"]) == {
         kind: {"float32": inside} for kind in ("matmul", "convolution")
     }
-    mixed = number_types.computed_types(device, PRECISIONS["amp-bf16"])
+    mixed = number_types.find_computed_types(device, PRECISIONS["amp-bf16"])
     assert mixed["matmul"] == {"bfloat16": "bfloat16", "float32": inside}
 
 
 @pytest.mark.parametrize("name", files.load("cpu").precisions)
 def test_the_processor_computes_in_what_it_is_asked_for(name: str) -> None:
     asked = PRECISIONS[name]
-    found = number_types.computed_types(Platform(files.load("cpu")).open(0), asked)
+    found = number_types.find_computed_types(Platform(files.load("cpu")).open(0), asked)
     for kind in number_types.KINDS:
         assert found[kind][asked.unscaled] == asked.unscaled
     eight_bits = {type_: used for type_, used in found["matmul"].items() if type_ in (E4M3, E5M2)}
@@ -75,9 +75,9 @@ def test_a_device_that_drops_digits_of_eight_bits_is_found_out(lost: str, monkey
 
     monkeypatch.setattr(torch, "_scaled_mm", careless)
     device = Platform(files.load("cpu")).open(0)
-    found = number_types.computed_types(device, PRECISIONS["fp8"])["matmul"]
+    found = number_types.find_computed_types(device, PRECISIONS["fp8"])["matmul"]
     assert (found[lost], found[E5M2 if lost == E4M3 else E4M3]) == (TOO_NARROW, E5M2 if lost == E4M3 else E4M3)
-    checked = conformance.precision_is_real(device, PRECISIONS["fp8"])
+    checked = conformance.check_precision(device, PRECISIONS["fp8"])
     assert (checked.verdict, f"not in {lost}" in checked.sentence) == ("failed", True)
 
 
@@ -87,5 +87,5 @@ def test_a_kind_that_the_device_cannot_compute_is_left_out(monkeypatch: pytest.M
 
     device: Device = Platform(files.load("cpu")).open(0)
     monkeypatch.setitem(number_types.KINDS, "convolution", missing)
-    found = number_types.computed_types(device, PRECISIONS["fp32"])
+    found = number_types.find_computed_types(device, PRECISIONS["fp32"])
     assert found == {"matmul": {"float32": "float32"}, "convolution": {}}

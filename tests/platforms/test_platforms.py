@@ -57,7 +57,7 @@ def test_a_platform_can_be_a_file_of_the_users_own(tmp_path: Path) -> None:
         (GOOD + "[[peaks]]\n" + PEAK.replace("A100", "A(100"), "device 'A(100' is not a regular expression"),
         (GOOD + "[[peaks]]\n" + PEAK.replace("source", "# source"), "peaks, entry 1: key 'source' is missing"),
         (GOOD + "peaks = [3]\n", "peaks, entry 1 must be a table, not 3"),
-        (GOOD + 'python = "standin"\n', "a file of yours cannot bring any"),
+        (GOOD + 'python = "standin"\n', "only for built-in platform files"),
         ("title = ", "is not valid TOML"),
     ],
 )
@@ -154,14 +154,14 @@ def test_a_missing_plugin_is_named(tmp_path: Path) -> None:
 def test_devices_that_are_not_here_are_counted_as_none() -> None:
     platform = Platform(files.load("nvidia"))
     assert platform.device_count == 0
-    with pytest.raises(NotReadyError, match="platform nvidia has 0 cuda devices here, device 0 was asked for"):
+    with pytest.raises(NotReadyError, match="platform nvidia has 0 cuda devices here, device 0 was requested"):
         platform.open(0)
     assert detect() == "cpu"
 
 
 def test_the_cpu_trains_in_what_its_file_lists_and_refuses_the_rest() -> None:
     device = Platform(files.load("cpu")).open(0)
-    refused = {name for name, precision in PRECISIONS.items() if device.refuses(precision)}
+    refused = {name for name, precision in PRECISIONS.items() if device.explain_refusal(precision)}
     assert refused == {"tf32"}
 
 
@@ -194,14 +194,14 @@ def test_the_record_keeps_a_users_file_its_plugin_its_driver_and_the_variables_i
     monkeypatch.setenv("OWN_SPEED", "11")
     monkeypatch.setenv("OWN_SECRET", "no")
     device = Platform(files.load(str(path))).open(0)
-    seen = setup.collect(device, emulated_precision=False)
+    seen = setup.collect_environment(device, emulated_precision=False)
     assert (seen.platform.name, seen.platform.content) == ("own", OWN)
     assert seen.platform.sha256 == hashlib.sha256(OWN.encode()).hexdigest()
     assert (seen.platform.plugin, seen.platform.plugin_version) == ("msgspec", msgspec.__version__)
     assert seen.device.driver == "5.3.1-beta"
     assert seen.variables["OWN_SPEED"] == "11"
     assert "OWN_SECRET" not in seen.variables
-    ours = setup.collect(Platform(files.load("cpu")).open(0), emulated_precision=False)
+    ours = setup.collect_environment(Platform(files.load("cpu")).open(0), emulated_precision=False)
     assert (ours.platform.name, ours.platform.content) == ("cpu", None)
 
 
@@ -217,8 +217,8 @@ def test_a_driver_that_does_not_say_its_version_has_none(driver: str, tmp_path: 
 @pytest.mark.parametrize(
     ("key", "sentence"),
     [
-        ("driver = { argv = [] }", "driver needs a program, and a pattern with a group in it"),
-        ("driver = { argv = ['x'], pattern = 'Version' }", "a pattern with a group in it"),
+        ("driver = { argv = [] }", "driver needs a program, and a pattern with a group"),
+        ("driver = { argv = ['x'], pattern = 'Version' }", "a pattern with a group"),
         ("out_of_memory = '('", "out_of_memory '(' is not a regular expression"),
         ("speed_variables = ['A=1']", "speed_variables must be a list"),
     ],
@@ -235,16 +235,18 @@ def test_collectives_that_torch_does_not_have_are_refused_before_the_run(tmp_pat
     path = tmp_path / "own.toml"
     path.write_text(OWN.replace("gloo", "lccl"), encoding="utf-8")
     platform = Platform(files.load(str(path)))
-    found = preflight.collectives(make_plan(topology="1x2"), platform)
+    found = preflight.check_collectives(make_plan(topology="1x2"), platform)
     assert "names the collectives 'lccl', which this torch does not have; it has" in found.sentence
     assert (found.verdict, found.exit_code) == ("failed", 3)
-    assert preflight.collectives(make_plan(topology="1x1"), platform).verdict == "ok"
+    assert preflight.check_collectives(make_plan(topology="1x1"), platform).verdict == "ok"
 
 
 def test_a_device_that_trains_in_nothing_is_said_in_a_whole_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     platform = Platform(files.load("cpu"))
-    monkeypatch.setattr("trainmark.platforms.platform.Device.refuses", lambda self, precision: "it has no layers")
-    said = preflight.precision(make_plan(precision="fp32"), platform).sentence
+    monkeypatch.setattr(
+        "trainmark.platforms.platform.Device.explain_refusal", lambda self, precision: "it has no layers"
+    )
+    said = preflight.check_precision(make_plan(precision="fp32"), platform).sentence
     assert said.endswith("(it has no layers); nor does any other; see `trainmark platform check`")

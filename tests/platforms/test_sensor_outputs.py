@@ -14,7 +14,7 @@ import pytest
 from trainmark.platforms import files
 from trainmark.platforms.reading import FIELDS, Reading
 from trainmark.platforms.sensor_table import NvmlSensors, Program, ProgramSensors
-from trainmark.platforms.sensors import program_readings
+from trainmark.platforms.sensors import parse_readings
 
 OUTPUTS = Path(__file__).parent / "sensor_outputs"
 MIB = 2**20
@@ -145,7 +145,7 @@ def text_of(output: str) -> str:
 
 @pytest.mark.parametrize("output", SAID)
 def test_what_a_program_printed_is_read_as_it_was_meant(output: str) -> None:
-    readings, reasons = program_readings(program_for(output), text_of(output))
+    readings, reasons = parse_readings(program_for(output), text_of(output))
     assert readings == SAID[output]
     assert isinstance(reasons, dict)
     lacking = {name for name in program_for(output).gives if any(getattr(found, name) is None for found in readings)}
@@ -168,7 +168,7 @@ def test_an_output_cut_off_anywhere_gives_no_wrong_number(output: str) -> None:
     """Numbers that are there are those of the whole output, or shorter ones only in the very last cell."""
     program, text = program_for(output), text_of(output)
     for length in range(0, len(text), max(1, len(text) // 97)):
-        readings, why = program_readings(program, text[:length])
+        readings, why = parse_readings(program, text[:length])
         whole = {wanted.device: wanted for wanted in SAID[output]}
         wrong = [
             (found.device, name)
@@ -185,7 +185,7 @@ def test_an_output_cut_off_anywhere_gives_no_wrong_number(output: str) -> None:
     "junk", ["", "\n\n", "Segmentation fault\n", "\0\ufffd\x1b[31m;;,,|:\n" * 50, "{", "[]", "[" * 9999]
 )
 def test_junk_is_a_reason_and_not_a_reading(output: str, junk: str) -> None:
-    readings, why = program_readings(program_for(output), junk)
+    readings, why = parse_readings(program_for(output), junk)
     assert all(getattr(found, name) is None for found in readings for name in FIELDS)
     assert why
 
@@ -198,7 +198,7 @@ def test_decimal_commas_are_not_taken_for_numbers(output: str) -> None:
     """Programs are run without a locale; one that ignores that is not believed."""
     text = re.sub(r"(?<=\d)\.(?=\d{1,2}(?![\d.]))", ",", text_of(output))
     assert text != text_of(output)
-    readings, why = program_readings(program_for(output), text)
+    readings, why = parse_readings(program_for(output), text)
     assert all(found.power_w is None for found in readings)
     right = {(wanted.device, name): getattr(wanted, name) for wanted in SAID[output] for name in FIELDS}
     for found in readings:

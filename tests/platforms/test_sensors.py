@@ -20,7 +20,7 @@ from trainmark.platforms.host_sensors import HostReader
 from trainmark.platforms.nvml import NvmlReader
 from trainmark.platforms.reading import FIELDS, Reading
 from trainmark.platforms.sensor_table import HostSensors, NoSensors, NvmlSensors, ProgramSensors, Sensors
-from trainmark.platforms.sensors import ProgramReader, output_of
+from trainmark.platforms.sensors import ProgramReader, run_program
 from trainmark.record import tables
 from trainmark.record.errors import UsageError
 
@@ -49,7 +49,7 @@ def test_a_program_is_run_without_a_locale_and_without_a_shell(tmp_path: Path, m
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     shown = tool(tmp_path, "smi", "print('index,power'); print('0,' + str(len(sys.argv[1])))")
     own = tool(tmp_path, "locale", "print(os.environ['LC_ALL'])")
-    assert output_of((own,), 5) == ("C\n", "")
+    assert run_program((own,), 5) == ("C\n", "")
     [found] = reader({**CSV, "argv": [shown, "$HOME; *"]}).read()
     assert found == Reading(device=0, power_w=8)
 
@@ -66,7 +66,7 @@ time.sleep(600)
     assert [hanging.read() for _ in range(5)] == [[]] * 5
     assert hanging.unavailable["power_w"].endswith("did not answer within 0.3 s")
     started = [int(line) for line in pids.read_text().split()]
-    assert 1 <= len(started) <= 2 * sensors.STRIKES
+    assert 1 <= len(started) <= 2 * sensors.MAX_FAILURES
     deadline = time.monotonic() + 10
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in started):
         assert time.monotonic() < deadline
@@ -75,7 +75,7 @@ time.sleep(600)
 
 def test_a_program_that_ends_but_leaves_a_child_with_its_pipes_is_not_waited_for(tmp_path: Path) -> None:
     body = "print('index,power\\n0,5', flush=True)\nif os.fork() == 0:\n    time.sleep(600)"
-    said, why = output_of((tool(tmp_path, "smi", body),), 0.5)
+    said, why = run_program((tool(tmp_path, "smi", body),), 0.5)
     assert (said, why) == ("", "did not answer within 0.5 s")
 
 
@@ -107,7 +107,7 @@ def test_a_program_that_is_not_there_is_asked_for_once(tmp_path: Path) -> None:
     seen = reader({**CSV, "argv": ["no-such-smi"]})
     assert seen.read() == seen.read() == []
     assert seen.unavailable["power_w"] == "no-such-smi: not found"
-    assert seen._strikes == [sensors.STRIKES]
+    assert seen._failures == [sensors.MAX_FAILURES]
 
 
 def test_a_field_comes_from_the_first_program_that_gives_it_and_the_rest_are_not_run_again(tmp_path: Path) -> None:
@@ -338,12 +338,12 @@ def test_the_variable_of_visible_devices_says_which_devices_are_ours(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", a_stand_in_for_nvml())
     file = nvml_file()
-    assert sensors.used_devices(file, sensors.open_reader(file), count, {"SEEN": said}) == used
+    assert sensors.find_used_devices(file, sensors.open_reader(file), count, {"SEEN": said}) == used
 
 
 def test_a_cpu_is_one_device_however_many_ranks_share_it() -> None:
     file = changed(files.load("cpu"), sensors=HostSensors())
-    assert sensors.used_devices(file, sensors.open_reader(file), 4, {}) == [0]
+    assert sensors.find_used_devices(file, sensors.open_reader(file), 4, {}) == [0]
 
 
 class Powercap:

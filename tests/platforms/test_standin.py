@@ -51,12 +51,12 @@ def test_a_mark_is_reached_later_than_it_is_recorded_and_a_wait_really_waits(ope
     device = opened(LATE)
     work(device)
     mark = device.marks.mark()
-    assert not device.marks.reached(mark)
+    assert not device.marks.is_reached(mark)
     device.marks.wait_for(mark)
-    assert device.marks.reached(mark)
+    assert device.marks.is_reached(mark)
     later = device.marks.mark()
     device.synchronize()
-    assert device.marks.reached(later)
+    assert device.marks.is_reached(later)
 
 
 def test_the_time_between_marks_is_the_devices_and_not_the_hosts(opened: Opened) -> None:
@@ -72,7 +72,7 @@ def test_the_time_between_marks_is_the_devices_and_not_the_hosts(opened: Opened)
 def test_the_time_between_marks_that_are_not_reached_cannot_be_asked_for(opened: Opened) -> None:
     device = opened(LATE)
     first, last = device.marks.mark(), device.marks.mark()
-    with pytest.raises(RuntimeError, match="before both were reached"):
+    with pytest.raises(RuntimeError, match="before both marks were reached"):
         device.marks.between_ns(first, last)
 
 
@@ -101,7 +101,7 @@ def test_a_copy_that_is_to_block_waits_for_all_before_it(opened: Opened) -> None
     [slot] = device.host_buffer(1).unbind(0)
     slot.copy_(torch.tensor(7.0))
     assert float(slot) == 7.0
-    assert device.marks.reached(mark)
+    assert device.marks.is_reached(mark)
 
 
 def test_asking_for_a_value_waits_as_on_any_device(opened: Opened) -> None:
@@ -109,13 +109,13 @@ def test_asking_for_a_value_waits_as_on_any_device(opened: Opened) -> None:
     mark = device.marks.mark()
     with device.arithmetic(FP32):
         assert torch.ones(3).sum().item() == 3
-    assert device.marks.reached(mark)
+    assert device.marks.is_reached(mark)
 
 
 def test_a_batch_is_moved_to_memory_of_the_devices_own(opened: Opened) -> None:
     device = opened()
     batch = torch.arange(6.0)
-    moved = device.take(batch)
+    moved = device.to_device(batch)
     batch.zero_()
     assert moved.tolist() == [0, 1, 2, 3, 4, 5]
     assert device.memory_allocated() >= moved.untyped_storage().nbytes()
@@ -154,7 +154,7 @@ def test_a_hanging_device_reaches_nothing_launched_after_the_hang(opened: Opened
     [slot] = device.host_buffer(1).unbind(0)
     slot.copy_(torch.tensor(7.0), non_blocking=True)
     assert not device.queue.put().passed.wait(0.3)
-    assert not device.marks.reached(mark)
+    assert not device.marks.is_reached(mark)
     assert float(slot) == 0.0
 
 
@@ -179,7 +179,7 @@ def test_a_device_may_differ_from_the_others(tmp_path: Path, monkeypatch: pytest
     platform = scripted(script, tmp_path, monkeypatch)
     assert platform.device_count == 3
     assert [platform.open(index).memory_capacity_bytes() for index in range(3)] == [8 << 30, 16 << 20, 8 << 30]
-    with pytest.raises(NotReadyError, match="platform standin has 3 standin devices here, device 3 was asked for"):
+    with pytest.raises(NotReadyError, match="platform standin has 3 standin devices here, device 3 was requested"):
         platform.open(3)
     readings = sensors.open_reader(platform.file).read()
     assert [reading.power_w for reading in readings if reading.device != 1] == [90, 90]
@@ -200,10 +200,10 @@ def test_without_a_script_there_are_two_devices_and_their_sensors_say_only_what_
 
 def test_the_energy_counter_grows_by_the_power_of_each_second() -> None:
     power_w = (100.0, 300.0)
-    assert standin.energy_j(power_w, 0) == 0
-    assert standin.energy_j(power_w, 1.5) == 250
-    assert standin.energy_j(power_w, 2.25) == 425
-    assert standin.energy_j(power_w, 10) == 2000
+    assert standin.compute_energy_j(power_w, 0) == 0
+    assert standin.compute_energy_j(power_w, 1.5) == 250
+    assert standin.compute_energy_j(power_w, 2.25) == 425
+    assert standin.compute_energy_j(power_w, 10) == 2000
 
 
 @pytest.mark.parametrize(
@@ -295,10 +295,10 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest
 def test_a_users_own_file_cannot_name_code(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((Path(files.__file__).parent / "standin.toml").read_text(encoding="utf-8"), encoding="utf-8")
-    with pytest.raises(UsageError, match="python is for trainmark's own files; a file of yours cannot bring any"):
+    with pytest.raises(UsageError, match="python is only for built-in platform files"):
         files.load(str(path))
 
 
 @pytest.mark.parametrize("name", files.load("standin").precisions)
 def test_the_stand_in_trains_in_what_its_file_lists(name: str, opened: Opened) -> None:
-    assert opened().refuses(PRECISIONS[name]) is None
+    assert opened().explain_refusal(PRECISIONS[name]) is None

@@ -15,7 +15,7 @@ from trainmark.record import gather, series
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record
 from trainmark.train import checkpoint
-from trainmark.view.files import write
+from trainmark.view.files import write_report
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ OLD, NEW = "resnet50-quick-old", "resnet50-quick-new"
 def long_record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     folder = tmp_path_factory.mktemp("run")
     Folder(folder, make_plan(), run_id=NEW).rank(0, [10 + step % 7 for step in range(series.MAX_INSIDE + 1)])
-    record = gather.record(folder)
+    record = gather.gather_record(folder)
     assert record.series_file
     return record
 
@@ -81,7 +81,9 @@ def test_a_kill_while_a_page_is_written(tmp_path: Path) -> None:
         page.write_text("the old page")
 
     new = "a new page " * 1000
-    for moment in every_kill(as_before, lambda: write(page, new, store), within=str(page.parent), bytes_each=997):
+    for moment in every_kill(
+        as_before, lambda: write_report(page, new, store), within=str(page.parent), bytes_each=997
+    ):
         assert page.read_text() in ("the old page", new), moment
 
 

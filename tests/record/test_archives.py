@@ -287,7 +287,7 @@ def test_a_full_disk_is_said_in_a_sentence_that_promises_to_go_on(
 
     with Destination(tmp_path) as destination:
         monkeypatch.setattr("trainmark.record.archives.os.fchmod", full)
-        with pytest.raises(NotReadyError, match=r"disk is full .* goes on"):
+        with pytest.raises(NotReadyError, match=r"disk is full .* to continue"):
             destination.write(PurePosixPath("a"), io.BytesIO(b"1"), 1)
     assert list(tmp_path.iterdir()) == []
 

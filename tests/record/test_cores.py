@@ -36,7 +36,7 @@ def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_takes_what_the_user_says_or_its_part_of_the_cores(
     local_ranks: int, environ: dict[str, str], threads: int
 ) -> None:
-    assert cores.threads(local_ranks, environ) == threads
+    assert cores.choose_threads(local_ranks, environ) == threads
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(None, 8), (12.0, 8), (3.9, 3), (0.5, 1)])
@@ -44,17 +44,17 @@ def test_a_quota_of_the_control_group_is_kept_to(
     quota: float | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cores, "read_cgroup", lambda root: cores.Allowance(cores=quota))
-    assert cores.usable() == cores.threads(1, {}) == threads
+    assert cores.count_usable_cores() == cores.choose_threads(1, {}) == threads
     assert Platform(files.load("cpu")).device_count == threads
 
 
 def test_far_more_ranks_than_cores_are_refused_and_some_more_are_not() -> None:
     platform = Platform(files.load("cpu"))
-    refused = preflight.devices(make_plan(platform="cpu", topology="1x64"), platform)
+    refused = preflight.check_devices(make_plan(platform="cpu", topology="1x64"), platform)
     assert refused.verdict == "failed"
-    assert "asks for 64 ranks on 8 usable cores" in refused.sentence
+    assert "needs 64 ranks on 8 usable cores" in refused.sentence
     assert "try --topology 1x8" in refused.sentence
-    assert preflight.devices(make_plan(platform="cpu", topology="1x32"), platform).verdict == "ok"
+    assert preflight.check_devices(make_plan(platform="cpu", topology="1x32"), platform).verdict == "ok"
 
 
 def crowd(topology: str, *, device: str = "cpu", usable: int | None = 2) -> list[str]:
@@ -68,7 +68,7 @@ def crowd(topology: str, *, device: str = "cpu", usable: int | None = 2) -> list
         environment=Environment(device=DeviceInfo(type=device), cpu=CpuInfo(usable_cores=usable)),
         reference_global_batch=256,
     )
-    return [doubt.text for doubt in doubts.collect(facts) if doubt.code == "crowded-cores"]
+    return [doubt.text for doubt in doubts.collect_doubts(facts) if doubt.code == "crowded-cores"]
 
 
 def test_more_ranks_than_cores_are_a_doubt() -> None:

@@ -20,7 +20,7 @@ from support.records import make_plan
 from trainmark.analysis import comparison
 from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document
-from trainmark.analysis.scaling import all_scalings
+from trainmark.analysis.scaling import find_scalings
 from trainmark.features.report import output
 from trainmark.features.scaling import table as scaling_table
 from trainmark.features.watch import live_screen
@@ -28,9 +28,9 @@ from trainmark.features.watch.command import Watched
 from trainmark.record import events, gather, series
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.event_files import EventWriter
-from trainmark.record.index import row_of
+from trainmark.record.index import make_row
 from trainmark.record.links import AllReduce
-from trainmark.record.lookup import of_records
+from trainmark.record.lookup import make_subject
 from trainmark.record.machine import Artifact, BatchTry, CpuInfo, DeviceInfo
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record, parse
@@ -38,7 +38,7 @@ from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.record.store import Store, read_record
 from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 TRIES = int(os.environ.get("TRAINMARK_TRIES", "400"))
 """Mutations of each kind of document; the same ones every time, and more where somebody asks for them."""
@@ -181,9 +181,9 @@ def bases(run: Path) -> list[dict[str, Any]]:
     """Records of the first schema, and of this one with all that a record can hold, its series inside and beside it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(series, "MAX_INSIDE", 10)
-        long = gather.record(run)
+        long = gather.gather_record(run)
     assert long.series_file
-    new = [gather.record(run), long]
+    new = [gather.gather_record(run), long]
     return [json.loads(path.read_bytes()) for path in OLD] + [json.loads(record.dumps()) for record in new]
 
 
@@ -208,21 +208,21 @@ def views(record: Record, good: Record, store: Store) -> Iterator[tuple[str, Cal
     """Everything that may be asked of a record."""
 
     def compare() -> None:
-        sides = of_records("good", [good]), of_records("bad", [record])
+        sides = make_subject("good", [good]), make_subject("bad", [record])
         for a, b in (sides, sides[::-1]):
             found = comparison.compare(a, b, metric="p_core", threshold=0.03, anyway=True)
             compare_screen.render(found, width=100)
 
     def scaling() -> None:
-        scaling_table.render(all_scalings([good, record], "p_core"), width=100)
+        scaling_table.render(find_scalings([good, record], "p_core"), width=100)
 
-    yield "list", lambda: json.dumps(row_of(record), allow_nan=False).encode()
+    yield "list", lambda: json.dumps(make_row(record), allow_nan=False).encode()
     yield "show", lambda: describe(record, width=100).encode()
     yield "show --json", lambda: record.dumps().encode()
     yield "run", lambda: table.render([record, good], width=100).encode()
     yield "compare", compare
     yield "scaling", scaling
-    yield "report --publish", lambda: publishable([record])
+    yield "report --publish", lambda: make_publishable([record])
     for form in FORMATS:
         for language in ("en", "zh"):
             yield (
@@ -288,12 +288,12 @@ def test_an_event_log_with_anything_wrong_in_it_is_gathered_and_watched_or_refus
             changed = [*lines[:place], mutation.text.encode(), *lines[place + 1 :]]
             (folder / file.name).write_bytes(b"\n".join([*changed, b""]))
             looks: list[tuple[str, Callable[[], object]]] = [
-                ("run", lambda: Record.from_json(parse(gather.record(folder).dumps().encode()))),
-                ("watch --json", lambda: json.dumps(live_screen.document(Watched(folder, store).look()))),
-                ("watch", lambda: live_screen.draw(Watched(folder, store).look(), **screen)),
+                ("run", lambda: Record.from_json(parse(gather.gather_record(folder).dumps().encode()))),
+                ("watch --json", lambda: json.dumps(live_screen.to_json(Watched(folder, store).read()))),
+                ("watch", lambda: live_screen.draw(Watched(folder, store).read(), **screen)),
                 ("audit", lambda: list(audit_logs(folder))),
                 ("runs", store.contents),
-                ("show", lambda: describe(gather.record(folder), **screen)),
+                ("show", lambda: describe(gather.gather_record(folder), **screen)),
             ]
             looks = [looks[0], looks[1 + tried % 5]]
             tried += 1

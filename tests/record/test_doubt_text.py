@@ -10,10 +10,10 @@ import pytest
 from support.records import doubt, make_record
 
 from trainmark.record.doubt_text import COMPOSED, TEMPLATES, translate_doubt
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.record import Doubt, Record
 
-ZH, EN = speaker("zh"), speaker("en")
+ZH, EN = translator("zh"), translator("en")
 
 SKEW = {"rank": 3, "host": "node7", "factor": "1.25", "fastest": 0, "more_items": True, "exchange_known": True}
 STEP = {"rank": 1, "first": "fc.weight", "allowed": "0.1", "differing": 2, "quantities": 90}

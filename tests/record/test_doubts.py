@@ -28,5 +28,5 @@ def test_a_speed_that_is_nearly_known_is_not_said_to_be_known_to_what_was_wanted
         judged=None,
     )
     monkeypatch.setattr(doubts.statistics, "mean_interval", lambda *series: SimpleNamespace(share=share))
-    monkeypatch.setattr(doubts.statistics, "steps_needed", lambda *series: 40)
-    assert list(doubts.few_steps(facts)) == [("few-steps", {"percent": shown, "more": 40})]
+    monkeypatch.setattr(doubts.statistics, "estimate_steps_needed", lambda *series: 40)
+    assert list(doubts.check_step_count(facts)) == [("few-steps", {"percent": shown, "more": 40})]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.duration import parse_seconds, shown
+from trainmark.record.duration import format_seconds, parse_seconds
 from trainmark.record.errors import UsageError
 
 
@@ -21,7 +21,7 @@ def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
     "text", ["", " ", "soon", "3 days", "0", "0s", "-3m", "inf", "nan", "1e9", "..s", "1.2.3m", "9" * 300, "99999h"]
 )
 def test_what_is_no_length_of_time_is_refused_by_the_options_name(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--budget .* is not a length of time; try '90s', '3m' or '1h'"):
+    with pytest.raises(UsageError, match=r"--budget .* is not a duration; try '90s', '3m' or '1h'"):
         parse_seconds(text, option="--budget")
 
 
@@ -30,4 +30,4 @@ def test_what_is_no_length_of_time_is_refused_by_the_options_name(text: str) -> 
     [(180, "3 min"), (90, "1.5 min"), (59.97, "60 s"), (3600, "1 h"), (0.012, "0.012 s"), (75, "75 s")],
 )
 def test_a_length_of_time_is_said_shortly(seconds: float, text: str) -> None:
-    assert shown(seconds) == text
+    assert format_seconds(seconds) == text

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from trainmark.record.escape import csv_cell, fitted, markdown_cell, terminal
+from trainmark.record.escape import csv_cell, fit_encoding, markdown_cell, terminal
 
 ANY_TEXT = st.text(st.characters())
 
@@ -37,7 +37,7 @@ def test_no_text_reaches_a_terminal_with_a_control_character(text: str) -> None:
 @given(ANY_TEXT, st.sampled_from(["ascii", "latin-1", "gbk", "utf-8", "no-such-encoding"]))
 def test_text_is_fitted_to_any_encoding(text: str, encoding: str) -> None:
     safe, codec = terminal(text), "ascii" if encoding == "no-such-encoding" else encoding
-    shown = fitted(safe, encoding)
+    shown = fit_encoding(safe, encoding)
     assert shown.encode(codec).decode(codec) == shown
     assert all(sign in shown for sign in safe if sign.isascii())
     if safe.encode(codec, "ignore").decode(codec) == safe:
@@ -45,8 +45,8 @@ def test_text_is_fitted_to_any_encoding(text: str, encoding: str) -> None:
 
 
 def test_our_own_signs_have_a_plain_spelling() -> None:
-    assert fitted("±0.4 % — 256 → 32, ≥ 75.5", "ascii") == "+/-0.4 % - 256 -> 32, >= 75.5"
-    assert fitted("±0.4 % ≥", "latin-1") == "±0.4 % >="
+    assert fit_encoding("±0.4 % — 256 → 32, ≥ 75.5", "ascii") == "+/-0.4 % - 256 -> 32, >= 75.5"
+    assert fit_encoding("±0.4 % ≥", "latin-1") == "±0.4 % >="
 
 
 @given(ANY_TEXT)

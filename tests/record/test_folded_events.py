@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.record import event_files
-from trainmark.record.event_files import EventTail, EventWriter, folded, whole_log
+from trainmark.record.event_files import EventTail, EventWriter, chunks_path, read_log
 from trainmark.record.events import Event, Steps
 
 
@@ -45,7 +45,7 @@ def test_finished_chunks_are_gzip_and_the_open_one_is_plain(tmp_path: Path) -> N
     plain = path.read_bytes()
     assert len(plain) < 500
     assert plain.startswith(b'{"event":"folded","chunks":')
-    assert gzip.decompress(folded(path).read_bytes()) + plain == whole_log(path)  # as zcat and cat read them
+    assert gzip.decompress(chunks_path(path).read_bytes()) + plain == read_log(path)  # as zcat and cat read them
     assert numbers(EventTail(path).new_events()) == list(range(40))
     assert names(tmp_path) == ["rank0.jsonl", "rank0.jsonl.gz"]
 
@@ -89,7 +89,7 @@ def test_a_writer_killed_while_it_folds_loses_nothing_and_the_next_one_goes_on(
         assert not tail.torn
     EventWriter(path).write(step(10**6))
     assert numbers(EventTail(path).new_events()) == [*written, 10**6]
-    chunks = sum(1 for _ in event_files._members(io.BytesIO(folded(path).read_bytes())))
+    chunks = sum(1 for _ in event_files._members(io.BytesIO(chunks_path(path).read_bytes())))
     assert event_files._chunks_before(path.read_bytes().partition(b"\n")[0]) == chunks
 
 
@@ -127,10 +127,10 @@ def test_where_there_is_no_room_for_a_chunk_the_lines_stay_plain_and_are_folded_
         patched.setattr(Path, "replace", lambda self, target: (_ for _ in ()).throw(OSError(28, "No space left")))
         for number in range(30):
             writer.write(step(number))
-    assert folded(path).read_bytes() == b""
+    assert chunks_path(path).read_bytes() == b""
     for number in range(30, 90):
         writer.write(step(number))
-    assert gzip.decompress(folded(path).read_bytes()) + path.read_bytes() == whole_log(path)
+    assert gzip.decompress(chunks_path(path).read_bytes()) + path.read_bytes() == read_log(path)
     assert numbers(EventTail(path).new_events()) == list(range(90))
     assert names(tmp_path) == ["rank0.jsonl", "rank0.jsonl.gz"]
 
@@ -141,13 +141,13 @@ def test_chunks_that_are_missing_or_damaged_are_said(tmp_path: Path) -> None:
     for number in range(40):
         writer.write(step(number))
     plain = numbers(EventTail(path).new_events())[-1:]
-    whole = folded(path).read_bytes()
+    whole = chunks_path(path).read_bytes()
     for damaged in (whole[:-20], whole[:30] + b"\xff" * 30 + whole[60:], b"", b"junk" * 100):
-        folded(path).write_bytes(damaged)
+        chunks_path(path).write_bytes(damaged)
         tail = EventTail(path)
         assert numbers(tail.new_events())[-1:] == plain
         assert tail.torn
-    folded(path).unlink()
+    chunks_path(path).unlink()
     tail = EventTail(path)
     assert numbers(tail.new_events())[-1:] == plain
     assert tail.torn
@@ -159,7 +159,7 @@ def test_a_chunk_that_unpacks_to_more_than_any_writer_makes_is_not_unpacked(
     monkeypatch.setattr(event_files, "MAX_CHUNK_BYTES", 10_000)
     path = tmp_path / "rank0.jsonl"
     path.write_bytes(b'{"event":"folded","chunks":1}\n')
-    folded(path).write_bytes(gzip.compress(b"\n" * 10_000_000))
+    chunks_path(path).write_bytes(gzip.compress(b"\n" * 10_000_000))
     tail = EventTail(path)
     assert list(tail.new_events()) == []
     assert tail.torn

@@ -297,7 +297,7 @@ def test_given_weights_are_a_doubt_about_the_time_to_target(tmp_path: Path) -> N
 
 def test_a_folder_that_is_no_run_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="is not a run folder"):
-        gather.record(tmp_path)
+        gather.gather_record(tmp_path)
 
 
 def test_the_launcher_s_word_about_a_fault_goes_before_what_single_ranks_said(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_device_whose_events_count_unlike_the_host_is_doubted_and_far_off_not_
     lying = [events.StretchTimed(host_ns=2500 * MS, device_ns=device_ms * MS // 2)] * 2
     run.rank(0, [10] * 20, also=honest)
     run.rank(1, [10] * 20, also=lying)
-    record = gather.record(tmp_path)
+    record = gather.gather_record(tmp_path)
     assert record.status == status
     text = {doubt.code: doubt.text for doubt in record.doubts}.get("device-clock", "")
     assert bool(text) is doubted
@@ -382,6 +382,6 @@ def test_a_device_whose_events_count_unlike_the_host_is_doubted_and_far_off_not_
 def test_stretches_too_short_to_tell_are_not_judged(tmp_path: Path) -> None:
     run = Folder(tmp_path, make_plan())
     run.rank(0, [10] * 20, also=[events.StretchTimed(host_ns=60 * MS, device_ns=20 * MS)] * 10)
-    record = gather.record(tmp_path)
+    record = gather.gather_record(tmp_path)
     assert record.status == "valid"
     assert "device-clock" not in {doubt.code for doubt in record.doubts}

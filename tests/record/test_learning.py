@@ -9,7 +9,7 @@ import pytest
 from support.records import make_record
 
 from trainmark.record import doubts
-from trainmark.record.learning import CHANCE, CLASSES, guessed, loss_rise
+from trainmark.record.learning import CHANCE, CLASSES, find_chance_level, loss_rise
 from trainmark.record.record import Evaluation, Quality, Record
 from trainmark.record.workload_facts import QualityFacts
 
@@ -32,7 +32,7 @@ def said(record: Record, judged: QualityFacts | None = None) -> dict[str, str]:
         data_facts=record.data_facts,
         judged=judged,
     )
-    return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
 
 
 def test_a_loss_that_went_from_7_to_12_rose() -> None:
@@ -60,11 +60,11 @@ def test_one_bad_step_and_losses_that_are_missing_are_no_rise() -> None:
 
 def test_an_accuracy_that_guessing_gives_is_told_by_the_classes_of_the_data() -> None:
     ten = {CLASSES: 10.0, CHANCE: 10.0}
-    assert guessed(evaluated(10.0), ten) == 10.0
-    assert guessed(evaluated(12.5), ten) == 10.0  # 400 samples cannot tell it from 10
-    assert guessed(evaluated(14.0), ten) is None
-    assert guessed(evaluated(10.0), {CLASSES: 1000.0, CHANCE: 0.1}) is None
-    assert guessed(evaluated(10.0), {}) is None
+    assert find_chance_level(evaluated(10.0), ten) == 10.0
+    assert find_chance_level(evaluated(12.5), ten) == 10.0  # 400 samples cannot tell it from 10
+    assert find_chance_level(evaluated(14.0), ten) is None
+    assert find_chance_level(evaluated(10.0), {CLASSES: 1000.0, CHANCE: 0.1}) is None
+    assert find_chance_level(evaluated(10.0), {}) is None
 
 
 def test_what_did_not_learn_says_so_and_no_note_claims_that_training_works() -> None:

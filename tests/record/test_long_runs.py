@@ -21,12 +21,12 @@ from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record import event_files, events, gather, series
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import EventWriter, folded
+from trainmark.record.event_files import EventWriter, chunks_path
 from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
-from trainmark.record.store import Store, read_record, series_beside
+from trainmark.record.store import Store, read_record, series_reader
 from trainmark.view.describe import describe
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 MS = 1_000_000
 LONG = {**EVERY_KIND, "cut off in the middle of a step": replace(CUT_OFF, steps=61)}
@@ -36,7 +36,7 @@ def gathered(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 10)
     """The record of a run as if it were long; its event logs are folded as if they were, too."""
     with monkeypatch.context() as patched:
         patched.setattr(series, "MAX_INSIDE", inside)
-        return gather.record(folder)
+        return gather.gather_record(folder)
 
 
 def left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Record, Record]:
@@ -49,7 +49,7 @@ def left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recor
 
 
 def _span_ns(folder: Path) -> tuple[int, int]:
-    lines = event_files.whole_log(folder / "rank0.jsonl").splitlines()
+    lines = event_files.read_log(folder / "rank0.jsonl").splitlines()
     told = [json.loads(line) for line in lines if line]
     begin = next(event["at_ns"] for event in told if event["event"] == "ready")
     return begin, next((event["at_ns"] for event in reversed(told) if event["event"] == "phases"), begin + 10**10)
@@ -72,14 +72,14 @@ def test_what_is_said_of_a_long_run_is_what_its_series_inside_the_record_would_s
     inside, long = left(LONG[kind], tmp_path, monkeypatch)
     assert inside.series_file is None
     assert long.series_file
-    assert folded(tmp_path / "runs" / inside.run_id / "rank0.jsonl").exists()
+    assert chunks_path(tmp_path / "runs" / inside.run_id / "rank0.jsonl").exists()
     for name in ("metrics", "doubts", "coverage", "status", "quality", "restarts", "telemetry", "event_files"):
         assert getattr(long, name) == getattr(inside, name), name
     assert long.loss == inside.loss
     assert long.timeline.phases_ns == inside.timeline.phases_ns
     for one, other in zip(inside.timeline.ranks, long.timeline.ranks, strict=True):
         assert (one.steps, one.whole, one.busy_ns) == (other.steps, other.whole, other.busy_ns)
-        assert inside.timeline.counted(one) == long.timeline.counted(other)
+        assert inside.timeline.sum_counted(one) == long.timeline.sum_counted(other)
     assert np.array_equal(inside.timeline.step_items, long.timeline.step_items)
     assert np.array_equal(inside.timeline.step_s, long.timeline.step_s)
 
@@ -93,7 +93,7 @@ def test_a_long_run_s_record_is_read_with_its_series_and_passes_every_check(
     assert found == long
     monkeypatch.setattr(series, "MAX_INSIDE", 10)  # as the audit gathers it anew
     for folder in (None, tmp_path / "runs" / long.run_id):
-        checked = audit_document(json.loads(path.read_text()), path.name, folder, series_beside(path))
+        checked = audit_document(json.loads(path.read_text()), path.name, folder, series_reader(path))
         assert [finding for entry in checked for finding in entry.findings] == []
         assert sum(entry.verdict == "ok" for entry in checked) >= 8
 
@@ -140,15 +140,15 @@ def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
     monkeypatch.setattr(series, "MAX_INSIDE", 10)
     alone = Record.from_json(json.loads(path.read_text()))
     folder = tmp_path / "runs" / whole.run_id
-    assert gather.with_series(alone, folder) == whole
-    assert gather.with_series(alone, tmp_path / "nowhere").means_only
+    assert gather.restore_series(alone, folder) == whole
+    assert gather.restore_series(alone, tmp_path / "nowhere").means_only
     (folder / "rank1.jsonl").unlink()
-    assert gather.with_series(alone, folder).means_only
-    assert gather.with_series(whole, folder) is whole
+    assert gather.restore_series(alone, folder).means_only
+    assert gather.restore_series(whole, folder) is whole
 
 
 def test_a_copy_to_be_shared_keeps_the_series_it_is_drawn_of(two: tuple[Record, Path]) -> None:
-    [copy] = publishable([two[0]], environment={}).records
+    [copy] = make_publishable([two[0]], environment={}).records
     assert copy.means_only is None
     assert copy.loss == two[0].loss
     assert copy.timeline.slowest.compute_ns == two[0].timeline.slowest.compute_ns
@@ -172,7 +172,7 @@ def test_series_that_were_changed_are_not_used_and_the_audit_says_so(two: tuple[
         found = read_record(path)
         assert found.means_only, what
         assert found.means_only.damaged, what
-        checked = audit_document(json.loads(path.read_text()), path.name, None, series_beside(path))
+        checked = audit_document(json.loads(path.read_text()), path.name, None, series_reader(path))
         [finding] = [finding for entry in checked for finding in entry.findings]
         assert (finding.name, finding.verdict) == ("series", "failed"), what
 
@@ -188,7 +188,7 @@ def test_series_that_were_changed_are_not_used_and_the_audit_says_so(two: tuple[
 def test_a_summary_that_does_not_follow_from_the_series_is_found(two: tuple[Record, Path], change: Any) -> None:
     document = json.loads(two[1].read_text())
     change(document["series"])
-    checked = audit_document(document, "x.json", None, series_beside(two[1]))
+    checked = audit_document(document, "x.json", None, series_reader(two[1]))
     assert [finding for entry in checked for finding in entry.findings if finding.verdict == "failed"]
 
 
@@ -219,8 +219,8 @@ def test_a_record_cannot_name_a_file_elsewhere(two: tuple[Record, Path], tmp_pat
     record, path = two
     assert record.series_file
     for name in ("../x.series.jsonl.gz", "/etc/x.series.jsonl.gz", "passwd", ".series.jsonl.gz"):
-        with pytest.raises(ValueError, match="no name of such a file"):
-            series_beside(path)(series.SeriesFile(name=name, sha256="", steps=1))
+        with pytest.raises(ValueError, match="not that of a series file"):
+            series_reader(path)(series.SeriesFile(name=name, sha256="", steps=1))
 
 
 def test_means_never_mix_warm_up_with_steady_steps_and_are_bounded() -> None:
@@ -231,9 +231,9 @@ def test_means_never_mix_warm_up_with_steady_steps_and_are_bounded() -> None:
             items=[8] * count,
             loss=[1.0] * (count - 1) + [None],
         )
-        points = series.thinned(steps, steady)
+        points = series.thin_series(steps, steady)
         assert len(points.compute_ns) <= series.MAX_POINTS
-        back = series.spread_out(points, count, steady)
+        back = series.expand_means(points, count, steady)
         assert list(back.compute_ns[:steady]) == [1000] * steady
         assert sum(back.compute_ns) == pytest.approx(sum(steps.compute_ns), rel=1e-4)
         assert (len(back.loss), back.loss[-1]) == (count, None)
@@ -244,7 +244,7 @@ def test_the_interval_by_means_is_about_that_by_all_steps(tmp_path: Path, monkey
     folder = Folder(tmp_path, make_plan(topology="1x1"))
     wander = np.convolve(draw.normal(0, 1, 30_100), np.ones(100) / 10, "valid")[:30_000]
     folder.rank(0, [int(ms) for ms in 500 + 20 * wander + draw.normal(0, 5, 30_000)])
-    whole = gather.record(tmp_path)
+    whole = gather.gather_record(tmp_path)
     assert whole.series_file
     alone = Record.from_json(json.loads(whole.dumps()))
 
@@ -298,7 +298,7 @@ class LongRun:
         """What gathering it takes at most."""
         tracemalloc.start()
         try:
-            gather.record(self.path)
+            gather.gather_record(self.path)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -309,7 +309,7 @@ def test_the_stated_bounds_hold(tmp_path: Path) -> None:
     few = LongRun(tmp_path / "few", ranks=2, steps=6000)
     many = LongRun(tmp_path / "many", ranks=8, steps=6000)
     assert many.log_bytes / (many.ranks * many.steps) < 30
-    record = gather.record(many.path)
+    record = gather.gather_record(many.path)
     store = Store(tmp_path / "store")
     path = store.add(record)
     assert path.stat().st_size < 100_000 + 500 * many.ranks

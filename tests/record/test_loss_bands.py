@@ -12,7 +12,7 @@ from support.records import make_plan, make_record
 from trainmark import workloads
 from trainmark.cli.progress import ProgressLine
 from trainmark.record import workload_facts
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Deviation
 from trainmark.record.record import Evaluation, Quality
@@ -37,11 +37,11 @@ def bands() -> tuple[workload_facts.LossBand, ...]:
 
 
 def test_the_band_is_that_of_the_batch_and_the_rate() -> None:
-    found = workload_facts.band_of(plan(), bands())
+    found = workload_facts.find_band(plan(), bands())
     assert found is not None
     assert found.global_batch == 32
-    assert workload_facts.band_of(plan(2, 4e-4), bands()) == bands()[0]
-    assert workload_facts.band_of(plan(2), bands()) is None
+    assert workload_facts.find_band(plan(2, 4e-4), bands()) == bands()[0]
+    assert workload_facts.find_band(plan(2), bands()) is None
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_the_band_is_that_of_the_batch_and_the_rate() -> None:
     ],
 )
 def test_a_run_of_another_recipe_is_held_to_none(change: dict[str, Any]) -> None:
-    assert workload_facts.band_of(plan(**change), bands()) is None
+    assert workload_facts.find_band(plan(**change), bands()) is None
 
 
 def test_what_does_not_change_learning_may_differ() -> None:
     differs = (Deviation(name="parallel", short="", reference="fsdp", actual="hsdp"),)
-    assert workload_facts.band_of(plan(deviations=differs), bands()) is not None
+    assert workload_facts.find_band(plan(deviations=differs), bands()) is not None
 
 
 def test_every_evaluation_at_a_point_is_judged() -> None:
     history = [evaluation(0, 11.8), evaluation(384, 5.6), evaluation(768, 4.6), evaluation(1536, 3.8)]
-    found = [*workload_facts.judged(bands()[1], history)]
+    found = [*workload_facts.compare_to_band(bands()[1], history)]
     assert [(one.samples, one.place) for one in found] == [
         (12_288, "in the band"),
         (24_576, "above the band"),
@@ -76,10 +76,10 @@ def test_every_evaluation_at_a_point_is_judged() -> None:
 def test_the_record_s_page_and_the_running_line_say_it() -> None:
     history = (evaluation(384, 5.6), evaluation(768, 4.6))
     quality = Quality(name="val_loss", unit="nats", goal=3.3, better="lower", value=4.6, reached=False, history=history)
-    section = facts.bands(replace(make_record(), plan=plan(), quality=quality), speaker("en"))
+    section = facts.bands(replace(make_record(), plan=plan(), quality=quality), translator("en"))
     assert section is not None
     assert section.rows[1] == ("24,576", "4.600", "4.47 – 4.54", "above the band")
-    assert facts.bands(make_record(), speaker("en")) is None
+    assert facts.bands(make_record(), translator("en")) is None
     line = ProgressLine(plan(), "tokens", "val_loss", quiet=False)
     log: Any = SimpleNamespace(compute_ns=[], evaluations=history)
     assert line._facts([log]) == "val_loss 4.600  above the band of public runs"

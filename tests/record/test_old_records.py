@@ -12,7 +12,7 @@ from support.records import make_record
 import trainmark
 from trainmark.analysis.audit_record import audit_document
 from trainmark.record.errors import UsageError
-from trainmark.record.intervals import around, too_noisy
+from trainmark.record.intervals import around, is_too_noisy
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import RECORD_SCHEMA, Record
 from trainmark.view.describe import describe
@@ -82,7 +82,7 @@ def test_an_old_interval_below_zero_is_read_as_one_too_noisy_to_say() -> None:
     record = Record.from_json(old)
     low, high = record.metrics["p_core"].interval or (0, 0)
     assert 0 < low < 27.5 < high
-    assert too_noisy((low, high))
+    assert is_too_noisy((low, high))
     assert "too noisy to say" in describe(record, width=160)
 
 

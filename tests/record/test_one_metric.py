@@ -16,14 +16,14 @@ from support.records import make_record
 
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.comparison import compare
-from trainmark.features.report import document, formats
+from trainmark.features.report import document, output
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import of_records
+from trainmark.record.lookup import make_subject
 from trainmark.record.metrics import METRICS, Measured, Quantity, metric
 from trainmark.record.record import Record
 from trainmark.view.describe import describe
-from trainmark.view.glossary import meaning
+from trainmark.view.glossary import find_meaning
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
     page = document.render(ReportInputs(records=(record,), language=language))
     assert "slowest_step" in page
     assert "max over counted steps" in page
-    assert meaning("slowest_step", language).definition.startswith("How long the longest step took.")
-    assert meaning("slowest_step", language).formula == "max over counted steps"
-    rows = list(csv.DictReader(io.StringIO(formats.to_csv([record]))))
+    assert find_meaning("slowest_step", language).definition.startswith("How long the longest step took.")
+    assert find_meaning("slowest_step", language).formula == "max over counted steps"
+    rows = list(csv.DictReader(io.StringIO(output.to_csv([record]))))
     assert (float(rows[0]["slowest_step"]), rows[0]["slowest_step_unit"]) == (value, "s")
 
 
@@ -71,7 +71,7 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
 def test_compare_knows_which_way_it_is_better() -> None:
     quick, slow = make_record(run_id="quick"), make_record(run_id="slow")
     slow = replace(slow, metrics={**slow.metrics, "slowest_step": Quantity(value=20.0, unit="s")})
-    a, b = (of_records(record.run_id, [record]) for record in (quick, slow))
+    a, b = (make_subject(record.run_id, [record]) for record in (quick, slow))
     found = compare(a, b, metric="slowest_step", anyway=True)
     assert found.compared.better == "lower"
     assert found.judgement.ratio > 1
@@ -84,9 +84,9 @@ def test_one_that_says_nothing_of_itself_breaks_nothing() -> None:
     assert record.metrics["bare"] == Quantity(value=None, unit="s", unavailable="it was not measured")
     assert "it was not measured" in describe(record)
     assert "bare" in document.render(ReportInputs(records=(record,), language="zh"))
-    assert meaning("bare").definition == ""
+    assert find_meaning("bare").definition == ""
     with pytest.raises(UsageError, match="a fact and not a result"):
-        compare(*(of_records(name, [make_record(run_id=name)]) for name in ("a", "b")), metric="bare")
+        compare(*(make_subject(name, [make_record(run_id=name)]) for name in ("a", "b")), metric="bare")
 
 
 def test_a_record_of_before_it_stays_valid(tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -95,9 +95,9 @@ def test_a_record_of_before_it_stays_valid(tmp_path: Path, request: pytest.Fixtu
     assert "slowest_step" not in before.metrics
     assert wrong(before) == []
     assert "p_core" in describe(before)
-    assert csv.DictReader(io.StringIO(formats.to_csv([before]))).fieldnames
-    side = of_records(before.run_id, [before])
-    other = of_records("other", [replace(before, run_id="other")])
+    assert csv.DictReader(io.StringIO(output.to_csv([before]))).fieldnames
+    side = make_subject(before.run_id, [before])
+    other = make_subject("other", [replace(before, run_id="other")])
     with pytest.raises(UsageError, match="has no slowest_step: it is not on the record"):
         compare(side, other, metric="slowest_step")
 
@@ -120,8 +120,8 @@ def test_one_of_a_newer_version_is_shown_and_not_refused(tmp_path: Path) -> None
     assert read.metrics["co2"] == Quantity(value=41.5, unit="g")
     assert re.search(r"co2 +41.5 +g", describe(read))
     assert "co2" in document.render(ReportInputs(records=(read,), language="zh"))
-    assert next(csv.DictReader(io.StringIO(formats.to_csv([read]))))["co2"] == "41.5"
+    assert next(csv.DictReader(io.StringIO(output.to_csv([read]))))["co2"] == "41.5"
     assert wrong(read) == []
     other = replace(read, run_id="other")
     with pytest.raises(UsageError, match="does not know whether more or less"):
-        compare(of_records("a", [read]), of_records("b", [other]), metric="co2")
+        compare(make_subject("a", [read]), make_subject("b", [other]), metric="co2")

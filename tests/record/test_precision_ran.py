@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.precision import PRECISIONS, ran, said_of_products, scaled_share
+from trainmark.record.precision import PRECISIONS, describe_matmuls, name_precision, scaled_share
 
 NOT_ALLOWED = {"matmul": False, "convolution": False}
 
@@ -15,7 +15,9 @@ def test_what_ran_as_asked_has_the_name_it_was_asked_by(word: str) -> None:
     used = "float32" if asked.allows_tf32 else asked.computes_in
     tf32 = dict.fromkeys(NOT_ALLOWED, asked.allows_tf32)
     assert (
-        ran({"matmul": {used: 9}, "convolution": {used: 5}}, {asked.weights: 3, "float32": 1}, tf32, asked.autocast)
+        name_precision(
+            {"matmul": {used: 9}, "convolution": {used: 5}}, {asked.weights: 3, "float32": 1}, tf32, asked.autocast
+        )
         == word
     )
 
@@ -27,7 +29,7 @@ def test_what_ran_as_asked_has_the_name_it_was_asked_by(word: str) -> None:
 def test_half_of_the_multiplications_in_eight_bits_make_a_run_fp8(eight_bits: int, word: str) -> None:
     forward = eight_bits // 3
     counted = {"bfloat16": 100 - eight_bits, "float8_e4m3fn": forward, "float8_e5m2": eight_bits - forward}
-    found = ran({"matmul": counted}, {"bfloat16": 9, "float32": 1}, NOT_ALLOWED, None)
+    found = name_precision({"matmul": counted}, {"bfloat16": 9, "float32": 1}, NOT_ALLOWED, None)
     assert found.removesuffix(", weights bfloat16") == word
     assert scaled_share({"matmul": counted, "convolution": {}}) == eight_bits / 100
 
@@ -54,14 +56,14 @@ CONVOLUTIONS_ONLY = {"matmul": False, "convolution": True}
 def test_a_word_is_given_only_where_it_fits(
     matmul: dict[str, int], convolution: dict[str, int], tf32: dict[str, bool], autocast: str | None, word: str
 ) -> None:
-    found = ran({"matmul": matmul, "convolution": convolution}, {"float32": 1}, tf32, autocast)
+    found = name_precision({"matmul": matmul, "convolution": convolution}, {"float32": 1}, tf32, autocast)
     assert found.removesuffix(", weights float32") == word
 
 
 def test_products_are_counted_in_words() -> None:
     computed = {"matmul": {"bfloat16": 12, "float32": 3}, "convolution": {"bfloat16": 1}}
-    assert said_of_products(computed) == "12 matmuls in bfloat16, 3 in float32, 1 convolution in bfloat16"
-    assert said_of_products({"matmul": {}, "convolution": {}}) == ""
+    assert describe_matmuls(computed) == "12 matmuls in bfloat16, 3 in float32, 1 convolution in bfloat16"
+    assert describe_matmuls({"matmul": {}, "convolution": {}}) == ""
 
 
 @pytest.mark.parametrize(
@@ -76,9 +78,9 @@ def test_products_are_counted_in_words() -> None:
 def test_what_the_device_makes_of_float32_counts_where_it_is_narrower(
     inside: dict[str, dict[str, str]], word: str
 ) -> None:
-    assert ran({"matmul": {"float32": 9}}, {"float32": 3}, NOT_ALLOWED, None, inside) == word
+    assert name_precision({"matmul": {"float32": 9}}, {"float32": 3}, NOT_ALLOWED, None, inside) == word
 
 
 def test_a_device_that_computes_more_than_was_asked_for_keeps_the_label() -> None:
     inside = {"matmul": {"bfloat16": "float32"}}
-    assert ran({"matmul": {"bfloat16": 9}}, {"float32": 3}, NOT_ALLOWED, "bfloat16", inside) == "amp-bf16"
+    assert name_precision({"matmul": {"bfloat16": 9}}, {"float32": 3}, NOT_ALLOWED, "bfloat16", inside) == "amp-bf16"

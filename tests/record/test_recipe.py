@@ -11,12 +11,12 @@ from trainmark.record.recipe import (
     Limits,
     Recipe,
     Span,
+    apply_settings,
     deviations,
     fix_hp,
     from_values,
     knob,
     to_values,
-    with_settings,
 )
 
 
@@ -29,7 +29,7 @@ REFERENCE = Dough(batch_per_device=32, learning_rate=0.1, weight_decay=1e-4, epo
 
 
 def test_settings_are_parsed_by_the_type_of_their_field() -> None:
-    changed = with_settings(REFERENCE, ["learning_rate=1", "epochs=3", "evaluate_first=true", "yeast=fresh"])
+    changed = apply_settings(REFERENCE, ["learning_rate=1", "epochs=3", "evaluate_first=true", "yeast=fresh"])
     assert (changed.learning_rate, changed.epochs, changed.evaluate_first, changed.yeast) == (1.0, 3, True, "fresh")
     assert isinstance(changed.learning_rate, float)
 
@@ -56,13 +56,13 @@ def test_settings_are_parsed_by_the_type_of_their_field() -> None:
 )
 def test_a_wrong_setting_is_refused_in_one_sentence(setting: str, sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
-        with_settings(REFERENCE, [setting])
+        apply_settings(REFERENCE, [setting])
     assert str(refused.value) == sentence
     assert refused.value.exit_code == 2
 
 
 def test_what_differs_from_the_reference_is_computed_and_shown_as_fix_hp() -> None:
-    filled = with_settings(REFERENCE, ["batch_per_device=256", "learning_rate=0.8"])
+    filled = apply_settings(REFERENCE, ["batch_per_device=256", "learning_rate=0.8"])
     assert fix_hp(deviations(filled, REFERENCE)) == "bs=256,lr=0.8"
     assert fix_hp(deviations(REFERENCE, REFERENCE)) == "/"
     assert fix_hp(deviations(filled, REFERENCE), most=1) == "bs=256,+1 more"
@@ -82,7 +82,7 @@ def test_what_differs_from_the_reference_is_computed_and_shown_as_fix_hp() -> No
 def test_a_length_of_training_is_said_in_steps_epochs_or_items(said: str, meant: str) -> None:
     assert str(Span.parse(said)) == meant
     assert Span.parse(meant) == Span.parse(said)
-    changed = with_settings(REFERENCE, [f"evaluate_every={said}", f"checkpoint_every={said}"])
+    changed = apply_settings(REFERENCE, [f"evaluate_every={said}", f"checkpoint_every={said}"])
     assert (changed.evaluate_every, changed.checkpoint_every) == (meant, meant)
 
 
@@ -99,7 +99,7 @@ def test_lengths_begin_later_only_by_epochs_and_by_less_than_one(said: str) -> N
 
 
 def test_a_length_said_otherwise_is_no_deviation() -> None:
-    assert deviations(with_settings(REFERENCE, ["evaluate_every=1 epochs"]), REFERENCE) == ()
+    assert deviations(apply_settings(REFERENCE, ["evaluate_every=1 epochs"]), REFERENCE) == ()
 
 
 def test_plans_written_when_only_epochs_were_counted_mean_the_same() -> None:
@@ -111,7 +111,7 @@ def test_plans_written_when_only_epochs_were_counted_mean_the_same() -> None:
 
 
 def test_a_plan_of_before_a_setting_was_renamed_means_the_same() -> None:
-    changed = with_settings(REFERENCE, ["yeast=fresh"])
+    changed = apply_settings(REFERENCE, ["yeast=fresh"])
     values = to_values(changed)
     assert from_values(Dough, {"leaven": values.pop("yeast"), **values}) == changed
 

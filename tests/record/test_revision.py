@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.launch.launcher import revision
+from trainmark.launch.launcher import read_revision
 
 
 def git(folder: Path, *words: str) -> str:
@@ -21,15 +21,15 @@ def test_a_checkout_is_named_by_its_commit_and_whether_it_was_changed_since(tmp_
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-qm", "first")
     commit = git(tmp_path, "rev-parse", "HEAD")[:12]
-    assert revision(tmp_path) == commit
+    assert read_revision(tmp_path) == commit
     (tmp_path / "pyproject.toml").write_text("a = 2\n")
-    assert revision(tmp_path) == f"{commit}-dirty"
+    assert read_revision(tmp_path) == f"{commit}-dirty"
 
 
 def test_without_a_checkout_or_without_git_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert revision(tmp_path) is None
+    assert read_revision(tmp_path) is None
     (tmp_path / "pyproject.toml").write_text("")
-    assert revision(tmp_path) is None
+    assert read_revision(tmp_path) is None
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", "")
-    assert revision(tmp_path) is None
+    assert read_revision(tmp_path) is None

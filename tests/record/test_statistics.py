@@ -12,7 +12,15 @@ from hypothesis import given, settings, strategies as st
 from scipy.special import stdtrit
 
 from trainmark.record import intervals
-from trainmark.record.statistics import Drift, Series, at_mean_items, drift, mean_interval, steady_start, steps_needed
+from trainmark.record.statistics import (
+    Drift,
+    Series,
+    detect_drift,
+    estimate_steps_needed,
+    find_steady_start,
+    mean_interval,
+    scale_to_mean_items,
+)
 
 REPLICATES = 500
 SAMPLING_ERROR = 3 * math.sqrt(0.93 * 0.07 / REPLICATES)
@@ -70,7 +78,7 @@ KINDS = {
 def coverage(rows: Series, truth_s: float, *, cut: bool = False) -> float:
     hits = 0
     for row in rows:
-        kept = row[steady_start(row) :] if cut else row
+        kept = row[find_steady_start(row) :] if cut else row
         interval = mean_interval(kept, np.ones(len(kept)))
         assert interval is not None
         hits += interval.low <= 1 / truth_s <= interval.high
@@ -124,9 +132,9 @@ def test_items_that_are_all_alike_change_nothing() -> None:
     step_s = 1 + 0.05 * correlated(np.random.default_rng(1), 60, 0.3, rows=1)[0]
     step_s[0] = 9
     items = np.full(60, 32.0)
-    assert at_mean_items(step_s, items) is step_s
-    assert steady_start(step_s, items) == steady_start(step_s) == 1
-    one, other = drift(step_s, items), drift(step_s)
+    assert scale_to_mean_items(step_s, items) is step_s
+    assert find_steady_start(step_s, items) == find_steady_start(step_s) == 1
+    one, other = detect_drift(step_s, items), detect_drift(step_s)
     assert one is not None
     assert other is not None
     assert one.rates == pytest.approx([32 * rate for rate in other.rates])
@@ -134,7 +142,7 @@ def test_items_that_are_all_alike_change_nothing() -> None:
 
 def test_at_the_mean_number_of_items_only_the_unrest_is_left() -> None:
     [step_s], [frames] = clips(np.random.default_rng(2), 400, rows=1)
-    level = at_mean_items(step_s, frames)
+    level = scale_to_mean_items(step_s, frames)
     assert float(level.mean()) == pytest.approx(float(step_s.mean()))
     assert float(level.std()) < 0.1 * float(step_s.std())
 
@@ -142,23 +150,23 @@ def test_at_the_mean_number_of_items_only_the_unrest_is_left() -> None:
 def test_a_hiccup_does_not_bend_what_an_item_takes() -> None:
     [step_s], [frames] = clips(np.random.default_rng(2), 100, rows=1, noise=0.001)
     step_s[[60, int(50 + np.argmax(frames[50:]))]] += 30
-    level = at_mean_items(step_s, frames)
+    level = scale_to_mean_items(step_s, frames)
     assert float(np.median(np.abs(level - np.median(level)))) < 0.005
 
 
 def test_the_short_last_batch_of_an_epoch_is_neither_warmup_nor_drift() -> None:
     items = np.where(np.arange(100) % 25 == 24, 5.0, 32.0)
     step_s = 0.02 + items / 100 + 0.001 * np.random.default_rng(0).standard_normal(100)
-    trend = drift(step_s, items)
+    trend = detect_drift(step_s, items)
     assert trend is not None
-    assert not trend.drifting
-    assert steady_start(step_s, items) == 0
+    assert not trend.is_drifting
+    assert find_steady_start(step_s, items) == 0
 
 
 def test_items_that_never_differ_again_are_taken_in_proportion() -> None:
     items = np.where(np.arange(40) == 0, 64.0, 32.0)
-    assert steady_start(items / 100, items) == 0
-    assert at_mean_items(items / 100, items) == pytest.approx(np.full(40, items.mean() / 100))
+    assert find_steady_start(items / 100, items) == 0
+    assert scale_to_mean_items(items / 100, items) == pytest.approx(np.full(40, items.mean() / 100))
 
 
 @pytest.mark.slow
@@ -166,11 +174,11 @@ def test_items_that_never_differ_again_are_taken_in_proportion() -> None:
 def test_with_varying_items_a_slow_start_and_a_drift_are_found_under_the_items(n: int) -> None:
     seconds, frames = clips(np.random.default_rng(n), n)
     warm = seconds * np.where(np.arange(n) < 3, 1.5, 1.0)
-    starts = [steady_start(step_s, items) for step_s, items in zip(warm, frames, strict=True)]
+    starts = [find_steady_start(step_s, items) for step_s, items in zip(warm, frames, strict=True)]
     assert np.mean([start >= 3 for start in starts]) > 0.98
     slower = seconds * (1 + 0.2 * np.linspace(0, 1, n))
-    trends = [drift(step_s, items) for step_s, items in zip(slower, frames, strict=True)]
-    assert np.mean([trend is not None and trend.drifting for trend in trends]) > 0.9
+    trends = [detect_drift(step_s, items) for step_s, items in zip(slower, frames, strict=True)]
+    assert np.mean([trend is not None and trend.is_drifting for trend in trends]) > 0.9
 
 
 @pytest.mark.slow
@@ -180,11 +188,11 @@ def test_with_varying_items_a_steady_series_is_kept_and_its_interval_covers(n: i
     truth = 54_999.5 / (0.649995 * math.exp(0.0002))
     hits, alarms, starts = 0, 0, []
     for step_s, items in zip(seconds, frames, strict=True):
-        start = steady_start(step_s, items)
-        interval, trend = mean_interval(step_s[start:], items[start:]), drift(step_s[start:], items[start:])
+        start = find_steady_start(step_s, items)
+        interval, trend = mean_interval(step_s[start:], items[start:]), detect_drift(step_s[start:], items[start:])
         assert interval is not None
         hits += interval.low <= truth <= interval.high
-        alarms += trend is not None and trend.drifting
+        alarms += trend is not None and trend.is_drifting
         starts.append(start)
     assert 0.90 - SAMPLING_ERROR / 2 <= hits / REPLICATES <= 0.98
     assert alarms / REPLICATES <= 0.05
@@ -227,12 +235,12 @@ def test_seven_steps_are_too_few_for_an_interval_and_eight_are_enough() -> None:
 
 def test_a_constant_series_is_certain_steady_and_complete() -> None:
     step_s, items = np.full(40, 0.1), np.full(40, 3.0)
-    interval, trend = mean_interval(step_s, items), drift(step_s)
+    interval, trend = mean_interval(step_s, items), detect_drift(step_s)
     assert interval is not None
     assert interval.low == pytest.approx(30) == interval.high
     assert interval.effective_steps == 40
-    assert steady_start(step_s) == 0
-    assert steps_needed(step_s, items) == 0
+    assert find_steady_start(step_s) == 0
+    assert estimate_steps_needed(step_s, items) == 0
     assert trend is not None
     assert not trend.significant
 
@@ -241,12 +249,12 @@ def test_steps_too_short_for_the_clock_are_no_error() -> None:
     some, none, items = np.tile([0.0, 1e-6], 20), np.zeros(40), np.ones(40)
     assert mean_interval(some, items) is not None
     assert mean_interval(none, items) is None
-    assert (steady_start(some), steady_start(none)) == (0, 0)
-    assert steps_needed(none, items) == 0
+    assert (find_steady_start(some), find_steady_start(none)) == (0, 0)
+    assert estimate_steps_needed(none, items) == 0
     for step_s in (some, none):
-        trend = drift(step_s)
+        trend = detect_drift(step_s)
         assert trend is not None
-        assert not trend.drifting
+        assert not trend.is_drifting
 
 
 def test_student_quantiles_match_scipy() -> None:
@@ -263,7 +271,7 @@ def test_the_steps_asked_for_bring_the_interval_near_one_percent(correlation: fl
     reached = []
     for row in correlated(rng, 4000, correlation, rows=60):
         step_s = 1 + 0.08 * row
-        total = 100 + steps_needed(step_s[:100], np.ones(100))
+        total = 100 + estimate_steps_needed(step_s[:100], np.ones(100))
         assert 100 <= total <= 4000
         interval = mean_interval(step_s[:total], np.ones(total))
         assert interval is not None
@@ -274,11 +282,11 @@ def test_the_steps_asked_for_bring_the_interval_near_one_percent(correlation: fl
 
 def test_a_precise_series_needs_no_more_steps_and_a_short_one_needs_enough_for_an_interval() -> None:
     step_s = 1 + 0.001 * correlated(np.random.default_rng(0), 100, 0, rows=1)[0]
-    assert steps_needed(step_s, np.ones(100)) == 0
-    assert steps_needed(np.ones(3), np.ones(3)) == 5
-    assert steps_needed(step_s, np.ones(100), 1e-5) > 100
+    assert estimate_steps_needed(step_s, np.ones(100)) == 0
+    assert estimate_steps_needed(np.ones(3), np.ones(3)) == 5
+    assert estimate_steps_needed(step_s, np.ones(100), 1e-5) > 100
     with pytest.raises(ValueError, match="half-width"):
-        steps_needed(step_s, np.ones(100), 0)
+        estimate_steps_needed(step_s, np.ones(100), 0)
 
 
 @pytest.mark.slow
@@ -286,7 +294,7 @@ def test_a_precise_series_needs_no_more_steps_and_a_short_one_needs_enough_for_a
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6, 0.8])
 def test_a_steady_series_is_called_drifting_less_than_once_in_twenty(n: int, correlation: float) -> None:
     rows = 1 + 0.1 * correlated(np.random.default_rng(n), n, correlation)
-    alarms = [trend.drifting for row in rows if (trend := drift(row))]
+    alarms = [trend.is_drifting for row in rows if (trend := detect_drift(row))]
     assert len(alarms) == REPLICATES
     assert np.mean(alarms) <= 0.05
 
@@ -295,43 +303,43 @@ def test_a_steady_series_is_called_drifting_less_than_once_in_twenty(n: int, cor
 def test_spikes_and_skew_are_not_called_drift() -> None:
     rng = np.random.default_rng(2)
     for rows in (skewed(rng, 100)[0], with_spikes(rng, independent(rng, 100)[0], 0.02, 30.0)):
-        assert np.mean([trend.drifting for row in rows if (trend := drift(row))]) <= 0.05
+        assert np.mean([trend.is_drifting for row in rows if (trend := detect_drift(row))]) <= 0.05
 
 
 @pytest.mark.parametrize("change", [-0.06, 0.06])
 def test_a_slow_drift_is_found_with_its_size_and_sign(change: float) -> None:
     rows = 1 + 0.02 * correlated(np.random.default_rng(4), 300, 0.3, rows=100) + change * np.linspace(0, 1, 300)
-    trends = [trend for row in rows if (trend := drift(row))]
-    assert np.mean([trend.drifting for trend in trends]) > 0.95
+    trends = [trend for row in rows if (trend := detect_drift(row))]
+    assert np.mean([trend.is_drifting for trend in trends]) > 0.95
     assert float(np.median([trend.relative_change for trend in trends])) == pytest.approx(change, abs=0.01)
 
 
 def test_a_hiccup_does_not_hide_a_drift() -> None:
     step_s = 1 + 0.02 * correlated(np.random.default_rng(4), 300, 0, rows=1)[0] + 0.1 * np.linspace(0, 1, 300)
     step_s[[20, 150]] += 40
-    trend = drift(step_s)
+    trend = detect_drift(step_s)
     assert trend is not None
-    assert trend.drifting
+    assert trend.is_drifting
 
 
 def test_a_certain_change_of_one_percent_is_significant_and_still_no_drift() -> None:
     step_s = 1 + 0.001 * correlated(np.random.default_rng(4), 300, 0, rows=1)[0] + 0.01 * np.linspace(0, 1, 300)
-    trend = drift(step_s)
+    trend = detect_drift(step_s)
     assert trend is not None
     assert trend.significant
-    assert not trend.drifting
+    assert not trend.is_drifting
 
 
 def test_fifteen_steps_are_too_few_to_speak_of_drift() -> None:
-    assert drift(np.linspace(1, 2, 15)) is None
-    assert drift(np.linspace(1, 2, 16)) is not None
+    assert detect_drift(np.linspace(1, 2, 15)) is None
+    assert detect_drift(np.linspace(1, 2, 16)) is not None
 
 
 @pytest.mark.parametrize("n", [40, 100, 400])
 def test_a_fading_warmup_is_cut_until_little_of_it_is_left(n: int) -> None:
     warmup = np.exp(-np.arange(n) / (n / 30))
     for row in correlated(np.random.default_rng(n), n, 0.3, rows=100):
-        start = steady_start(1 + 0.02 * row + warmup)
+        start = find_steady_start(1 + 0.02 * row + warmup)
         assert 0.03 * n < start <= n // 2
         assert warmup[start:].mean() < 0.02
 
@@ -340,7 +348,7 @@ def test_a_fading_warmup_is_cut_until_little_of_it_is_left(n: int) -> None:
 @pytest.mark.parametrize("n", [100, 400])
 def test_a_slower_first_quarter_is_cut(n: int, shift: float) -> None:
     starts = [
-        steady_start(1 + 0.02 * row + shift * (np.arange(n) < n // 4))
+        find_steady_start(1 + 0.02 * row + shift * (np.arange(n) < n // 4))
         for row in correlated(np.random.default_rng(n), n, 0.3, rows=100)
     ]
     assert min(starts) >= n // 4 - 5
@@ -353,7 +361,7 @@ def test_slow_first_steps_are_cut_and_hardly_more(n: int) -> None:
     for row in correlated(np.random.default_rng(n), n, 0, rows=100):
         step_s = 1 + 0.02 * row
         step_s[:2] += (30, 2)
-        starts.append(steady_start(step_s))
+        starts.append(find_steady_start(step_s))
     assert min(starts) == 2
     assert float(np.median(starts)) == 2
 
@@ -361,7 +369,7 @@ def test_slow_first_steps_are_cut_and_hardly_more(n: int) -> None:
 def test_a_slow_third_step_after_two_fast_ones_belongs_to_the_warmup() -> None:
     step_s = np.ones(40)
     step_s[2] = 9
-    assert steady_start(step_s) == 3
+    assert find_steady_start(step_s) == 3
 
 
 def test_one_hiccup_in_the_middle_is_no_warmup() -> None:
@@ -369,34 +377,34 @@ def test_one_hiccup_in_the_middle_is_no_warmup() -> None:
     for row in correlated(np.random.default_rng(8), 100, 0, rows=100):
         step_s = 1 + 0.02 * row
         step_s[35] = 50
-        starts.append(steady_start(step_s))
+        starts.append(find_steady_start(step_s))
     assert np.mean([start > 35 for start in starts]) < 0.05
 
 
 def test_a_hiccup_late_in_the_run_does_not_hide_a_slow_first_step() -> None:
     step_s = 1 + 0.02 * correlated(np.random.default_rng(8), 100, 0, rows=1)[0]
     step_s[0], step_s[80] = 30, 40
-    assert steady_start(step_s) == 1
+    assert find_steady_start(step_s) == 1
 
 
 def test_slow_steps_that_keep_coming_are_part_of_the_steady_state() -> None:
     step_s = np.where(np.arange(100) % 5 == 0, 2.0, 1.0)
-    assert steady_start(step_s) == 0
+    assert find_steady_start(step_s) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_series_steady_from_the_start_is_kept_almost_whole(kind: str) -> None:
     rows, _ = KINDS[kind](np.random.default_rng(9), 100)
-    assert np.mean([steady_start(row) for row in rows[:200]]) < 4
+    assert np.mean([find_steady_start(row) for row in rows[:200]]) < 4
 
 
 def test_a_series_that_never_stops_becoming_faster_is_cut_to_half_at_most_and_called_drifting() -> None:
     step_s = 1.2 + 0.005 * correlated(np.random.default_rng(8), 400, 0.3, rows=1)[0] - 0.2 * np.linspace(0, 1, 400)
-    start = steady_start(step_s)
-    trend = drift(step_s[start:])
+    start = find_steady_start(step_s)
+    trend = detect_drift(step_s[start:])
     assert 0 < start <= 200
     assert trend is not None
-    assert trend.drifting
+    assert trend.is_drifting
     assert trend.relative_change < 0
 
 
@@ -414,8 +422,8 @@ TRIES = 100
 
 def found_drift(step_s: Series) -> Drift | None:
     """As a record would tell it: of the steps that count."""
-    found = drift(step_s[steady_start(step_s) :])
-    return found if found is not None and found.drifting else None
+    found = detect_drift(step_s[find_steady_start(step_s) :])
+    return found if found is not None and found.is_drifting else None
 
 
 @pytest.mark.slow
@@ -449,7 +457,7 @@ def test_a_slowdown_after_a_true_warmup_leaves_both_where_they_are(noise: str) -
         * np.where(np.arange(n) < 40, 1.0, 1.5)
         * (1 + 0.01 * NOISES[noise](np.random.default_rng(7), n, 0.5, 100))
     )
-    starts = [steady_start(row) for row in rows]
+    starts = [find_steady_start(row) for row in rows]
     assert sum(found_drift(row) is not None for row in rows) >= 95
     assert sum(5 <= start <= 25 for start in starts) >= 95
 
@@ -472,7 +480,7 @@ def test_a_slow_stretch_in_the_middle_is_no_warmup_but_drift_with_its_end(noise:
     rows[:, 30:60] *= 1.1
     found = [trend for row in rows if (trend := found_drift(row))]
     assert len(found) >= 95
-    assert sum(steady_start(row) == 0 for row in rows) >= 95
+    assert sum(find_steady_start(row) == 0 for row in rows) >= 95
     ends = [(trend.at, trend.until) for trend in found]
     assert float(np.median([abs((at or 0) - 30) + abs((until or 0) - 60) for at, until in ends])) <= 3
 
@@ -481,12 +489,12 @@ def test_a_slow_stretch_in_the_middle_is_no_warmup_but_drift_with_its_end(noise:
 @given(st.lists(st.floats(1e-6, 1e6), max_size=60))
 def test_any_series_of_positive_times_gets_an_answer_that_makes_sense(times: list[float]) -> None:
     step_s, items = np.array(times), np.ones(len(times))
-    assert 0 <= steady_start(step_s) <= len(times) // 2
-    assert steps_needed(step_s, items) >= 0
-    trend, interval = drift(step_s), mean_interval(step_s, items)
+    assert 0 <= find_steady_start(step_s) <= len(times) // 2
+    assert estimate_steps_needed(step_s, items) >= 0
+    trend, interval = detect_drift(step_s), mean_interval(step_s, items)
     # times may serve as items: the answers are about any two rows of numbers
-    assert 0 <= steady_start(items, step_s) <= len(times) // 2
-    assert np.isfinite(at_mean_items(items, step_s)).all()
+    assert 0 <= find_steady_start(items, step_s) <= len(times) // 2
+    assert np.isfinite(scale_to_mean_items(items, step_s)).all()
     assert trend is None or math.isfinite(trend.relative_change)
     if interval is not None:
         assert 0 <= interval.low <= interval.value <= interval.high
@@ -522,7 +530,7 @@ def test_an_interval_is_cheap_enough_to_be_asked_for_between_steps() -> None:
     items = np.ones(1_000_000)
     assert quickest(lambda: mean_interval(step_s[:1000], items[:1000])) < 0.005
     assert quickest(lambda: mean_interval(step_s, items)) < 0.5
-    assert quickest(lambda: steady_start(step_s)) < 0.5
+    assert quickest(lambda: find_steady_start(step_s)) < 0.5
 
 
 def test_a_very_long_series_gives_the_interval_a_formula_predicts() -> None:

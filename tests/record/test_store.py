@@ -16,7 +16,7 @@ from support.records import a_vocoder_record, make_plan, make_record, renamed
 
 from trainmark.record import store as store_module
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.index import Wanted
+from trainmark.record.index import RunFilter
 from trainmark.record.record import Record
 from trainmark.record.store import Store, default_folder, read_record
 from trainmark.record.timeline import RankTrace, Timeline
@@ -112,9 +112,9 @@ def test_a_row_says_what_lists_show(store: Store) -> None:
 def test_rows_can_be_chosen(store: Store) -> None:
     store.add(make_record())
     store.add(a_vocoder_record(group="g1"))
-    assert [row.workload for row in store.rows(Wanted(workload="tacotron2"))] == ["tacotron2"]
-    assert [row.workload for row in store.rows(Wanted(group="g1"))] == ["tacotron2"]
-    assert store.rows(Wanted(workload="vit")) == []
+    assert [row.workload for row in store.rows(RunFilter(workload="tacotron2"))] == ["tacotron2"]
+    assert [row.workload for row in store.rows(RunFilter(group="g1"))] == ["tacotron2"]
+    assert store.rows(RunFilter(workload="vit")) == []
 
 
 def test_records_added_and_removed_behind_its_back_are_noticed(store: Store, tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_a_limited_listing_still_counts_all_that_fit(store: Store) -> None:
     store.add(renamed(make_record(plan={"workload": "vit"}), "other", "2026-11-15T21:00:00Z"))
     (store.runs / "killed").mkdir(parents=True)
     (store.runs / "run-3").mkdir()
-    contents = store.contents(Wanted(workload="resnet50"), limit=2)
+    contents = store.contents(RunFilter(workload="resnet50"), limit=2)
     assert [row.run_id for row in contents.rows] == ["run-4", "run-3"]
     assert contents.count == 5
     assert contents.unrecorded == []
@@ -498,7 +498,7 @@ def test_a_store_that_cannot_keep_an_index_still_orders_and_chooses(store: Store
     store.add(renamed(make_record(), "new", "2026-11-15T21:00:00Z", group="g"))
     store.path("torn").write_text("{")
     assert [row.run_id for row in store.rows()] == ["new", "old"]
-    assert [row.run_id for row in store.rows(Wanted(group="g"))] == ["new"]
+    assert [row.run_id for row in store.rows(RunFilter(group="g"))] == ["new"]
     assert store.find("last") == store.path("new")
     assert len(store.contents().damaged) == 1
     assert store.rebuild() == 2

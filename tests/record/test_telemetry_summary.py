@@ -58,7 +58,7 @@ def sampled(path: Path, spans: dict[int, Span]) -> list[telemetry.NodeSums]:
     folder.update()
     for rank, span in spans.items():
         folder.ranks[rank] = RankLog(rank=rank, trained_from_ns=span.from_ns, trained_until_ns=span.until_ns)
-    return telemetry.nodes(folder)
+    return telemetry.summarise_nodes(folder)
 
 
 TRAINED = {rank: Span(from_ns=15 * S, until_ns=115 * S) for rank in range(4)}
@@ -82,10 +82,10 @@ def told(folder: Path) -> dict[str, str]:
         metrics=measure(measured),
         quality=record.quality,
         environment=Environment(),
-        telemetry=telemetry.summary(machines),
+        telemetry=telemetry.collect_telemetry(machines),
         reference_global_batch=1,
     )
-    return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
 
 
 def test_power_is_that_of_the_training_part(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
     for step in range(20_000):
         machine.read(step / 100, {"power_w": 100.0 + step / 100})
         machine.host(step / 100, busy_s=step / 100, own_s=step / 200)
-    found = telemetry.summary(sampled(tmp_path, TRAINED))
+    found = telemetry.collect_telemetry(sampled(tmp_path, TRAINED))
     series = found.machines[0].devices[0].series["power_w"]
     assert len(series.values) == len(series.at_s) == telemetry.MAX_POINTS
     assert series.values == sorted(series.values)
@@ -284,7 +284,7 @@ def test_steady_power_and_memory_are_means_of_what_the_tool_said_after_the_run_h
     folder.update()
     for rank, span in TRAINED.items():
         folder.ranks[rank] = RankLog(rank=rank, trained_from_ns=span.from_ns, trained_until_ns=span.until_ns)
-    found = telemetry.summarise_sensors(telemetry.nodes(folder, settling_ns=20 * S), 1)
+    found = telemetry.summarise_sensors(telemetry.summarise_nodes(folder, settling_ns=20 * S), 1)
     assert found.steady_power_w == pytest.approx(200)
     assert found.steady_memory_bytes == pytest.approx(6e9)
     assert found.power_w == pytest.approx(7), "the counter's"
@@ -305,4 +305,4 @@ def test_idle_power_is_what_a_device_drew_before_any_rank_of_its_machine_touched
         folder.ranks[rank] = RankLog(rank=rank, host="node-0", trained_from_ns=15 * S, trained_until_ns=115 * S)
         folder.ranks[rank].add(events.DeviceOpening(at_ns=int((5 + opened_s) * S)))
         folder.ranks[rank].environment = MachineFacts(device=DeviceInfo(type=kind))
-    assert telemetry.idle_power(telemetry.nodes(folder)) == watts
+    assert telemetry.idle_power(telemetry.summarise_nodes(folder)) == watts

@@ -12,7 +12,7 @@ from trainmark.record import events
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
 from trainmark.record.recipe import Limits
-from trainmark.record.time_left import time_left_s
+from trainmark.record.time_left import count_pauses, time_left_s
 
 S = 1_000_000_000
 
@@ -69,3 +69,25 @@ def test_a_limit_in_time_is_what_is_left_of_it() -> None:
 
 def test_before_the_first_step_nobody_can_know() -> None:
     assert time_left_s(plan(), RankLog(), step=0, elapsed_s=1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "steps", "times"),
+    [
+        ("100 steps", 1000, 10),
+        ("100 steps", 1050, 11),  # the last at the end
+        ("2 epochs", 1000, 10),
+        ("8 epochs from 2", 900, 3),  # after epochs 2, 10 and 18
+        ("3200 items", 1000, 10),
+        ("end", 1000, 1),
+        ("end", 0, 0),
+        ("never", 1000, 0),
+        ("when the moon is full", 1000, None),
+        ("", 1000, None),
+    ],
+)
+def test_pauses_are_counted_as_a_run_makes_them(word: str, steps: float, times: int | None) -> None:
+    recipe = {"evaluate_every": word}
+    assert count_pauses(recipe, "evaluate_every", 0, steps, steps_per_epoch=50, items_per_step=32) == times
+    if "epoch" in word:
+        assert count_pauses(recipe, "evaluate_every", 0, steps, steps_per_epoch=None, items_per_step=32) is None

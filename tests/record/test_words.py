@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.numbers import Target, telling_digits
+from trainmark.record.numbers import Target, digits_to_tell_apart
 from trainmark.record.plan import DataChoice, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Deviation, Limits
@@ -61,10 +61,10 @@ def test_an_unknown_precision_is_refused_with_the_nearest() -> None:
 def test_a_target_knows_which_way_is_better() -> None:
     accuracy = Target(name="acc1", unit="%", better="higher")
     loss = Target(name="val_loss", unit="-", better="lower")
-    assert accuracy.reached(75.5, 75.5)
-    assert not accuracy.reached(75.4, 75.5)
-    assert loss.reached(0.48, 0.4852)
-    assert not loss.reached(0.49, 0.4852)
+    assert accuracy.is_reached(75.5, 75.5)
+    assert not accuracy.is_reached(75.4, 75.5)
+    assert loss.is_reached(0.48, 0.4852)
+    assert not loss.is_reached(0.49, 0.4852)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_target_knows_which_way_is_better() -> None:
 def test_a_value_is_told_with_the_digits_that_show_on_which_side_of_the_target_it_lies(
     value: float, goal: float, better: str, digits: int
 ) -> None:
-    assert telling_digits(value, goal, better) == digits
+    assert digits_to_tell_apart(value, goal, better) == digits
 
 
 def test_a_plan_survives_the_way_through_json() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 from conftest import TINY_RUN
-from support.hosts import Host
 
+from support.hosts import Host
 from trainmark.record.rank_log import RankLog
 from trainmark.record.run_folder import RunFolder
 

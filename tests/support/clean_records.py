@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.record import events, gather
-from trainmark.record.event_files import EventWriter, whole_log
+from trainmark.record.event_files import EventWriter, read_log
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits, Recipe, deviations, to_values
@@ -108,7 +108,7 @@ class Run:
         if self.fill:
             EventWriter(folder / "launcher.jsonl").write(events.BatchFound(**self.fill))
         _sample(self, folder)
-        record = gather.record(folder)
+        record = gather.gather_record(folder)
         assert Record.from_json(json.loads(record.dumps())) == record
         return record
 
@@ -120,7 +120,7 @@ class Run:
 
     def span_ns(self, folder: Path) -> tuple[int, int]:
         """When rank 0 trained, by its own log."""
-        events = [json.loads(line) for line in whole_log(folder / "rank0.jsonl").splitlines() if line]
+        events = [json.loads(line) for line in read_log(folder / "rank0.jsonl").splitlines() if line]
         begin = next(event["at_ns"] for event in events if event["event"] == "ready")
         ends = [event["at_ns"] for event in events if event["event"] == "phases"]
         return begin, ends[-1] if ends else begin + int(self.steps * self.step_ms * MS)
@@ -166,7 +166,7 @@ class _Rank:
         peak = int(2.5 * GIB) + self.rank * 7_340_032
         self.events.write(events.Phases(phases_ns=self.phases_ns, memory_peak_bytes=peak, at_ns=self.now_ns))
         if self.rank == 0 and run.bad_loss_at is None:
-            source = "measured: large matrix products" if run.peak_tflops else "no peak is known of it"
+            source = "measured: large matmuls" if run.peak_tflops else "no peak is known of it"
             self.events.write(events.FlopsCounted(per_item=2.43e10, peak_tflops=run.peak_tflops, peak_source=source))
             self.events.write(events.ArtifactsLeft(artifacts=list(run.artifacts)))
         skipped = ["/data/set/a.jpg: not a JPEG"] if run.plan.get("skip_bad") else []

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from support.records import make_record, make_timeline
-
 from trainmark.record.links import PairLink
 from trainmark.record.record import Record
-from trainmark.record.tournament import rounds
+from trainmark.record.tournament import plan_rounds
 
 TEN = {f"node{number:02}": 1.0 + 0.004 * (number * 7 % 10 - 5) for number in range(10)}
 """Ten hosts as fast as each other within 2 %."""
@@ -61,6 +60,6 @@ def pair_links(
             * (1 + 0.01 * ((first * 5 + second * 3) % 7 - 3) / 3),
             latency_s=2e-5,
         )
-        for pairs in rounds(nodes, count)
+        for pairs in plan_rounds(nodes, count)
         for first, second in pairs
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from support.records import make_record
-from trainmark.record.links import LinkLevel, fitted
+from trainmark.record.links import LinkLevel, fit_level
 from trainmark.record.machine import Environment, ExchangeShape
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import Topology
@@ -113,7 +113,7 @@ class Cluster:
             for collective in ("all-reduce", "all-gather", "reduce-scatter") if ranks > 1 else ():
                 link = self.link(level, collective)
                 times = [(size, link.seconds(size, 1, ranks)) for size in SIZES_BYTES]
-                levels.append(fitted(level, collective, ranks, 1, times))  # type: ignore[arg-type]
+                levels.append(fit_level(level, collective, ranks, 1, times))  # type: ignore[arg-type]
         gathered = 0 if self.parallel == "ddp" else 2 * self.bytes // 3
         shape = ExchangeShape(
             kind="any",

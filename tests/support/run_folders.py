@@ -74,6 +74,6 @@ class Folder:
             log.write(events.End(ended=ended, skipped=[], facts=facts or {}))
 
     def record(self) -> Record:
-        record = gather.record(self.path)
+        record = gather.gather_record(self.path)
         assert Record.from_json(json.loads(record.dumps())) == record
         return record

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from support.records import make_record
 
+from support.records import make_record
 from trainmark.record.record import Record
 from trainmark.record.timeline import RankTrace, Timeline
 

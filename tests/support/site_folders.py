@@ -26,7 +26,7 @@ def imported_page(folder: Path, rows: list[PublishedRow]) -> None:
 
 
 def many_rows(count: int) -> list[PublishedRow]:
-    pattern = next(row for row in library.rows() if row.workload == "resnet50" and row.p_core)
+    pattern = next(row for row in library.load_rows() if row.workload == "resnet50" and row.p_core)
     return [
         replace(
             pattern,

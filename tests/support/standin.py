@@ -40,12 +40,12 @@ class StandIn:
     def mark(self) -> int:
         return max(self.busy_until_ns, self.clock.ns)
 
-    def reached(self, mark: int) -> bool:
+    def is_reached(self, mark: int) -> bool:
         return self.clock.ns >= mark
 
     def wait_for(self, mark: int) -> None:
         self.clock.ns = max(self.clock.ns, mark)
 
     def between_ns(self, earlier: int, later: int) -> int:
-        assert self.reached(later), "asked for the time of work that is not done"
+        assert self.is_reached(later), "asked for the time of work that is not done"
         return later - earlier

@@ -23,7 +23,7 @@ from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import losses_on
+from trainmark.train.transfers import make_losses
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Progress, Share
 
@@ -179,7 +179,7 @@ def job(
         events=events,
         schedule=schedule,
         collectives=SingleRank(),
-        losses=losses_on(device),
+        losses=make_losses(device),
         position=position or Position(),
     )
     return loop.Job(

@@ -22,7 +22,7 @@ from trainmark.record.events import Alive, ArtifactsLeft, End, FlopsCounted, NoS
 from trainmark.record.machine import Artifact
 from trainmark.record.recipe import Limits
 from trainmark.record.sample import Sample, TextPart
-from trainmark.train import after_training, loop, monitor, setup, worker
+from trainmark.train import loop, monitor, post_training, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
@@ -73,7 +73,7 @@ def last(folder: Path) -> Any:
 
 def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) -> None:
     workload = Painter()
-    after_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
+    post_training.write_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert workload.seen == (False, False)
     assert last(tmp_path) == ArtifactsLeft(artifacts=[LEFT, Artifact(file="sample-2.txt", caption="again")])
     assert (tmp_path / LEFT.file).read_bytes() == (tmp_path / "sample-2.txt").read_bytes()
@@ -101,14 +101,14 @@ def interrupt(asked: SampleRequest) -> None:
         (Painter(fail), "RuntimeError: the vocoder is hoarse"),
         (Painter(refuse), "the disk is full"),
         (Painter(interrupt), "interrupted"),
-        (Painter(take_an_example), "the data of this run is not there to take an example from; give an INPUT"),
+        (Painter(take_an_example), "the data of this run no longer exists, so there is no example; give an INPUT"),
     ],
 )
 def test_whatever_goes_wrong_is_written_down_and_nothing_more(
     tmp_path: Path, workload: LineFit, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    after_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
+    post_training.write_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert last(tmp_path) == NoSample(reason=reason)
     assert "Traceback" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -117,27 +117,27 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
 @pytest.mark.parametrize("reason", [monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE])
 def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> None:
     workload = Painter()
-    after_training.leave_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
+    post_training.write_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
-    after_training.leave_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
+    post_training.write_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_recipe_that_asks_for_none_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
     silent = replace(trained(tmp_path, workload), recipe=RECIPE)
-    after_training.leave_sample(silent, "done", tmp_path, tmp_path)
+    post_training.write_sample(silent, "done", tmp_path, tmp_path)
     assert workload.seen is None
 
 
 def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     workload, collectives = Painter(), SecondRank()
     ready = replace(trained(tmp_path, workload), collectives=collectives)
-    after_training.leave_sample(ready, "done", tmp_path, None)
+    post_training.write_sample(ready, "done", tmp_path, None)
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path).phase == "sample"
@@ -146,7 +146,7 @@ def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
 def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) -> None:
     ready = job(tmp_path)
     for phase in ("evaluate", "evaluate", "sample"):
-        ready.monitor.alive(phase, 0)
+        ready.monitor.report_alive(phase, 0)
     assert [event.phase for event in events(tmp_path)] == ["evaluate", "sample"]
 
 
@@ -178,7 +178,7 @@ def test_a_worker_samples_after_the_phases_and_before_the_end_with_its_data_open
     workload = Painter(lambda asked: open_at_sampling.append(not data.closed))
     ready = replace(job(tmp_path, limits=Limits(steps=4), data=data, recipe=SHOWING), workload=workload)
     monkeypatch.setattr(setup, "build_job", lambda *_, **__: (ready, Position()))
-    worker.work(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
+    worker.run_training(make_plan(), tmp_path, Ranks.from_environment(), ready.events)
     kinds = [type(event) for event in events(tmp_path) if not isinstance(event, Alive)]
     assert kinds[-4:] == [Phases, FlopsCounted, ArtifactsLeft, End]
     assert last(tmp_path).facts == {"padding": 0.25}

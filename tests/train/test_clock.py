@@ -89,7 +89,7 @@ def test_work_of_the_harness_between_steps_is_other_and_not_data_wait() -> None:
             clock.end_step(items)
             device.synchronize()
             device.clock.pass_ns(5 * MS)
-            clock.own_work_done()
+            clock.exclude_own_work()
     assert [step.wait_ns for step in clock.finished_steps()] == [0, 0, 0]
     assert clock.phases_ns["other"] == 15 * MS
 
@@ -99,9 +99,9 @@ def exchange_steps(device: StandIn, clock: Clock, exchanges_ms: list[int]) -> li
     with clock.training():
         for length in clock.waiting_for(exchanges_ms):
             device.launch(10 * MS)
-            clock.exchange_begins()
+            clock.begin_exchange()
             device.launch(length * MS)
-            clock.exchange_ends()
+            clock.end_exchange()
             device.launch(2 * MS)
             clock.end_step(8)
     return clock.finished_steps()
@@ -120,10 +120,10 @@ def test_the_exchange_is_timed_without_waiting_for_the_device() -> None:
     with clock.training():
         for _ in clock.waiting_for([0] * 3):
             device.launch(10 * MS)
-            clock.exchange_begins()
+            clock.begin_exchange()
             device.launch(5 * MS)
             before = device.clock.ns
-            clock.exchange_ends()
+            clock.end_exchange()
             assert (device.clock.ns, device.synchronized) == (before, 0)
             clock.end_step(8)
     assert [step.exchange_ns for step in clock.finished_steps()] == [5 * MS] * 3
@@ -133,12 +133,12 @@ def test_all_exchanges_of_a_step_count_and_none_of_another_step() -> None:
     device, clock = opened()
     with clock.training():
         for exchanges in clock.waiting_for([2, 0, 1]):
-            clock.exchange_ends()  # of a backward that exchanged nothing
+            clock.end_exchange()  # of a backward that exchanged nothing
             for _ in range(exchanges):
                 device.launch(10 * MS)
-                clock.exchange_begins()
+                clock.begin_exchange()
                 device.launch(3 * MS)
-                clock.exchange_ends()
+                clock.end_exchange()
             device.launch(MS)
             clock.end_step(8)
     assert [step.exchange_ns for step in clock.finished_steps()] == [6 * MS, 0, 3 * MS]

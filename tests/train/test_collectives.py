@@ -13,7 +13,7 @@ from torch import distributed
 from trainmark.record.errors import NotReadyError
 from trainmark.train import checkpoint, collectives
 from trainmark.train.collectives import RankGroup, SingleRank
-from trainmark.train.loop import total_sums
+from trainmark.train.loop import reduce_sums
 
 MESSAGES = (b"", b"x", bytes(range(256)) * 4)
 
@@ -21,8 +21,8 @@ MESSAGES = (b"", b"x", bytes(range(256)) * 4)
 def test_one_rank_alone_hears_itself() -> None:
     alone = SingleRank()
     assert [alone.broadcast(message) for message in MESSAGES] == list(MESSAGES)
-    assert alone.largest(1, 2) == [1, 2]
-    with pytest.raises(ValueError, match="rank 0 must give the bytes"):
+    assert alone.reduce_max(1, 2) == [1, 2]
+    with pytest.raises(ValueError, match="rank 0 must pass the bytes"):
         alone.broadcast(None)
 
 
@@ -31,10 +31,12 @@ def _agree() -> dict[str, Any]:
     together = RankGroup()
     return {
         "heard": [list(together.broadcast(message if together.rank == 0 else None)) for message in MESSAGES],
-        "largest": together.largest(together.rank, -together.rank),
-        "total": together.total({"b": together.rank, "a": 1}),
+        "largest": together.reduce_max(together.rank, -together.rank),
+        "total": together.reduce_sum({"b": together.rank, "a": 1}),
         "gathered": [list(one) for one in together.gather(bytes(together.rank))],
-        "sums": total_sums(together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}),
+        "sums": reduce_sums(
+            together, {"seen": torch.tensor([1, 2]) if together.rank else 0, "loss": torch.tensor(0.5)}
+        ),
     }
 
 
@@ -53,9 +55,9 @@ def test_every_rank_gets_the_bytes_of_rank_0_the_largest_and_the_total() -> None
 def _resume(whole: Path, empty: Path, nowhere: Path) -> dict[str, Any]:
     together = RankGroup()
     on_rank_0 = distributed.get_rank() == 0
-    state, damaged = checkpoint.newest_of_ranks(whole if on_rank_0 else nowhere, together, mapped=False)
+    state, damaged = checkpoint.load_newest_on_all_ranks(whole if on_rank_0 else nowhere, together, mapped=False)
     try:
-        checkpoint.newest_of_ranks(empty if on_rank_0 else nowhere, together, mapped=False)
+        checkpoint.load_newest_on_all_ranks(empty if on_rank_0 else nowhere, together, mapped=False)
     except NotReadyError as error:
         refusal = str(error)
     return {"state": state, "damaged": damaged, "refusal": refusal}

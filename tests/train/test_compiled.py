@@ -33,7 +33,7 @@ def compiled(*settings: str, precision: str = "fp32") -> Plan:
         precision=precision,
         settings=["width=4", "compiled=yes", *settings],
     )
-    return planning.decide("resnet50", words)
+    return planning.make_plan("resnet50", words)
 
 
 def device() -> Device:
@@ -84,19 +84,19 @@ def test_blocks_that_are_alike_are_compiled_once_and_learn_the_same(monkeypatch:
 
 def test_compiled_blocks_are_a_deviation_and_need_a_network_that_names_them() -> None:
     words = RunOptions(recipe="smoke", platform="cpu", settings=["compiled=blocks"])
-    plan = planning.decide("gpt124m", words)
+    plan = planning.make_plan("gpt124m", words)
     assert plan.recipe["compiled"] == "blocks"
     assert {deviation.name: deviation.actual for deviation in plan.deviations}["compiled"] == "blocks"
     vision = workloads.load("resnet50")
     recipe = replace(vision.recipes["smoke"], compiled="blocks")
-    with pytest.raises(UsageError, match="compiled=blocks needs a network that names its blocks"):
+    with pytest.raises(UsageError, match="compiled=blocks needs a network with `blocks`"):
         setup.build_stepper(vision, recipe, Precision.parse("fp32"), device(), 1)
 
 
 def test_a_cpu_without_a_compiler_is_not_ready(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    found = preflight.compiler(compiled(), device().platform)
+    found = preflight.check_compiler(compiled(), device().platform)
     assert found.verdict == "failed"
     assert "needs a C++ compiler here" in found.sentence
 
@@ -104,6 +104,6 @@ def test_a_cpu_without_a_compiler_is_not_ready(monkeypatch: pytest.MonkeyPatch, 
 def test_an_emulated_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "emulates", lambda self, precision: True)
     monkeypatch.setattr("shutil.which", lambda name: name)
-    found = preflight.compiler(compiled(precision="bf16"), device().platform)
+    found = preflight.check_compiler(compiled(precision="bf16"), device().platform)
     assert found.verdict == "failed"
-    assert "does not go with bf16" in found.sentence
+    assert "does not work with bf16" in found.sentence

@@ -53,8 +53,8 @@ def test_a_stream_is_trained_gathered_and_shown(
     head |= {"target": asdict(LineFit.target), "reference_global_batch": 4}
     (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()), encoding="utf-8")
     (tmp_path / "run.json").write_text(json.dumps(head), encoding="utf-8")
-    code = worker._reporting_failure(worker.work, tmp_path, tmp_path / "plan.json", Ranks.from_environment())
-    record = gather.record(tmp_path)
+    code = worker._run_task(worker.run_training, tmp_path, tmp_path / "plan.json", Ranks.from_environment())
+    record = gather.gather_record(tmp_path)
     assert (code, record.status, record.ended) == (0, "valid", ended)
     assert [(evaluation.step, evaluation.epoch) for evaluation in record.quality.history] == [
         (step, None) for step in evaluated_at

@@ -18,7 +18,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.train.global_batch_norm import GlobalBatchNorm, over_all_ranks
+from trainmark.train.global_batch_norm import GlobalBatchNorm, convert_batch_norms
 from trainmark.train.parallel import DataParallel
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
@@ -89,9 +89,9 @@ def _all_cases() -> dict[str, dict[str, Any]]:
     found = {}
     for name, case in CASES.items():
         x, of_y = (batch.split(sizes)[rank] for batch in case.batches())
-        found[name] = _through(over_all_ranks(case.make(), on_cpu=True, exchange=nullcontext), x, of_y)
+        found[name] = _through(convert_batch_norms(case.make(), on_cpu=True, exchange=nullcontext), x, of_y)
     found["clips of unlike lengths"] = _through(
-        over_all_ranks(nn.BatchNorm1d(CHANNELS), on_cpu=True, exchange=nullcontext),
+        convert_batch_norms(nn.BatchNorm1d(CHANNELS), on_cpu=True, exchange=nullcontext),
         _clips(rank),
         torch.ones(_clips(rank).shape).cumsum(2),
     )
@@ -113,7 +113,7 @@ def _trained(rank: int = 0, shares: tuple[int, ...] = (7,)) -> dict[str, Tensor]
     x, y = torch.randn(7, 3, 6, 6), torch.randn(7, 2)
     world = len(shares)
     training = Stepper(
-        model if world == 1 else over_all_ranks(model, on_cpu=True, exchange=nullcontext),
+        model if world == 1 else convert_batch_norms(model, on_cpu=True, exchange=nullcontext),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         loss=lambda model, batch: (model(batch.x) - batch.y).square().mean(),
         precision=Precision.parse("fp32"),
@@ -205,7 +205,7 @@ def test_only_batch_norms_are_replaced_and_the_state_stays_what_it_was(on_cpu: b
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Sequential(nn.BatchNorm1d(4, eps=0.1, momentum=0.3)))
     model(torch.randn(6, 3))
     before = deepcopy(model.state_dict())
-    converted = over_all_ranks(model.eval(), on_cpu, nullcontext)
+    converted = convert_batch_norms(model.eval(), on_cpu, nullcontext)
     assert [type(module) for module in converted.modules()] == [
         nn.Sequential,
         nn.Linear,
@@ -244,5 +244,5 @@ def test_smoke_on_several_devices_norms_over_all_of_them_and_reference_never_doe
 
 def test_micro_batches_and_norms_over_all_devices_do_not_go_together() -> None:
     device = Platform(files.load("cpu")).open(0)
-    with pytest.raises(UsageError, match="all-devices does not go with accumulate=2"):
+    with pytest.raises(UsageError, match="all-devices does not work with accumulate=2"):
         build_stepper(WORKLOAD, replace(SMOKE, width=4, accumulate=2), Precision.parse("fp32"), device, 2)

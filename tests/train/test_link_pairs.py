@@ -21,7 +21,7 @@ def measured(nodes: int) -> list[list[dict[str, Any]]]:
     faulthandler.dump_traceback_later(60, exit=True)  # ranks that do not agree would wait for each other for ever
     link_pairs.SIZES_BYTES = (4096, 16384)
     link_probe.MAX_REPEATS = 5
-    link_pairs.SUSPICIOUS = 1.01  # whatever they carry, some are measured again
+    link_pairs.SUSPICIOUS_SHARE = 1.01  # whatever they carry, some are measured again
     device = Platform(files.load("cpu")).open(0)
     return [msgspec.to_builtins(pairs) for pairs in link_pairs.measure(device, RankGroup(), nodes=nodes, budget_s=30.0)]
 

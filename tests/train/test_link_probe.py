@@ -83,7 +83,7 @@ class Link:
 
     def broadcast(self, message: torch.Tensor, source: int) -> None: ...
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         return [self.slowest * value for value in values]
 
     def barrier(self) -> None:
@@ -155,7 +155,7 @@ def test_collectives_that_exchange_nothing_are_found_out_however_fast_they_are(l
     link.bytes_per_s = 1e15
     with pytest.raises(NotReadyError) as refused:
         probed(link)
-    assert "the collectives by gloo do not exchange what they are given: all-reduce of 4 KiB" in str(refused.value)
+    assert "collectives of gloo return wrong results: all-reduce of 4 KiB" in str(refused.value)
     assert "left 1024 of 1024 numbers wrong on rank 0, such as 1 for 10;" in str(refused.value)
 
 

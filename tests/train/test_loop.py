@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_not_saved(tmp_path: Path,
 def test_an_interruption_finishes_the_step_and_saves(tmp_path: Path) -> None:
     saved: list[tuple[int, dict[str, Any]]] = []
     ready = job(tmp_path, recipe=replace(RECIPE, epochs=1000, target=-1.0), saved=saved)
-    ready.monitor.wish = monitor.INTERRUPTED
+    ready.monitor.stop_request = monitor.INTERRUPTED
     position = Position()
     assert loop.train(ready, position) == monitor.REASONS[monitor.INTERRUPTED]
     assert [step for step, _ in saved] == [position.step]
@@ -260,6 +260,6 @@ def test_evaluation_leaves_autocast_where_the_recipe_says_so(
 @pytest.mark.parametrize("word", PRECISIONS)
 def test_only_autocast_is_left_for_evaluation_in_fp32(word: str) -> None:
     training = Precision.parse(word)
-    assert loop.evaluation_precision(RECIPE, training) == training
+    assert loop.choose_evaluation_precision(RECIPE, training) == training
     expected = "fp32" if word.startswith("amp-") else word
-    assert loop.evaluation_precision(replace(RECIPE, evaluate_in="fp32"), training).name == expected
+    assert loop.choose_evaluation_precision(replace(RECIPE, evaluate_in="fp32"), training).name == expected

@@ -16,7 +16,7 @@ from trainmark.train import monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import SingleRank
 from trainmark.train.schedule import Position, Schedule
-from trainmark.train.transfers import MAX_KEPT, QueuedLosses
+from trainmark.train.transfers import MAX_PENDING_LOSSES, QueuedLosses
 
 MS = 1_000_000
 
@@ -40,7 +40,7 @@ class Course:
             events=EventWriter(self.path),
             schedule=Schedule(recipe=RECIPE, limits=limits, steps_per_epoch=3, items_per_step=8),
             collectives=Several() if world > 1 else SingleRank(),
-            losses=QueuedLosses(torch.zeros(MAX_KEPT)),
+            losses=QueuedLosses(torch.zeros(MAX_PENDING_LOSSES)),
             position=Position(**begun),
             now_s=lambda: self.hand.ns / 1e9,
         )
@@ -52,14 +52,14 @@ class Course:
             for length, held in self.clock.waiting_for(zip(step_ms, items or [8] * len(step_ms), strict=True)):
                 self.device.launch(length * MS)
                 if self.world > 1:
-                    self.clock.exchange_begins()
+                    self.clock.begin_exchange()
                     self.device.launch(MS)
-                    self.clock.exchange_ends()
+                    self.clock.end_exchange()
                 self.monitor.note(torch.tensor(0.5))
                 self.clock.end_step(held)
                 if reason := self.monitor.stop():
                     break
-        self.monitor.write_down()
+        self.monitor.write_steps()
         return self.clock.steps, reason
 
     def lines(self) -> int:
@@ -119,7 +119,7 @@ def test_steps_that_take_longer_because_they_hold_more_settle_as_soon(tmp_path: 
 
 def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -> None:
     course = Course(tmp_path, Limits(steps=1))
-    course.monitor.wish = monitor.INTERRUPTED
+    course.monitor.stop_request = monitor.INTERRUPTED
     with course.clock.training():
         for _ in course.clock.waiting_for([1]):
             course.monitor.note(torch.tensor(float("inf")))

@@ -17,7 +17,7 @@ from trainmark.record.precision import PRECISIONS
 from trainmark.train import loop, transfers
 from trainmark.train.clock import MAX_STEPS_IN_FLIGHT, Clock
 from trainmark.train.schedule import Position
-from trainmark.train.transfers import QueuedLosses, losses_on
+from trainmark.train.transfers import QueuedLosses, make_losses
 
 SLOW_US = 20_000
 
@@ -67,7 +67,7 @@ def test_a_mark_that_says_too_early_that_it_is_reached_shows_in_the_losses(
 
 def test_a_loss_is_read_when_its_step_is_done_and_never_before(tmp_path: Path) -> None:
     device = Platform(files.load("standin")).open(0)
-    kept = losses_on(device)
+    kept = make_losses(device)
     assert isinstance(kept, QueuedLosses)
     kept.note(torch.tensor(0.5))
     kept.note(torch.tensor(0.25))
@@ -80,7 +80,7 @@ def test_a_loss_is_read_when_its_step_is_done_and_never_before(tmp_path: Path) -
 def test_batches_are_copied_to_the_device(tmp_path: Path) -> None:
     made = job(tmp_path, platform="standin")
     [first, *_] = given = list(made.data.train(0, 0))
-    [moved, *_] = transfers.on_device(given, made.device)
+    [moved, *_] = transfers.move_batches(given, made.device)
     assert torch.equal(moved.x, first.x)
     assert moved.x.data_ptr() != first.x.data_ptr()
     assert moved.count == first.count

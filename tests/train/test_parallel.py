@@ -36,10 +36,10 @@ class Log:
     def __init__(self, log: list[str]) -> None:
         self._log = log
 
-    def exchange_begins(self) -> None:
+    def begin_exchange(self) -> None:
         self._log.append("last are ready")
 
-    def exchange_ends(self) -> None:
+    def end_exchange(self) -> None:
         self._log.append("backward returned")
 
 
@@ -104,8 +104,8 @@ def one_step_with_a_slow_rank() -> int:
     slow = distributed.get_rank() == 1
 
     class Telling(Clock):
-        def exchange_begins(self) -> None:
-            super().exchange_begins()
+        def begin_exchange(self) -> None:
+            super().begin_exchange()
             if not slow:
                 store.set("rank 0 waits", "")
 

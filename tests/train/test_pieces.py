@@ -23,7 +23,7 @@ from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.precision import PRECISIONS
 from trainmark.train import checkpoint
 from trainmark.train.collectives import RankGroup
-from trainmark.train.sharded import ShardedParallel, region
+from trainmark.train.sharded import ShardedParallel, find_local_region
 from trainmark.workloads import pieces, weights
 
 WHOLE = {"rows": torch.arange(15.0).view(5, 3), "columns": torch.arange(12.0).view(2, 6).bfloat16()}
@@ -37,7 +37,12 @@ def state_of(step: int) -> dict[str, Any]:
     def spread(whole: Tensor, *placements: Any) -> DTensor:
         empty = DTensor.from_local(torch.zeros(0), mesh, placements, run_check=False, shape=whole.shape, stride=(3, 1))
         return DTensor.from_local(
-            whole[region(empty)].clone(), mesh, placements, run_check=False, shape=whole.shape, stride=whole.stride()
+            whole[find_local_region(empty)].clone(),
+            mesh,
+            placements,
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
         )
 
     model = {name: spread(whole + step, Shard(CUTS[name])) for name, whole in WHOLE.items()}
@@ -54,7 +59,7 @@ def save(folder: Path, step: int, together: RankGroup) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    state: dict[str, Any] = pieces.whole(checkpoint.load_newest(folder)[0])
+    state: dict[str, Any] = pieces.read_all(checkpoint.load_newest(folder)[0])
     return state
 
 
@@ -73,7 +78,7 @@ def each_at_home(homes: list[str]) -> dict[str, Any]:
     folder = Path("/proc/self/cwd/checkpoints")
     for step in (1, 2, 3):
         save(folder, step, together)
-    state: dict[str, Any] = pieces.whole(checkpoint.newest_of_ranks(folder, together, mapped=True)[0])
+    state: dict[str, Any] = pieces.read_all(checkpoint.load_newest_on_all_ranks(folder, together, mapped=True)[0])
     return state
 
 
@@ -98,7 +103,7 @@ def test_each_rank_writes_what_it_holds_and_sends_it_where_it_does_not_see_the_f
     assert torch.equal(weights.read_weights(folder)["rows"], WHOLE["rows"] + 3)
     before = weights.weights_sha256(newest / "state.pt")
     shutil.copy(newest / "state.pt", tmp_path)
-    with pytest.raises(NotReadyError, match="lies apart from the pieces"):
+    with pytest.raises(NotReadyError, match="is separated from its shard files"):
         weights.read_weights(tmp_path / "state.pt")
 
     # a piece that is damaged or lost
@@ -107,7 +112,7 @@ def test_each_rank_writes_what_it_holds_and_sends_it_where_it_does_not_see_the_f
     (newest / "rank00001.safetensors").write_bytes(content)
     assert weights.weights_sha256(newest / "state.pt") != before
     state, damaged = checkpoint.load_newest(folder)
-    assert is_of(pieces.whole(state), 2)
+    assert is_of(pieces.read_all(state), 2)
     assert "(rank00001.safetensors: its content does not match its hash) and was set aside" in damaged[0]
     (folder / "step-000000002" / "rank00000.safetensors").unlink()
     with pytest.raises(NotReadyError, match="No such file"):
@@ -162,12 +167,12 @@ def test_pieces_that_do_not_make_up_a_tensor_are_refused(tmp_path: Path) -> None
     (tmp_path / "rank00000.safetensors").write_bytes(b"".join(pieces.blocks(held)))
     (tmp_path / "manifest.json").write_text('{"shards": {"rank00000.safetensors": {}}}', encoding="utf-8")
     for shape, refusal in (((4, 3), "do not make up the whole"), ((6,), "of another shape")):
-        state = pieces.opened({"w": torch.empty(shape, device="meta")}, tmp_path)
+        state = pieces.open_state({"w": torch.empty(shape, device="meta")}, tmp_path)
         with pytest.raises(NotReadyError, match=refusal):
-            pieces.whole(state)
+            pieces.read_all(state)
     assert torch.equal(
-        pieces.opened({"w": torch.empty(2, 3, device="meta")}, tmp_path)["w"][1:2, 1:3], torch.ones(1, 2)
+        pieces.open_state({"w": torch.empty(2, 3, device="meta")}, tmp_path)["w"][1:2, 1:3], torch.ones(1, 2)
     )
     (tmp_path / "manifest.json").write_text('{"shards": {"../rank00000.safetensors": {}}}', encoding="utf-8")
     with pytest.raises(NotReadyError, match="no safetensors file beside it"):
-        pieces.opened({}, tmp_path)
+        pieces.open_state({}, tmp_path)

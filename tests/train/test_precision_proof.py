@@ -19,7 +19,7 @@ from trainmark.platforms.platform import Device, Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.event_files import EventTail, EventWriter
 from trainmark.record.events import PrecisionSeen
-from trainmark.record.precision import PRECISIONS, Precision, said_of_products, scaled_share
+from trainmark.record.precision import PRECISIONS, Precision, describe_matmuls, scaled_share
 from trainmark.train import loop
 from trainmark.train.precision_proof import Proof, kind_of_matmul
 from trainmark.train.schedule import Position
@@ -139,7 +139,7 @@ def test_fp8_is_what_linear_layers_compute_in_and_their_share_is_told(
     assert found.scaled_share == scaled_share(found.multiplications)
     assert share < found.scaled_share < 1
     assert found.inside["matmul"]["float8_e5m2"] == "float8_e5m2"
-    assert said_of_products(found.computed).count("float8") == 2
+    assert describe_matmuls(found.computed).count("float8") == 2
 
 
 def test_a_network_with_few_linear_layers_is_not_called_fp8(tmp_path: Path, device: Device) -> None:

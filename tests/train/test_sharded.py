@@ -26,7 +26,7 @@ from trainmark.train import checkpoint, setup, tensor_parallel
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
-from trainmark.train.sharded import ShardedParallel, place
+from trainmark.train.sharded import ShardedParallel, copy_into
 from trainmark.workloads import weights
 from trainmark.workloads.decoder.batches import TextBatch
 from trainmark.workloads.decoder.recipes import DecoderRecipe
@@ -304,7 +304,7 @@ def refused() -> list[str]:
     except UsageError as error:
         said.append(str(error))
     try:
-        tensor_parallel.share(
+        tensor_parallel.shard(
             torch.nn.Linear(2, 2), init_device_mesh("cpu", (2,)), lambda message, gathered=False: nullcontext()
         )
     except UsageError as error:
@@ -318,10 +318,10 @@ def test_what_cannot_be_sharded_is_refused_in_a_sentence() -> None:
     assert "loss scaler" in said[0]
     assert "set compiled=blocks" in said[1]
     assert "no rank holds all weights to average" in said[2]
-    assert "compiled=blocks does not go with tensor_parallel" in said[3]
-    assert "fp8 does not go with tensor_parallel=2" in said[4]
+    assert "compiled=blocks does not work with tensor_parallel" in said[3]
+    assert "fp8 does not work with tensor_parallel=2" in said[4]
     assert "it is not sharded" in said[5]
-    assert "does not say how devices could share its blocks" in said[6]
+    assert "has no plan for tensor parallelism" in said[6]
 
 
 def test_one_rank_has_nothing_to_shard() -> None:
@@ -338,17 +338,17 @@ class Log:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def exchange_begins(self) -> None:
+    def begin_exchange(self) -> None:
         self.said.append("begins")
 
-    def exchange_ends(self) -> None:
+    def end_exchange(self) -> None:
         self.said.append("ends")
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        self.exchange_begins()
+        self.begin_exchange()
         yield
-        self.exchange_ends()
+        self.end_exchange()
 
 
 def waits() -> list[list[str]]:
@@ -361,7 +361,9 @@ def _told_of_a_step(is_cpu: bool) -> list[str]:
     log: Any = Log()
     with torch.device("meta"):
         model = workloads.load("llama8b").build(TINY)
-    parallel = ShardedParallel(device, PRECISIONS["fp32"], lambda empty: empty.initialise(place), log, local_ranks=2)
+    parallel = ShardedParallel(
+        device, PRECISIONS["fp32"], lambda empty: empty.initialise(copy_into), log, local_ranks=2
+    )
     parallel.wrap(model)
     batch = batch_of(0, distributed.get_rank(), 2)
     model(batch.tokens[:, :-1], batch.tokens[:, 1:]).backward()

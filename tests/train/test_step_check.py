@@ -65,7 +65,7 @@ def recipe(name: str) -> Recipe:
 def written(name: str, word: str, device: Device, data: Any, log: Path) -> None:
     workload, small = workloads.load(name), recipe(name)
     build = partial(setup.build_stepper, workload, small)
-    step_check.write_down(workload, small, Precision.parse(word), device, data, build, EventWriter(log), 0)
+    step_check.write_step_check(workload, small, Precision.parse(word), device, data, build, EventWriter(log), 0)
 
 
 def checked(name: str, folder: Path, word: str = "fp32", data: Any = None) -> StepCheck:

@@ -16,13 +16,13 @@ from conftest import TINY_RUN, Cli
 from support.records import make_record
 from torch import profiler
 
-from trainmark.record.language import speaker
+from trainmark.record.language import translator
 from trainmark.record.machine import OperatorUse, StepProfile
 from trainmark.record.record import Record
 from trainmark.train import step_profile
 from trainmark.view import profile_facts
 
-ENGLISH = speaker("en")
+ENGLISH = translator("en")
 
 
 def test_operators_are_summed_up_longest_first() -> None:
@@ -30,7 +30,7 @@ def test_operators_are_summed_up_longest_first() -> None:
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watch:
         for _ in range(4):
             (left @ right).t().tanh()
-    found = step_profile.summed_up(watch, steps=2, seconds=1.0, trace="")
+    found = step_profile.summarize(watch, steps=2, seconds=1.0, trace="")
     uses = {use.name: use for use in found.operators}
     assert uses["mm"].calls == uses["tanh"].calls == 4
     assert uses["tanh"].size_bytes >= 4 * left.nbytes
@@ -40,8 +40,8 @@ def test_operators_are_summed_up_longest_first() -> None:
 
 
 def test_time_that_several_spans_cover_counts_once() -> None:
-    assert step_profile.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
-    assert step_profile.covered([]) == 0
+    assert step_profile.measure_union([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    assert step_profile.measure_union([]) == 0
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -53,7 +53,7 @@ def test_a_step_that_fails_under_the_profiler_costs_no_result_of_one_rank(
 
     job: Any = SimpleNamespace(
         clock=SimpleNamespace(steps=3),
-        monitor=SimpleNamespace(alive=lambda phase, done: None),
+        monitor=SimpleNamespace(report_alive=lambda phase, done: None),
         stepper=SimpleNamespace(model=torch.nn.Linear(1, 1), step=step),
         data=SimpleNamespace(train=lambda epoch, first: iter([1, 2])),
         device=SimpleNamespace(is_cpu=True),
@@ -75,8 +75,8 @@ def profiled(record: Record, idle: float = 0.0, **seconds: float) -> Record:
 @pytest.mark.parametrize(
     ("shares", "idle", "word"),
     [
-        ({"addmm": 0.8, "copy_": 0.05}, 0.0, "matrix products"),
-        ({"addmm": 0.4, "copy_": 0.3}, 0.0, "moves numbers"),
+        ({"addmm": 0.8, "copy_": 0.05}, 0.0, "matmuls"),
+        ({"addmm": 0.4, "copy_": 0.3}, 0.0, "copies data"),
         ({"addmm": 0.4}, 0.5, "nothing ran in 50 %"),
         ({"addmm": 0.4, "_fused_adamw_": 0.4}, 0.0, "updates weights"),
         ({"addmm": 0.4, "c10d::allreduce_": 0.3}, 0.0, "exchanges gradients"),
@@ -86,7 +86,7 @@ def test_what_takes_the_most_is_advised_about_first(shares: dict[str, float], id
     record = profiled(make_record(), idle, **shares)
     found = record.environment.profile
     assert found is not None
-    assert word in next(profile_facts.advice(found, record, ENGLISH))
+    assert word in next(profile_facts.suggest_speedups(found, record, ENGLISH))
 
 
 def test_a_run_looks_where_time_goes_and_counts_the_same_steps(

@@ -285,10 +285,10 @@ def test_ddp_exchanges_the_sum_of_all_micro_batches_once_a_step() -> None:
     log: list[str] = []
 
     class Timer:
-        def exchange_begins(self) -> None:
+        def begin_exchange(self) -> None:
             log.append("ready")
 
-        def exchange_ends(self) -> None:
+        def end_exchange(self) -> None:
             log.append("backward returned")
 
     data, plain = batch().rows(0, 7), stepper("fp32", classifier())

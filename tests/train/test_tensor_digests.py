@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainmark.features.verify.tensor_digests import ROW, BitHash, bring
+from trainmark.features.verify.tensor_digests import ROW, BitHash, copy_to_host
 
 SIZES = (1, 7, ROW, ROW + 1, 3 * ROW + 5)
 
@@ -45,6 +45,6 @@ def test_equal_numbers_in_an_equal_layout_have_one_hash_and_come_to_the_host_at_
     picture = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     again = picture.clone(memory_format=torch.preserve_format)
     odd = [torch.zeros(0), torch.tensor([True, False]), torch.tensor(3.0)]
-    values = bring([hashed(each) for each in (picture, again, *odd)])
+    values = copy_to_host([hashed(each) for each in (picture, again, *odd)])
     assert values[0] == values[1] and values[2] == 0
     assert all(type(value) is int for value in values)

@@ -14,7 +14,7 @@ from support.records import make_record, make_timeline
 from support.tiny import LineFit, job
 
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
+from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
 from trainmark.record.intervals import half_width
@@ -23,9 +23,9 @@ from trainmark.record.metrics import Measured, Quantity, measure
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.train import after_training, loop
-from trainmark.train.after_training import DevicePeak, Measurement
+from trainmark.train import loop, post_training
 from trainmark.train.monitor import INTERRUPTED, REASONS
+from trainmark.train.post_training import DevicePeak, Measurement
 from trainmark.train.schedule import Position
 from trainmark.view import table
 from trainmark.view.describe import describe
@@ -66,15 +66,15 @@ def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(after_training, "_beside_others", lambda measure: measurement(0.5))
+    monkeypatch.setattr(post_training, "_measure_with_load", lambda measure: measurement(0.5))
     ready = job(tmp_path, limits=Limits(steps=4))
     ended = loop.train(ready, Position())
     before = ready.clock.phases_ns
-    after_training.write_flops(ready, ended)
+    post_training.write_flops(ready, ended)
     [event] = flops_events(tmp_path)
     assert event["per_item"] == 6.0
     assert event["peak_tflops"] == 0.5
-    assert event["peak_source"] == f"measured: large matrix products in float32, {torch.get_num_threads()} threads"
+    assert event["peak_source"] == f"measured: large matmuls in float32, {torch.get_num_threads()} threads"
     assert ready.clock.phases_ns == before
 
 
@@ -84,7 +84,7 @@ def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsy
             raise RuntimeError("an operation without a meta kernel")
 
     ready = replace(job(tmp_path, limits=Limits(steps=4)), workload=Uncountable())
-    after_training.write_flops(ready, loop.train(ready, Position()))
+    post_training.write_flops(ready, loop.train(ready, Position()))
     assert flops_events(tmp_path) == []
     assert "without a meta kernel" in capsys.readouterr().err
 
@@ -92,7 +92,7 @@ def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsy
 def test_nobody_who_interrupted_a_run_waits_for_its_flops(tmp_path: Path) -> None:
     ready = job(tmp_path, limits=Limits(steps=4))
     loop.train(ready, Position())
-    after_training.write_flops(ready, REASONS[INTERRUPTED])
+    post_training.write_flops(ready, REASONS[INTERRUPTED])
     assert flops_events(tmp_path) == []
 
 
@@ -112,7 +112,7 @@ class Card:
 )
 def test_a_card_is_held_to_the_sheet_in_the_precision_that_was_asked_for(precision: str, tflops: float) -> None:
     card: Any = Card("nvidia", "NVIDIA A100-SXM4-40GB")
-    assert after_training.peak(card, Precision.parse(precision)) == DevicePeak(
+    assert post_training.find_peak(card, Precision.parse(precision)) == DevicePeak(
         tflops=tflops, source="NVIDIA A100 data sheet"
     )
 
@@ -120,9 +120,9 @@ def test_a_card_is_held_to_the_sheet_in_the_precision_that_was_asked_for(precisi
 def test_a_card_without_a_sheet_is_held_to_nothing_and_says_why() -> None:
     card: Any = Card("nvidia", "NVIDIA Imaginary 1")
     reason = "platform nvidia names no peak of NVIDIA Imaginary 1 in fp16"
-    assert after_training.peak(card, Precision.parse("amp-fp16")) == DevicePeak(tflops=None, source=reason)
+    assert post_training.find_peak(card, Precision.parse("amp-fp16")) == DevicePeak(tflops=None, source=reason)
     volta: Any = Card("nvidia", "Tesla V100-SXM2-16GB")
-    assert after_training.peak(volta, Precision.parse("bf16")).tflops is None
+    assert post_training.find_peak(volta, Precision.parse("bf16")).tflops is None
 
 
 def measurement(tflops: float, others: float | None = 0.02) -> Measurement:
@@ -131,10 +131,10 @@ def measurement(tflops: float, others: float | None = 0.02) -> Measurement:
 
 def test_the_peak_of_a_cpu_is_the_best_it_ever_showed(tmp_path: Path) -> None:
     file = tmp_path / "new" / "peaks.json"
-    after_training._kept("one", measurement(0.163), file)
-    after_training._kept("other", measurement(9.9), file)
-    after_training._kept("one", measurement(0.022, others=0.8), file)
-    found = after_training.best(after_training._kept("one", measurement(0.127), file), "products")
+    post_training._remember("one", measurement(0.163), file)
+    post_training._remember("other", measurement(9.9), file)
+    post_training._remember("one", measurement(0.022, others=0.8), file)
+    found = post_training.choose_peak(post_training._remember("one", measurement(0.127), file), "products")
     assert found.tflops == 0.163
     assert found.source == "measured: products, the best of 3 times"
     # of the two on a quiet machine; what a busy one reached says nothing of the peak
@@ -142,30 +142,30 @@ def test_the_peak_of_a_cpu_is_the_best_it_ever_showed(tmp_path: Path) -> None:
 
 
 def test_a_peak_is_not_told_before_it_was_measured_on_a_quiet_machine() -> None:
-    found = after_training.best([measurement(0.022, others=0.8), measurement(0.03, others=0.45)], "products")
+    found = post_training.choose_peak([measurement(0.022, others=0.8), measurement(0.03, others=0.45)], "products")
     assert (found.tflops, found.error) == (None, None)
     assert "while others used less than 45 %" in found.source
-    assert after_training.best([measurement(0.1, others=None)], "products").tflops == 0.1
+    assert post_training.choose_peak([measurement(0.1, others=None)], "products").tflops == 0.1
 
 
 def test_the_best_is_never_forgotten_and_the_file_stays_small(tmp_path: Path) -> None:
     file = tmp_path / "peaks.json"
-    for tflops in (0.5, *[0.1] * (2 * after_training.MAX_KEPT)):
-        kept = after_training._kept("one", measurement(tflops), file)
-    assert len(kept) == after_training.MAX_KEPT
-    assert after_training.best(kept, "products").tflops == 0.5
+    for tflops in (0.5, *[0.1] * (2 * post_training.MAX_KEPT)):
+        kept = post_training._remember("one", measurement(tflops), file)
+    assert len(kept) == post_training.MAX_KEPT
+    assert post_training.choose_peak(kept, "products").tflops == 0.5
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"one": 3}', b'{"one": [{"tflops": -1, "others": null}]}'])
 def test_a_damaged_file_of_peaks_costs_nothing(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "peaks.json"
     file.write_bytes(content)
-    assert after_training._kept("one", measurement(0.1), file) == [measurement(0.1)]
-    assert after_training._kept("one", measurement(0.2), Path("/dev/null/none")) == [measurement(0.2)]
+    assert post_training._remember("one", measurement(0.1), file) == [measurement(0.1)]
+    assert post_training._remember("one", measurement(0.2), Path("/dev/null/none")) == [measurement(0.2)]
 
 
 def test_what_others_used_while_a_peak_was_measured_is_kept_with_it() -> None:
-    found = after_training._beside_others(lambda: 0.25)
+    found = post_training._measure_with_load(lambda: 0.25)
     assert found.tflops == 0.25
     assert found.others is None or 0 <= found.others <= 1
 
@@ -190,7 +190,7 @@ def test_mfu_is_withheld_where_others_used_the_processors_that_trained() -> None
 
 
 def test_the_rate_of_matrix_products_is_of_the_order_of_what_one_product_takes() -> None:
-    rate = matmul_flops(cpu(), torch.float32, budget_s=0.05, side=256)
+    rate = measure_matmul_flops(cpu(), torch.float32, budget_s=0.05, side=256)
     assert 1e8 < rate < 1e14
 
 
@@ -198,9 +198,9 @@ def test_products_are_measured_in_the_type_they_run_in() -> None:
     device = cpu()
     for precision in PRECISIONS.values():
         if precision.name == "tf32" or device.emulates(precision):
-            assert matmul_type(device, precision) is torch.float32
+            assert choose_matmul_type(device, precision) is torch.float32
         else:
-            assert matmul_type(device, precision) is getattr(torch, precision.computes_in)
+            assert choose_matmul_type(device, precision) is getattr(torch, precision.computes_in)
 
 
 def shown(value: float | None, **given: Any) -> Record:
@@ -219,7 +219,7 @@ def found_doubts(record: Record) -> dict[str, str]:
         environment=record.environment,
         reference_global_batch=256,
     )
-    return {doubt.code: doubt.text for doubt in doubts.collect(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
 
 
 def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:
@@ -247,6 +247,6 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
 def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> None:
     found = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products")
     assert found.value is None
-    assert found.unavailable == "the run itself was faster than the matrix products that were measured beside it"
+    assert found.unavailable == "the run itself was faster than the matmuls that were measured beside it"
     by_sheet = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card")
     assert by_sheet.value is not None and by_sheet.value > 100

@@ -28,7 +28,7 @@ def test_the_average_forgets_the_first_weights_soon_and_then_keeps_to_its_decay(
     kept = WeightAverage([("w", weight)], decay=0.5)
     for step in range(20):
         weight.fill_(step + 1)
-        kept.follow()
+        kept.update()
         decay = min(0.5, (1 + step) / (10 + step))
         average = decay * average + (1 - decay) * (step + 1)
         assert kept.state()["average"]["w"].item() == pytest.approx(average, rel=1e-6)
@@ -66,7 +66,7 @@ def weights(model: nn.Module) -> list[Tensor]:
 def test_a_model_is_judged_by_the_average_and_trained_by_its_own_weights(precision: str) -> None:
     found = trained(stepper(precision), 3)
     own = weights(found.bare_model)
-    with found.judged_weights():
+    with found.use_evaluation_weights():
         judged = weights(found.bare_model)
     assert all(torch.equal(a, b) for a, b in zip(own, weights(found.bare_model), strict=True))
     averages = found.state()["average"].values()
@@ -78,7 +78,7 @@ def test_a_model_is_judged_by_the_average_and_trained_by_its_own_weights(precisi
 def test_without_a_decay_there_is_no_average() -> None:
     found = trained(stepper("fp32", decay=0.0), 1)
     own = weights(found.bare_model)
-    with found.judged_weights():
+    with found.use_evaluation_weights():
         assert all(torch.equal(a, b) for a, b in zip(own, weights(found.bare_model), strict=True))
     assert "average" not in found.state()
 

@@ -12,10 +12,10 @@ import torch
 from support.records import make_plan
 from torch import Tensor
 
-from trainmark.platforms.device_errors import is_out_of_memory, missing_operator, sentence
+from trainmark.platforms.device_errors import describe, find_missing_operator, is_out_of_memory
 from trainmark.record import cores
 from trainmark.train import setup, transfers
-from trainmark.train.failures import out_of_memory_sentence
+from trainmark.train.failures import describe_out_of_memory
 from trainmark.train.ranks import Ranks
 
 
@@ -62,8 +62,8 @@ def test_a_vendors_own_words_for_it_are_known_by_the_platform_files_pattern() ->
     ],
 )
 def test_a_missing_operator_is_named_in_one_line(error: Exception, name: str | None) -> None:
-    assert missing_operator(error) == name
-    said = sentence(error)
+    assert find_missing_operator(error) == name
+    said = describe(error)
     assert (said is None) is (name is None)
     if said:
         assert f"the device has no operator {name}" in said
@@ -77,11 +77,11 @@ def test_a_failing_compiler_is_named_and_what_to_leave_out() -> None:
     exec(code, scope)
     with pytest.raises(KeyError) as failed:
         scope["lower"]("lumen")
-    said = sentence(failed.value) or ""
+    said = describe(failed.value) or ""
     assert said.startswith("torch.compile cannot compile the network for this device (KeyError: 'lumen')")
     with pytest.raises(KeyError) as own:
         {}["lumen"]
-    assert sentence(own.value) is None
+    assert describe(own.value) is None
 
 
 def test_a_real_allocation_that_cannot_be_had_is_out_of_memory() -> None:
@@ -92,7 +92,7 @@ def test_a_real_allocation_that_cannot_be_had_is_out_of_memory() -> None:
 
 @pytest.mark.parametrize(("batch", "hint"), [(256, "try --set batch_per_device=128"), (1, "the model does not fit")])
 def test_the_sentence_names_the_batch_the_peak_and_the_next_to_try(batch: int, hint: str) -> None:
-    said = out_of_memory_sentence(batch, 3 * 2**30, RuntimeError("no room\nand a long story"))
+    said = describe_out_of_memory(batch, 3 * 2**30, RuntimeError("no room\nand a long story"))
     assert said == f"out of memory with batch_per_device={batch} after holding 3.00 GiB: no room; {hint}"
 
 
@@ -111,7 +111,7 @@ class Accelerator:
     def __init__(self) -> None:
         self.taken: list[Tensor] = []
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         self.taken.append(tensor)
         return tensor.clone()
 
@@ -119,7 +119,7 @@ class Accelerator:
 def test_every_tensor_of_a_batch_is_taken_to_the_device_and_nothing_else() -> None:
     device: Any = Accelerator()
     batch = Batch(torch.ones(2, 3), torch.zeros(2), 2)
-    [moved] = transfers.on_device([batch], device)
+    [moved] = transfers.move_batches([batch], device)
     assert [tensor.data_ptr() for tensor in device.taken] == [batch.images.data_ptr(), batch.labels.data_ptr()]
     assert moved.images.data_ptr() != batch.images.data_ptr()
     assert torch.equal(moved.images, batch.images)
@@ -156,7 +156,7 @@ def test_tensors_are_found_wherever_they_stand_in_a_batch() -> None:
         name="shard 7",
         count=2,
     )
-    [moved] = transfers.on_device([batch], device)
+    [moved] = transfers.move_batches([batch], device)
     found = [moved.inputs["tokens"], *moved.layers, moved.pairs[0].mask, moved.inner.images, moved.inner.labels]
     assert [float(tensor[0]) for tensor in found] == [0, 1, 2, 3, 4, 5]
     assert not {tensor.data_ptr() for tensor in found} & {tensor.data_ptr() for tensor in one}
@@ -182,7 +182,7 @@ def test_on_a_cpu_a_rank_takes_the_threads_it_is_told_to_or_its_part_of_the_core
 
 
 def test_what_a_process_runs_in_is_told_by_the_marks_it_finds(tmp_path: Path) -> None:
-    assert setup.container(tmp_path, {}) == "none"
+    assert setup.detect_container(tmp_path, {}) == "none"
     (tmp_path / ".dockerenv").touch()
-    assert setup.container(tmp_path, {}) == "docker"
-    assert setup.container(tmp_path, {"KUBERNETES_SERVICE_HOST": "x"}) == "kubernetes"
+    assert setup.detect_container(tmp_path, {}) == "docker"
+    assert setup.detect_container(tmp_path, {"KUBERNETES_SERVICE_HOST": "x"}) == "kubernetes"

@@ -11,7 +11,7 @@ from trainmark.record.machine import Artifact, Environment
 from trainmark.record.record import Doubt, Evaluation
 from trainmark.record.sample import SampleDocument, SpeechScore, SpeechScores
 from trainmark.record.timeline import Timeline
-from trainmark.view.describe import SPARKS, describe, spark
+from trainmark.view.describe import SPARKS, describe, draw_spark
 
 
 def test_the_whole_record_is_told() -> None:
@@ -186,11 +186,11 @@ def test_a_run_shorter_than_its_warmup_is_still_shown() -> None:
 
 
 def test_a_spark_rises_with_its_values_and_fits() -> None:
-    assert spark([1, 2, 3, 4, 5, 6, 7, 8]) == SPARKS
-    assert spark([5, 5, 5]) == SPARKS[0] * 3
-    assert spark([]) == ""
-    assert len(spark(list(range(1000)), columns=40)) == 40
-    assert spark([0, 10, 99], low=0, high=10) == SPARKS[0] + SPARKS[-1] * 2
+    assert draw_spark([1, 2, 3, 4, 5, 6, 7, 8]) == SPARKS
+    assert draw_spark([5, 5, 5]) == SPARKS[0] * 3
+    assert draw_spark([]) == ""
+    assert len(draw_spark(list(range(1000)), columns=40)) == 40
+    assert draw_spark([0, 10, 99], low=0, high=10) == SPARKS[0] + SPARKS[-1] * 2
 
 
 def test_color_is_used_only_where_asked_for() -> None:

@@ -4,7 +4,7 @@ import msgspec
 from support.records import in_environment, make_record
 
 from trainmark.record import links
-from trainmark.record.format import links_summary
+from trainmark.record.format import summarise_links
 from trainmark.view import facts
 from trainmark.view.terminal import TerminalWriter
 
@@ -19,16 +19,16 @@ FOUND = msgspec.convert(
 
 
 def test_latency_and_bandwidth_are_told_in_a_sentence() -> None:
-    said = links_summary(FOUND, ranks=4, hosts=2)
+    said = summarise_links(FOUND, ranks=4, hosts=2)
     assert said == "all-reduce among 4 ranks on 2 hosts: 0.21 ms for 4 KiB, 1.9 GB/s for 64 MiB"
-    assert "2 ranks on 1 host:" in links_summary(FOUND, ranks=2, hosts=1)
+    assert "2 ranks on 1 host:" in summarise_links(FOUND, ranks=2, hosts=1)
 
 
 def test_the_table_has_a_row_for_each_message_size() -> None:
     writer = TerminalWriter(width=60)
     table = facts.link_table(FOUND, str)
     writer.put(writer.grid(table.heads, table.rows))
-    lines = [line.split() for line in writer.drawn().splitlines()]
+    lines = [line.split() for line in writer.getvalue().splitlines()]
     assert lines[0] == ["message", "median", "ms", "bus", "GB/s"]
     assert lines[2:] == [
         ["4", "KiB", "0.213", "0.0307"],

@@ -8,16 +8,16 @@ import pytest
 from support.records import make_quality, make_record, make_timeline, renamed
 
 from trainmark.analysis import published_library as library
-from trainmark.analysis.beside import speeds
-from trainmark.record.language import speaker
+from trainmark.analysis.beside import list_speeds
+from trainmark.record.language import translator
 from trainmark.record.learning import loss_trend
 from trainmark.record.metrics import Quantity
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.view.headline import number_of_times, sentence, sentences
+from trainmark.view.headline import format_times, write_headline, write_headlines
 
-SAY = speaker("en")
-PUBLISHED = speeds(library.rows())
+SAY = translator("en")
+PUBLISHED = list_speeds(library.load_rows())
 FULL_SIZE = {"flops": {"per_item": 24.5e9}, "device": {"name": "AMD EPYC"}}
 
 
@@ -31,13 +31,13 @@ def with_rate(value: float | None, half_percent: float | None, **changes: object
 
 
 def told(record: Record) -> str:
-    return sentence(record, PUBLISHED, SAY, where="this machine")
+    return write_headline(record, PUBLISHED, SAY, where="this machine")
 
 
 def test_a_run_is_one_plain_sentence() -> None:
     assert told(with_rate(3.6, 4.5)) == (
         "ResNet-50 trains at 3.60 images/s ±4.5 % on this machine, 220 times slower than a published A100 "
-        "(p_core, a row the audit calls doubtful); loss fell, accuracy not judged."
+        "(p_core, a row the audit calls doubtful); loss fell, accuracy not evaluated."
     )
 
 
@@ -85,13 +85,13 @@ def test_a_small_network_is_named_by_its_recipe_and_not_set_beside_published_one
 
 def test_repeats_are_told_once_by_the_one_in_their_middle() -> None:
     repeats = [renamed(with_rate(rate, 1.0), f"run-{rate}") for rate in (3.0, 5.0, 4.0)]
-    (said,) = sentences(repeats, library.rows())
+    (said,) = write_headlines(repeats, library.load_rows())
     assert "at 4.00 images/s ±1.0 % on this machine" in said
     other = with_rate(2.0, 1.0, plan={"topology": "2x1"})
-    assert [text.partition(" images/s")[0] for text in sentences([*repeats, other], library.rows())] == [
+    assert [text.partition(" images/s")[0] for text in write_headlines([*repeats, other], library.load_rows())] == [
         "ResNet-50 trains at 4.00", "ResNet-50 trains at 2.00",
     ]  # fmt: skip
-    assert "on these 2 machines" in sentences([other], library.rows())[0]
+    assert "on these 2 machines" in write_headlines([other], library.load_rows())[0]
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_where_the_loss_went(loss: list[float | None], trend: str | None) -> Non
 
 @pytest.mark.parametrize(("other", "times"), [(799, "220"), (4.7, "1.3"), (36, "10"), (36_000, "10 000"), (3.6, "1.0")])
 def test_how_many_times(other: float, times: str) -> None:
-    assert number_of_times(3.6, other) == number_of_times(other, 3.6) == times
+    assert format_times(3.6, other) == format_times(other, 3.6) == times

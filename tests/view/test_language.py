@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmark.record.language import LOCALE, _, by_locale, catalogue, read_po, speaker, speaking
+from trainmark.record.language import LOCALE, _, catalogue, locale_language, read_po, translator, use_language
 from trainmark.record.metrics import METRICS, PRICED
 
 ROOT = Path(__file__).parents[2]
@@ -55,26 +55,26 @@ def test_metrics_have_chinese_names_of_their_own() -> None:
     ],
 )
 def test_the_locale_chooses_the_language(variables: dict[str, str], language: str) -> None:
-    assert by_locale(variables) == language
+    assert locale_language(variables) == language
 
 
 def test_a_sentence_is_said_in_the_language_asked_for_and_one_without_an_entry_stays_english() -> None:
-    assert speaker("en")("Step time") == "Step time"
-    assert speaker("zh")("Step time") == "单步时间"
-    assert speaker("zh")("nobody has {translated} this") == "nobody has {translated} this"
-    assert speaker("zh")(METRICS["mfu"].definition).startswith("训练在数学上")
+    assert translator("en")("Step time") == "Step time"
+    assert translator("zh")("Step time") == "单步时间"
+    assert translator("zh")("nobody has {translated} this") == "nobody has {translated} this"
+    assert translator("zh")(METRICS["mfu"].definition).startswith("训练在数学上")
 
 
 def test_the_language_of_a_process_is_chosen_and_given_back() -> None:
     assert _("no records") == "no records"
-    with speaking("zh"):
+    with use_language("zh"):
         assert _("no records") == "没有记录"
     assert _("no records") == "no records"
 
 
 def test_a_word_may_be_another_one_in_another_table() -> None:
-    assert (speaker("zh")("Metric"), speaker("zh", "flagperf")("Metric")) == ("指标", "指标名称")
-    assert speaker("zh", "flagperf")("Notes:") == speaker("zh")("Notes:") == "注："
+    assert (translator("zh")("Metric"), translator("zh", "flagperf")("Metric")) == ("指标", "指标名称")
+    assert translator("zh", "flagperf")("Notes:") == translator("zh")("Notes:") == "注："
 
 
 def test_a_catalogue_is_read_as_gettext_reads_it() -> None:

@@ -8,8 +8,8 @@ import pytest
 from support.records import make_record
 
 from trainmark.cli.main import main
-from trainmark.launch.session import not_strictly_valid
-from trainmark.record.doubts import Facts, collect
+from trainmark.launch.session import find_strict_violations
+from trainmark.record.doubts import Facts, collect_doubts
 from trainmark.record.record import Doubt, Record
 from trainmark.view import table
 from trainmark.view.describe import describe
@@ -52,7 +52,7 @@ def doubts(**precision: Any) -> dict[str, str]:
         environment=found.environment,
         reference_global_batch=256,
     )
-    return {doubt.code: doubt.text for doubt in collect(facts)}
+    return {doubt.code: doubt.text for doubt in collect_doubts(facts)}
 
 
 def test_little_in_eight_bits_is_a_doubt_and_its_share_is_shown() -> None:
@@ -86,9 +86,9 @@ def test_more_than_a_hundredth_of_the_steps_skipped_is_a_doubt(skipped: int, dou
 
 def test_another_precision_than_asked_is_not_valid_under_strict() -> None:
     differs = Doubt(code="precision-differs", text="bf16 was asked for and fp32 ran")
-    refused = not_strictly_valid(make_record(doubts=(differs,)))
+    refused = find_strict_violations(make_record(doubts=(differs,)))
     assert refused == ("not valid under --strict: bf16 was asked for and fp32 ran",)
-    assert not_strictly_valid(make_record(doubts=())) == ()
+    assert find_strict_violations(make_record(doubts=())) == ()
 
 
 def test_the_page_of_a_run_shows_what_its_first_step_was_computed_in() -> None:
@@ -107,10 +107,10 @@ def test_the_page_of_a_run_shows_every_batch_that_was_tried() -> None:
 def test_a_plan_says_that_its_batch_is_found_when_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "resnet50", "--recipe", "fill", "--platform", "cpu"]
     assert main(words) == 0
-    assert "found when it runs" in capsys.readouterr().out
+    assert "searched at the start" in capsys.readouterr().out
     assert main([*words, "--set", "batch_per_device=64"]) == 0
     said = capsys.readouterr().out
-    assert "found when it runs" not in said
+    assert "searched at the start" not in said
     assert "learning_rate            0.2   (reference: 0.1)" in said
 
 

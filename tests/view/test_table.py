@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from support.records import a_vocoder_record, make_quality, make_record, make_timeline, renamed
 
-from trainmark.record.format import number, plus_minus, short_device, shown_quality, spread_percent
+from trainmark.record.format import format_interval, format_quality, number, short_device, spread_percent
 from trainmark.record.metrics import Quantity
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Record
@@ -55,8 +55,8 @@ def test_a_device_name_loses_what_vendors_add(name: str, short: str) -> None:
 
 
 def test_a_value_just_short_of_the_target_is_not_rounded_onto_it() -> None:
-    assert shown_quality(make_quality(value=75.49996, goal=75.5)) == "75.49996 %"
-    assert shown_quality(make_quality(value=75.512, goal=75.5)) == "75.51 %"
+    assert format_quality(make_quality(value=75.49996, goal=75.5)) == "75.49996 %"
+    assert format_quality(make_quality(value=75.512, goal=75.5)) == "75.51 %"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_value_just_short_of_the_target_is_not_rounded_onto_it() -> None:
     ],
 )
 def test_an_interval_is_shown_as_the_factor_it_is_or_in_words(interval: tuple[float, float] | None, shown: str) -> None:
-    assert plus_minus(interval) == shown
+    assert format_interval(interval) == shown
 
 
 @pytest.mark.parametrize("width", WIDTHS)

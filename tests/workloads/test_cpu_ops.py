@@ -13,7 +13,7 @@ from trainmark.workloads.cpu_ops import tanh
 SIDE = 520
 
 
-def passed(way: object, rows: int, bias: bool, gaps: bool = False, out: int = SIDE) -> list[Tensor]:
+def run(way: object, rows: int, bias: bool, gaps: bool = False, out: int = SIDE) -> list[Tensor]:
     """Outputs and gradients of one layer; `gaps` are between the rows of all it is given."""
     torch.manual_seed(0)
     layer = nn.Linear(SIDE, out, bias=bias)
@@ -27,7 +27,7 @@ def passed(way: object, rows: int, bias: bool, gaps: bool = False, out: int = SI
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [3, 3 * cpu_ops.MIN_ROWS])
 def test_a_product_and_its_gradients_are_torchs(rows: int, bias: bool) -> None:
-    ours, theirs = passed(cpu_ops.linear, rows, bias), passed(F.linear, rows, bias)
+    ours, theirs = run(cpu_ops.linear, rows, bias), run(F.linear, rows, bias)
     assert len(ours) == len(theirs) == (4 if bias else 3)
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
@@ -41,7 +41,7 @@ def test_every_kind_of_cpu_gives_the_same_gradients(
     monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: turned_fast)
     monkeypatch.setattr(cpu_ops, "MIN_WEIGHTS", 1)
     rows = 3 * cpu_ops.MIN_ROWS
-    ours, theirs = (passed(way, rows, True, out=out) for way in (cpu_ops.linear, F.linear))
+    ours, theirs = (run(way, rows, True, out=out) for way in (cpu_ops.linear, F.linear))
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
 
@@ -50,16 +50,16 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     factors: list[Tensor] = []
-    multiply = cpu_ops.product
+    multiply = cpu_ops.matmul
 
     def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         factors.extend((x, weight))
         return multiply(x, weight, bias)
 
-    monkeypatch.setattr(cpu_ops, "product", noted)
+    monkeypatch.setattr(cpu_ops, "matmul", noted)
     monkeypatch.setattr(cpu_ops, "has_fast_transposed_matmul", lambda: True)
     rows = 3 * cpu_ops.MIN_ROWS
-    ours, theirs = passed(cpu_ops.linear, rows, True, gaps=True), passed(F.linear, rows, True, gaps=True)
+    ours, theirs = run(cpu_ops.linear, rows, True, gaps=True), run(F.linear, rows, True, gaps=True)
     for our, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-3)
     assert len(factors) == 4  # forward, and the gradient of what it was given
@@ -68,8 +68,8 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
 
 def test_many_rows_are_multiplied_by_onednn() -> None:
     x, weight = torch.zeros(cpu_ops.MIN_ROWS, SIDE), nn.Parameter(torch.zeros(SIDE, SIDE))
-    assert "FastProduct" in str(cpu_ops.linear(x, weight, None).grad_fn)
-    assert "FastProduct" not in str(cpu_ops.linear(x[1:], weight, None).grad_fn)
+    assert "FastMatmul" in str(cpu_ops.linear(x, weight, None).grad_fn)
+    assert "FastMatmul" not in str(cpu_ops.linear(x[1:], weight, None).grad_fn)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert cpu_ops.linear(x, weight, None).dtype == torch.bfloat16
 

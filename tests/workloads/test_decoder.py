@@ -19,9 +19,9 @@ from trainmark.data.text import language, make
 from trainmark.data.text.token_files import INDEX, read_index
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record.doubts import below_floor
+from trainmark.record.doubts import check_floor
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.recipe import with_settings
+from trainmark.record.recipe import apply_settings
 from trainmark.record.sample import NetworkUsed
 from trainmark.workloads.decoder import continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
@@ -131,7 +131,7 @@ def test_the_reference_recipes_take_the_published_batches() -> None:
 def test_smoke_aims_at_a_tenth_above_the_floor_of_the_text_it_reads(name: str, tmp_path: Path) -> None:
     """Of the usual set, whose validation lines need not all be written to know what they hold."""
     recipe = recipe_of(name, "smoke")
-    lines = [language.line(make.SEED, 1, number) for number in range(make.LINES // make.FOR_VALIDATION)]
+    lines = [language.random_line(make.SEED, 1, number) for number in range(make.LINES // make.FOR_VALIDATION)]
     floor = sum(line.nats for line in lines) / sum(len(line.tokens) for line in lines)
     assert recipe.target == pytest.approx(1.10 * floor, abs=0.005)
     assert recipe.vocabulary >= len(language.vocabulary())
@@ -274,7 +274,7 @@ def test_a_tied_network_begins_as_its_head_and_weights_of_a_file_are_taken() -> 
 )
 def test_shapes_that_no_network_has_are_refused(settings: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        workloads.load("gpt124m").build(with_settings(TINY, settings))
+        workloads.load("gpt124m").build(apply_settings(TINY, settings))
 
 
 # Data
@@ -358,8 +358,8 @@ def test_a_loss_below_the_floor_is_a_doubt() -> None:
     def found(value: float) -> Any:
         return SimpleNamespace(data_facts={"loss_floor": 1.5}, quality=SimpleNamespace(name="val_loss", value=value))
 
-    assert [code for code, _ in below_floor(found(1.46))] == ["below-floor"]
-    assert not list(below_floor(found(1.48)))
+    assert [code for code, _ in check_floor(found(1.46))] == ["below-floor"]
+    assert not list(check_floor(found(1.48)))
     times_floor = next(quality for quality in workloads.qualities() if quality.name == "times_floor")
     assert times_floor.least == 0.98
 
@@ -367,13 +367,13 @@ def test_a_loss_below_the_floor_is_a_doubt() -> None:
 def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = TextDecoder(TINY)
-    said = continuation.continued(model, [3, 4, 5], 20, seed=1, known=300)
+    said = continuation.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300)
     assert said[:3] == [3, 4, 5]
     assert len(said) == 23
     assert max(said) < 300
-    assert continuation.continued(model, [3, 4, 5], 20, seed=1, known=300) == said
-    greedy = continuation.continued(model, [3], 2, seed=1, known=300, temperature=0)
-    assert greedy == continuation.continued(model, [3], 2, seed=9, known=300, temperature=0)
+    assert continuation.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300) == said
+    greedy = continuation.continue_tokens(model, [3], 2, seed=1, known=300, temperature=0)
+    assert greedy == continuation.continue_tokens(model, [3], 2, seed=9, known=300, temperature=0)
     trained = Trained(
         workload=workloads.load("gpt124m"),
         model=model.eval(),
@@ -385,7 +385,7 @@ def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_p
     lines = shown.facts["continuations"]
     assert len(lines) == 3
     assert all(" |" in line for line in lines)
-    asked = SampleRequest(data=text, given="Ada sang", said=("continuations=2", "tokens=5", "temperature=0"))
+    asked = SampleRequest(data=text, given="Ada sang", options=("continuations=2", "tokens=5", "temperature=0"))
     assert continuation.sample(trained, asked).facts["continuations"][0].startswith("Ada sang |")
     with pytest.raises(UsageError, match="an empty text"):
         continuation.sample(trained, SampleRequest(data=text, given=" "))

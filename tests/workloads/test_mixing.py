@@ -1,4 +1,4 @@
-"""Pictures and classes are mixed in the same measure, by the usual definitions of mixup and cutmix."""
+"""Images and classes are mixed in the same measure, by the usual definitions of mixup and cutmix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.workloads import vision
 
 SIDE = 20
@@ -15,19 +15,19 @@ LABELS = torch.tensor([0, 2, 1, 2])
 
 
 def flat(values: tuple[float, ...] = (0.0, 10.0, 20.0, 30.0), width: int = SIDE) -> Tensor:
-    """Pictures of one colour each, so that what a pixel is made of can be read off its value."""
+    """Images of one colour each, so that what a pixel is made of can be read off its value."""
     images = torch.tensor(values)[:, None, None, None].repeat(1, 3, SIDE, width)
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def test_mixup_blends_each_picture_with_the_one_before() -> None:
+def test_mixup_blends_each_image_with_the_one_before() -> None:
     images = flat()
     assert vision.blend(images, 0.75) == 0.75
     expected = [0.75 * own + 0.25 * other for own, other in [(0, 30), (10, 0), (20, 10), (30, 20)]]
     torch.testing.assert_close(images, flat(tuple(expected)))
 
 
-def test_cutmix_pastes_a_box_of_the_picture_before() -> None:
+def test_cutmix_pastes_a_box_of_the_image_before() -> None:
     """A quarter is taken: a box of half the side around the pixel (10, 10)."""
     images = flat()
     assert vision.paste(images, 0.75, 0.5, 0.5) == 0.75
@@ -56,7 +56,7 @@ def test_a_box_over_the_edge_counts_for_what_is_inside(across: float, down: floa
 
 
 @pytest.mark.parametrize("kept", [0.0, 1.0])
-def test_all_or_nothing_of_a_picture_may_be_taken(kept: float) -> None:
+def test_all_or_nothing_of_an_image_may_be_taken(kept: float) -> None:
     rolled, own = flat((30.0, 0.0, 10.0, 20.0)), flat()
     for way in (vision.blend(images := flat(), kept), vision.paste(pasted := flat(), kept, 0.5, 0.5)):
         assert way == kept
@@ -64,7 +64,7 @@ def test_all_or_nothing_of_a_picture_may_be_taken(kept: float) -> None:
     torch.testing.assert_close(pasted, own if kept else rolled)
 
 
-def test_targets_hold_both_classes_in_the_measure_of_the_pictures() -> None:
+def test_targets_hold_both_classes_in_the_measure_of_the_images() -> None:
     found = vision.soft_targets(LABELS, 3, 0.75)
     torch.testing.assert_close(
         found, torch.tensor([[0.75, 0, 0.25], [0.25, 0, 0.75], [0, 0.75, 0.25], [0, 0.25, 0.75]])
@@ -74,8 +74,8 @@ def test_targets_hold_both_classes_in_the_measure_of_the_pictures() -> None:
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 3.0])
 def test_the_kept_share_follows_the_beta_law(alpha: float) -> None:
-    draw = Draws(1, 2, 3)
-    shares = [vision.kept_share(alpha, draw.uniform()) for _ in range(2000)]
+    draw = CounterRng(1, 2, 3)
+    shares = [vision.random_share(alpha, draw.uniform()) for _ in range(2000)]
     assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 0.01
 
 
@@ -89,31 +89,31 @@ def is_pasted(images: Tensor) -> bool:
     [(0.49, 0.2, 1.0, False), (0.5, 0.2, 1.0, True), (0.9, 0.2, 0.0, False), (0.1, 0.0, 1.0, True)],
 )
 def test_a_batch_takes_one_of_the_ways_the_recipe_has(which: float, mixup: float, cutmix: float, pasted: bool) -> None:
-    images, targets = vision.mixed(flat(), LABELS, 3, (which, 0.3, 0.5, 0.5), mixup, cutmix)
+    images, targets = vision.mix(flat(), LABELS, 3, (which, 0.3, 0.5, 0.5), mixup, cutmix)
     assert is_pasted(images) == pasted
     kept = float(targets[0, 0])
     assert 0 < kept < 1
-    assert float(images[0].mean()) == pytest.approx(30 * (1 - kept), rel=1e-4)  # the first picture is black
+    assert float(images[0].mean()) == pytest.approx(30 * (1 - kept), rel=1e-4)  # the first image is black
 
 
 def test_equal_draws_mix_equally_and_others_differently() -> None:
     draws = [(0.2, 0.3, 0.4, 0.5), (0.2, 0.3, 0.4, 0.5), (0.2, 0.31, 0.4, 0.5)]
-    first, same, other = (vision.mixed(flat(), LABELS, 3, draw, 0.2, 1.0) for draw in draws)
+    first, same, other = (vision.mix(flat(), LABELS, 3, draw, 0.2, 1.0) for draw in draws)
     assert torch.equal(first[0], same[0]) and torch.equal(first[1], same[1])
     assert not torch.equal(first[0], other[0])
 
 
-def test_a_picture_alone_in_its_batch_stays_itself() -> None:
-    images, targets = vision.mixed(flat((7.0,)), torch.tensor([2]), 3, (0.2, 0.3, 0.4, 0.5), 0.2, 1.0)
+def test_an_image_alone_in_its_batch_stays_itself() -> None:
+    images, targets = vision.mix(flat((7.0,)), torch.tensor([2]), 3, (0.2, 0.3, 0.4, 0.5), 0.2, 1.0)
     torch.testing.assert_close(images, flat((7.0,)))
     torch.testing.assert_close(targets, torch.tensor([[0.0, 0.0, 1.0]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("which", [0.1, 0.9])
-def test_type_and_memory_format_of_the_pictures_stay(dtype: torch.dtype, which: float) -> None:
+def test_type_and_memory_format_of_the_images_stay(dtype: torch.dtype, which: float) -> None:
     given = flat().to(dtype)
-    images, targets = vision.mixed(given, LABELS, 3, (which, 0.3, 0.4, 0.5), 0.2, 1.0)
+    images, targets = vision.mix(given, LABELS, 3, (which, 0.3, 0.4, 0.5), 0.2, 1.0)
     assert images.data_ptr() == given.data_ptr()
     assert images.dtype == dtype and images.is_contiguous(memory_format=torch.channels_last)
     assert targets.dtype == torch.float32

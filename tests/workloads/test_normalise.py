@@ -60,5 +60,5 @@ def test_an_empty_batch_stays_empty() -> None:
 
 
 def test_anything_but_bytes_of_three_channels_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected uint8 pictures of 3 channels, got torch.float32"):
+    with pytest.raises(ValueError, match=r"expected uint8 images of 3 channels, got torch.float32"):
         normalise(torch.zeros(1, 3, 4, 4), torch.float32)

@@ -16,7 +16,7 @@ from workloads.test_worked_example import examples
 from trainmark import workloads
 from trainmark.cli.main import main
 from trainmark.launch.options import RunOptions
-from trainmark.launch.planning import decide
+from trainmark.launch.planning import make_plan
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
@@ -66,7 +66,7 @@ def test_the_other_example_runs_from_its_file_and_every_command_reads_its_record
         (("audit", record.run_id), 0, "0 failed"),
         (("compare", record.run_id, other, "--threshold", "99%"), 0, "p_core"),
         (("report", "last", "--csv", "-"), None, "sums"),
-        (("reproduce", record.run_id, "--trust"), 3, "is not there any more"),
+        (("reproduce", record.run_id, "--trust"), 3, "no longer exists"),
     ):
         said = cli(*words)
         if code is not None:
@@ -86,7 +86,7 @@ def test_commands_that_read_a_record_from_outside_need_no_torch(cli: Cli, tmp_pa
 
 
 def test_the_image_example_is_planned_from_its_file_as_it_stands(tmp_path: Path) -> None:
-    plan = decide(str(written(tmp_path, CONVNET)), RunOptions(recipe="smoke", topology="1x2", platform="cpu"))
+    plan = make_plan(str(written(tmp_path, CONVNET)), RunOptions(recipe="smoke", topology="1x2", platform="cpu"))
     assert plan.workload == "convnet"
     assert plan.data.synthetic
     assert plan.recipe["batch_per_device"] == 8  # shared out, as by every recipe for a first look
@@ -96,7 +96,7 @@ def test_the_image_example_is_planned_from_its_file_as_it_stands(tmp_path: Path)
 def test_what_the_file_holds_is_part_of_the_fingerprint_and_where_it_lies_is_not(tmp_path: Path) -> None:
     words = RunOptions(recipe="smoke", platform="cpu")
     plans = [
-        decide(str(written(tmp_path, code, name)), words)
+        make_plan(str(written(tmp_path, code, name)), words)
         for name, code in (("a.py", SUMS), ("b.py", SUMS), ("c.py", SUMS + "# more\n"))
     ]
     assert plans[0].fingerprint == plans[1].fingerprint != plans[2].fingerprint
@@ -104,7 +104,7 @@ def test_what_the_file_holds_is_part_of_the_fingerprint_and_where_it_lies_is_not
 
 def test_a_file_changed_after_planning_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path, SUMS)
-    plan = decide(str(file), RunOptions(recipe="smoke", platform="cpu"))
+    plan = make_plan(str(file), RunOptions(recipe="smoke", platform="cpu"))
     assert workloads.of_plan(plan).name == "sums"
     file.write_text(SUMS + "# more\n", encoding="utf-8")
     with pytest.raises(NotReadyError, match=r"model.py was changed after the run was planned"):
@@ -122,7 +122,7 @@ def test_a_file_changed_after_planning_is_refused(tmp_path: Path) -> None:
         ),
         ("class Mine: pass\nWORKLOAD = Mine\n", "is a class; make it WORKLOAD = Mine()"),
         ("class Mine: name = 'mine'\nWORKLOAD = Mine()\n", "has no build, check_data, data_set, flops_per_item"),
-        (SUMS.replace('"sums", "characters"', '"resnet50", "characters"'), "is called 'resnet50', as one of ours is"),
+        (SUMS.replace('"sums", "characters"', '"resnet50", "characters"'), "is called 'resnet50', like a built-in one"),
         (SUMS.replace('"sums", "characters"', '"a/b", "characters"'), "is called 'a/b'; give it a name of letters"),
         (SUMS.replace('{"reference": REFERENCE, ', "{"), "has no recipe 'reference'"),
     ],
@@ -148,12 +148,12 @@ def test_a_package_offers_a_workload_by_an_entry_point(tmp_path: Path, monkeypat
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: adding-up\nVersion: 1.2\n", encoding="utf-8")
     (info / "entry_points.txt").write_text("[trainmark.workloads]\nsums = adding_up:WORKLOAD\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plan = decide("sums", RunOptions(recipe="smoke", platform="cpu"))
+    plan = make_plan("sums", RunOptions(recipe="smoke", platform="cpu"))
     source = plan.workload_source
     assert source and (source.package, source.entry, source.file) == ("adding-up 1.2", "sums", "")
     assert workloads.word_of(plan) == "sums"
     assert workloads.of_plan(plan).name == "sums"
     with pytest.raises(UsageError, match="did you mean 'sums'"):
-        decide("sumz", RunOptions())
+        make_plan("sumz", RunOptions())
     with pytest.raises(NotReadyError, match=r"adding-up 1.2 was changed after the run was planned"):
-        outside.again(replace(source, sha256="0" * 64))
+        outside.reload(replace(source, sha256="0" * 64))

@@ -23,10 +23,10 @@ from trainmark.workloads.tacotron2.read_aloud import (
     SILENCE_FRAMES,
     ReadingSettings,
     Speech,
+    parse_words,
     read_aloud,
     sample,
-    sentences,
-    words,
+    split_sentences,
 )
 from trainmark.workloads.tacotron2.recipes import QUICK, REFERENCE, SMOKE
 from trainmark.workloads.tacotron2.workload import WORKLOAD
@@ -75,7 +75,7 @@ def voice(device: Device) -> Trained:
 
 def said(voice: Trained, text: str, settings: ReadingSettings = SHORT) -> Speech:
     with torch.no_grad():
-        return read_aloud(voice, words(text), settings)
+        return read_aloud(voice, parse_words(text), settings)
 
 
 def codes(speech: Speech) -> list[str]:
@@ -116,11 +116,11 @@ def ending_after(voice: Trained, frames: int, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_text_is_parted_into_sentences(text: str, parts: list[str]) -> None:
-    assert sentences(text) == parts
+    assert split_sentences(text) == parts
 
 
 def test_what_is_read_is_cleaned_sentence_by_sentence() -> None:
-    found = words("Dr. Smith paid 5. {HH AW1 S}!")
+    found = parse_words("Dr. Smith paid 5. {HH AW1 S}!")
     assert [sentence.read for sentence in found.sentences] == ["doctor smith paid five.", "{HH AW1 S}!"]
     assert [sentence.letters for sentence in found.sentences] == ["doctor smith paid five.", "HAS!"]
 
@@ -128,7 +128,7 @@ def test_what_is_read_is_cleaned_sentence_by_sentence() -> None:
 @pytest.mark.parametrize("text", ["", "  ", "...", "a {QQ} b", "a } b"])
 def test_a_text_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        words(text)
+        parse_words(text)
 
 
 # Reading
@@ -216,7 +216,7 @@ def test_a_network_that_never_saw_speech_is_told_apart(voice: Trained, device: D
 def test_a_mel_that_is_not_finite_is_a_failed_workload(voice: Trained) -> None:
     with torch.no_grad():
         voice.model.decoder.linear_projection.linear_layer.bias.fill_(torch.nan)
-    with pytest.raises(WorkloadError, match="no numbers"):
+    with pytest.raises(WorkloadError, match="NaN or infinite"):
         said(voice, "Hello.")
 
 
@@ -245,11 +245,11 @@ def hummer(voice: Trained) -> Trained:
 
 
 def test_a_sample_is_the_sound_and_where_attention_looked_with_all_that_is_known(voice: Trained) -> None:
-    asked = SampleRequest(given="Dr. No. Yes.", said=("most_frames=12", "gate_threshold=0.25", "seed=7", "batch=4"))
+    asked = SampleRequest(given="Dr. No. Yes.", options=("most_frames=12", "gate_threshold=0.25", "seed=7", "batch=4"))
     found = sample(voice, asked)
-    sound, picture = found.parts
-    assert sound.caption.startswith("the network reads aloud (griffin-lim): doctor no. yes.; it did not find its end")
-    assert picture.png.startswith(b"\x89PNG")
+    sound, image = found.parts
+    assert sound.caption.startswith("the network reads aloud (griffin-lim): doctor no. yes.; it did not end")
+    assert image.png.startswith(b"\x89PNG")
     assert (found.shown, found.generator, found.networks) == ("Dr. No. Yes.", "griffin-lim", ())
     facts = found.facts
     assert [(part["read"], part["symbols"], part["frames"]) for part in facts["sentences"]] == [
@@ -264,7 +264,7 @@ def test_a_sample_is_the_sound_and_where_attention_looked_with_all_that_is_known
 
 def test_another_run_may_make_the_sound(voice: Trained) -> None:
     asked = SampleRequest(
-        given="Hello. There.", said=("most_frames=12", "vocoder=its-run"), open_run=lambda word: hummer(voice)
+        given="Hello. There.", options=("most_frames=12", "vocoder=its-run"), open_run=lambda word: hummer(voice)
     )
     found = sample(voice, asked)
     assert found.generator == "hummed" and [network.workload for network in found.networks] == ["hummer"]
@@ -272,8 +272,8 @@ def test_another_run_may_make_the_sound(voice: Trained) -> None:
 
 
 def test_a_run_that_makes_no_sound_of_mels_is_no_vocoder(voice: Trained) -> None:
-    asked = SampleRequest(given="Hello.", said=("vocoder=last",), open_run=lambda word: voice)
-    with pytest.raises(UsageError, match="--vocoder last: tacotron2 makes no sound of mels; give a vocoder's run"):
+    asked = SampleRequest(given="Hello.", options=("vocoder=last",), open_run=lambda word: voice)
+    with pytest.raises(UsageError, match="--vocoder last: tacotron2 is no vocoder; give a vocoder's run"):
         sample(voice, asked)
 
 
@@ -288,7 +288,7 @@ def test_a_run_that_makes_no_sound_of_mels_is_no_vocoder(voice: Trained) -> None
 )
 def test_a_setting_it_does_not_know_or_take_is_refused(voice: Trained, said: str, sentence: str) -> None:
     with pytest.raises(UsageError) as refused:
-        sample(voice, SampleRequest(given="Hello.", said=(said,)))
+        sample(voice, SampleRequest(given="Hello.", options=(said,)))
     assert str(refused.value) == sentence
 
 
@@ -304,7 +304,7 @@ def test_without_a_text_the_validation_sentence_of_middle_length_is_read(voice: 
 @pytest.mark.slow
 def test_after_training_the_recipe_says_how_many_sentences_are_scored(voice: Trained, tmp_path: Path) -> None:
     make.make(tmp_path / "set", clips=24)
-    asked = SampleRequest(given="Hello.", said=("most_frames=4",), data=tmp_path / "set")
+    asked = SampleRequest(given="Hello.", options=("most_frames=4",), data=tmp_path / "set")
     assert sample(voice, asked).clips == ()
     scored = sample(replace(voice, recipe=replace(SMOKE, score_clips=2)), asked)
     kinds = {clips.of: len(clips.sounds) for clips in scored.clips}

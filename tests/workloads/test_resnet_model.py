@@ -160,7 +160,7 @@ def test_reduced_networks_score_every_class(width: int, classes: int, pixels: in
     assert model(torch.rand(2, 3, pixels, pixels)).shape == (2, classes)
 
 
-def test_the_full_network_halves_the_picture_five_times(full: ResNet) -> None:
+def test_the_full_network_halves_the_image_five_times(full: ResNet) -> None:
     sizes: dict[str, Shape] = {}
     hooks = [
         getattr(full, name).register_forward_hook(
@@ -195,7 +195,7 @@ def test_memory_layout_changes_no_score_and_every_parameter_learns() -> None:
 
 @pytest.mark.slow
 def test_the_quick_recipe_learns_without_leaps_of_the_loss() -> None:
-    """At the rate that the linear rule gives to 8 pictures, the loss of some later steps was far above the first."""
+    """At the rate that the linear rule gives to 8 images, the loss of some later steps was far above the first."""
     recipe = WORKLOAD.recipes["quick"]
     assert isinstance(recipe, ResNet50Recipe)
     torch.manual_seed(0)

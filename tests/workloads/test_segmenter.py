@@ -24,16 +24,16 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.record.sample import ImagePart, NetworkUsed
 from trainmark.train.collectives import SingleRank
-from trainmark.train.loop import total_sums
+from trainmark.train.loop import reduce_sums
 from trainmark.workloads import weights
 from trainmark.workloads.normalise import HALVES, IMAGENET, normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData
-from trainmark.workloads.segmenter.model import Segmenter, upsampled
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings
+from trainmark.workloads.segmenter.model import Segmenter, upsample
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE
 from trainmark.workloads.segmenter.workload import WORKLOAD, pixel_loss
-from trainmark.workloads.vision_transformer import EncoderBlock, moved_places, rising
+from trainmark.workloads.vision_transformer import EncoderBlock, interpolate_positions, linear_drop_paths
 from trainmark.workloads.vit.model import VisionTransformer
 from trainmark.workloads.workload import Progress, Share
 
@@ -75,7 +75,7 @@ def tiny() -> Segmenter:
 # The network, by numbers that the original's own code gave
 
 
-def mixed(index: int, tensor: int) -> float:
+def mix_hash(index: int, tensor: int) -> float:
     """SplitMix64 of a place in a tensor, from -1 to 1."""
     word = ((index + 1) + tensor * 1000003) * 0x9E3779B97F4A7C15 & (2**64 - 1)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -85,7 +85,7 @@ def mixed(index: int, tensor: int) -> float:
 
 def golden(shape: tuple[int, ...], tensor: int) -> Tensor:
     count = int(np.prod(shape))
-    return torch.tensor([mixed(index, tensor) for index in range(count)], dtype=torch.float64).view(shape)
+    return torch.tensor([mix_hash(index, tensor) for index in range(count)], dtype=torch.float64).view(shape)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_the_decoder_gives_the_originals_numbers(golden_scores: Tensor) -> None:
 def test_both_means_of_the_loss_and_the_counts_are_the_originals(golden_scores: Tensor) -> None:
     labels = (torch.arange(256) % 4).view(1, 16, 16)
     labels[labels == 3] = IGNORED
-    pixels = upsampled(golden_scores, (16, 16))
+    pixels = upsample(golden_scores, (16, 16))
     assert pixel_loss(pixels, labels, judged_mean=True).item() == pytest.approx(1.152881115, abs=1e-8)
     assert pixel_loss(pixels, labels, judged_mean=False).item() == pytest.approx(0.864660837, abs=1e-8)
     right, taken, judged = (
@@ -146,7 +146,7 @@ def test_scores_begin_with_unit_variance_so_the_first_loss_is_that_of_random_log
     assert pixel_loss(scores, labels, judged_mean=False).item() == pytest.approx(5.51, abs=0.2)
 
 
-def test_a_picture_of_any_size_gets_a_score_for_every_pixel() -> None:
+def test_an_image_of_any_size_gets_a_score_for_every_pixel() -> None:
     assert tiny()(torch.randn(1, 3, 27, 45)).shape == (1, 5, 27, 45)
 
 
@@ -159,7 +159,7 @@ def test_stochastic_depth_leaves_out_whole_samples_and_makes_up_for_it() -> None
     assert 0.15 < left_out.float().mean() < 0.36, "a quarter goes without both"
     block.eval()
     assert added.mean().item() == pytest.approx((block(x) - x).mean().item(), abs=0.05)
-    assert rising(0.1, 3) == [0, 0.05, 0.1]
+    assert linear_drop_paths(0.1, 3) == [0, 0.05, 0.1]
 
 
 # Weights to begin with
@@ -207,7 +207,7 @@ def test_a_classifier_lends_its_encoder_with_positions_moved_and_the_head_left_o
     assert torch.allclose(ours[0, 1:], moved[0].flatten(1).T)
     own = network.encoder.layers.encoder_layer_1.self_attention.in_proj_weight
     assert torch.equal(own, classifier.encoder.layers.encoder_layer_1.self_attention.in_proj_weight)
-    same = moved_places(theirs, 3, 3)
+    same = interpolate_positions(theirs, 3, 3)
     assert torch.allclose(same, theirs, atol=1e-6), "a grid of the same size keeps its positions"
 
 
@@ -276,7 +276,7 @@ def test_ranks_together_have_the_very_sums_of_one(scenes: Path, world: int) -> N
     assert wanted["samples"] == together["samples"] == 5
     for name in WORKLOAD.sums:
         assert torch.equal(together[name], wanted[name]), name
-    values = WORKLOAD.quality(total_sums(SingleRank(), wanted))
+    values = WORKLOAD.quality(reduce_sums(SingleRank(), wanted))
     assert set(values) == {quality.name for quality in WORKLOAD.facts.qualities}
     assert values["one_class_mIoU"] < values["ceiling_mIoU"] < 100
 
@@ -286,7 +286,7 @@ def test_taking_all_for_one_class_gives_its_share_over_the_classes(scenes: Path)
     sums = sums_of(data, tiny())
     judged = sums["judged"].double()
     share = judged.max() / judged.sum()
-    one_class = WORKLOAD.quality(total_sums(SingleRank(), sums))["one_class_mIoU"]
+    one_class = WORKLOAD.quality(reduce_sums(SingleRank(), sums))["one_class_mIoU"]
     assert one_class == pytest.approx(100 * share.item() / int((judged > 0).sum()))
     assert data.facts["chance"] == pytest.approx(one_class, abs=1e-3)
     data.close()
@@ -296,7 +296,7 @@ def test_taking_all_for_one_class_gives_its_share_over_the_classes(scenes: Path)
     assert scoring.mean_iou(**all_of_it) == pytest.approx(one_class)
 
 
-def test_sliding_windows_cover_a_picture_and_average_where_they_overlap() -> None:
+def test_sliding_windows_cover_an_image_and_average_where_they_overlap() -> None:
     def network(crops: Tensor) -> Tensor:
         """The first channel, and how far each crop is from black, as the scores of two classes."""
         return torch.stack((crops[:, 0], crops[:, 0].mean((1, 2), keepdim=True).expand_as(crops[:, 0])), 1)
@@ -346,28 +346,28 @@ def test_padding_is_zero_to_the_network_and_not_in_its_loss(scenes: Path) -> Non
         images=torch.full((1, 3, 32, 32), 200, dtype=torch.uint8),
         labels=labels,
         extents=((20, 24),),
-        how=HowSeen.of(TINY_RECIPE),
+        how=ScoringSettings.of(TINY_RECIPE),
         count=1,
         global_count=1,
     )
     loss = WORKLOAD.loss(Noted(), batch)
     assert (seen[0] != 0).any(1)[0].sum() == 20 * 24
     assert loss.item() == pytest.approx(np.log(5) * 20 * 24 / 32**2), "over all pixels, as the recipe has it"
-    judged = replace(batch, how=HowSeen.of(replace(TINY_RECIPE, loss_mean="judged")))
+    judged = replace(batch, how=ScoringSettings.of(replace(TINY_RECIPE, loss_mean="judged")))
     assert WORKLOAD.loss(Noted(), judged).item() == pytest.approx(np.log(5), rel=1e-5)
 
 
 def test_pixels_are_centred_as_the_weights_were_trained() -> None:
     image = torch.randint(0, 256, (1, 3, 4, 5), dtype=torch.uint8)
     assert torch.allclose(normalise(image, torch.float32, centring=HALVES), image / 127.5 - 1, atol=1e-6)
-    assert HowSeen.of(REFERENCE).centring == IMAGENET
-    assert HowSeen.of(replace(REFERENCE, pixels="half")).centring == HALVES
+    assert ScoringSettings.of(REFERENCE).centring == IMAGENET
+    assert ScoringSettings.of(replace(REFERENCE, pixels="half")).centring == HALVES
 
 
 def test_batches_are_cut_into_parts() -> None:
     labels = torch.zeros(5, 32, 32, dtype=torch.uint8)
     images = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
-    how = HowSeen.of(TINY_RECIPE)
+    how = ScoringSettings.of(TINY_RECIPE)
     crops = CropBatch(images=images, labels=labels, extents=((32, 32),) * 5, how=how, count=5, global_count=5)
     whole = SceneBatch(images=tuple(images), labels=tuple(labels), how=how, count=5, global_count=5)
     assert [part.count for part in crops.parts(2)] == [part.count for part in whole.parts(2)] == [2, 3]
@@ -420,7 +420,7 @@ def test_a_set_that_is_not_whole_is_refused_unless_asked_for(tmp_path: Path) -> 
     WORKLOAD.check_data(replace(TINY_RECIPE, whole_set=False), tmp_path / "set", 1)
 
 
-def test_a_bad_validation_picture_is_named_or_left_out(tmp_path: Path) -> None:
+def test_a_bad_validation_image_is_named_or_left_out(tmp_path: Path) -> None:
     make.make(tmp_path / "set", train=3, val=3, classes=5, long_side=64, processes=1)
     bad = tmp_path / "set" / "annotations" / "validation" / "ADE_val_00000002.png"
     bad.write_bytes(b"")
@@ -450,21 +450,21 @@ def shown(folder: Path | None, **asked: Any) -> tuple[Any, Image.Image]:
         return sample, image.copy()
 
 
-def test_validation_pictures_are_shown_beside_truth_and_prediction(scenes: Path) -> None:
+def test_validation_images_are_shown_beside_truth_and_prediction(scenes: Path) -> None:
     sample, image = shown(scenes)
     assert image.width == 2 * 14 + 3 * show.WIDTH_PX + 2 * 10
-    assert sample.parts[0].caption.startswith("3 validation pictures, the true classes of the pixels,")
+    assert sample.parts[0].caption.startswith("3 validation images, the true classes of the pixels,")
     assert len(sample.facts["scenes"]) == 3
     assert all(0 <= scene["right"] <= 1 for scene in sample.facts["scenes"])
     assert sum(sample.facts["scenes"][0]["shares"].values()) == pytest.approx(1, abs=0.01)
     assert {*sample.facts["scenes"][0]["shares"]} <= {"background", "ground", *FORMS}
-    assert shown(scenes, said=("seed=5", "scenes=2"))[0].shown != sample.shown
+    assert shown(scenes, options=("seed=5", "scenes=2"))[0].shown != sample.shown
 
 
 FORMS = ("striped star", "spotted ring", "chequered triangle")
 
 
-def test_a_picture_of_the_set_has_its_truth_and_another_has_none(scenes: Path, tmp_path: Path) -> None:
+def test_an_image_of_the_set_has_its_truth_and_another_has_none(scenes: Path, tmp_path: Path) -> None:
     own = next((scenes / "images" / "training").iterdir())
     assert shown(scenes, given=str(own))[1].width == 2 * 14 + 3 * show.WIDTH_PX + 2 * 10
     shutil.copy(own, tmp_path / "other.jpg")
@@ -473,13 +473,13 @@ def test_a_picture_of_the_set_has_its_truth_and_another_has_none(scenes: Path, t
     assert sample.facts["scenes"][0]["right"] is None
     assert all(name.startswith("class ") for name in sample.facts["scenes"][0]["shares"])
     (tmp_path / "no.jpg").write_bytes(b"x")
-    with pytest.raises(NotReadyError, match=r"no.jpg is no picture that can be read"):
+    with pytest.raises(NotReadyError, match=r"no.jpg is no image that can be read"):
         shown(scenes, given=str(tmp_path / "no.jpg"))
     with pytest.raises(UsageError, match="scene"):
-        shown(scenes, said=("scene=2",))
+        shown(scenes, options=("scene=2",))
 
 
-def test_a_picture_without_truth_has_two_panels() -> None:
+def test_an_image_without_truth_has_two_panels() -> None:
     scene = show.ShownScene(pixels=np.zeros((30, 40, 3), np.uint8), predicted=np.ones((30, 40), np.int64))
     with Image.open(io.BytesIO(show.png([scene], ("background", "ground")))) as image:
         assert image.width == 2 * 14 + 2 * show.WIDTH_PX + 10
@@ -499,9 +499,9 @@ def test_a_run_of_two_ranks_is_judged_as_the_same_weights_are_alone(cli: Cli, sc
     [first] = document["quality"]["history"]
     torch.manual_seed(SMOKE.seed)
     network, data = WORKLOAD.build(TINY_RECIPE).eval(), open_tiny(scenes)
-    alone = WORKLOAD.quality(total_sums(SingleRank(), sums_of(data, network)))
+    alone = WORKLOAD.quality(reduce_sums(SingleRank(), sums_of(data, network)))
     data.close()
     assert first["samples"] == 5 and first["values"] == alone
     assert {"random-start", "generated-data"} <= {doubt["code"] for doubt in document["doubts"]}
     [artifact] = document["artifacts"]
-    assert artifact["caption"].startswith("3 validation pictures")
+    assert artifact["caption"].startswith("3 validation images")

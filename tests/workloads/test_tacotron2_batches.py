@@ -38,7 +38,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path_factory.getbasetemp() / "shared-cache"))
 
 
-def opened(
+def open_data(
     folder: Path, recipe: Tacotron2Recipe = RECIPE, rank: int = 0, world: int = 1, skip_bad: int = 0
 ) -> SpeechData:
     return SpeechData(recipe, folder, Share(rank=rank, world=world, local_ranks=world), skip_bad)
@@ -54,7 +54,7 @@ def padding_share(data: SpeechData) -> float:
 
 
 def test_a_batch_holds_each_clip_and_zeros_after_it(speech: Path) -> None:
-    batch = next(opened(speech).train(0, 0))
+    batch = next(open_data(speech).train(0, 0))
     assert batch.text.shape[1] == max(batch.symbols) and batch.mels.shape[0] == int(batch.frames.max())
     assert batch.real_frames == int(batch.frames.sum()) == WORKLOAD.items(batch)
     for place, (symbols, frames) in enumerate(zip(batch.symbols, batch.frames.tolist(), strict=True)):
@@ -63,7 +63,7 @@ def test_a_batch_holds_each_clip_and_zeros_after_it(speech: Path) -> None:
 
 
 def test_parts_of_a_batch_keep_its_padding_and_share_its_clips(speech: Path) -> None:
-    batch = next(opened(speech).train(0, 0))
+    batch = next(open_data(speech).train(0, 0))
     one, two, three = batch.parts(3)
     assert one.numbers + two.numbers + three.numbers == batch.numbers
     assert one.real_frames + two.real_frames + three.real_frames == batch.real_frames
@@ -73,14 +73,14 @@ def test_parts_of_a_batch_keep_its_padding_and_share_its_clips(speech: Path) -> 
 
 
 def test_accumulating_makes_a_step_of_several_batches(speech: Path) -> None:
-    assert [batch.count for batch in opened(speech, replace(RECIPE, accumulate=3)).train(0, 0)] == [12, 12, 6]
+    assert [batch.count for batch in open_data(speech, replace(RECIPE, accumulate=3)).train(0, 0)] == [12, 12, 6]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("bucket_batches", [0, 2])
 def test_every_clip_is_trained_on_once_an_epoch(speech: Path, world: int, bucket_batches: int) -> None:
     recipe = replace(RECIPE, bucket_batches=bucket_batches)
-    ranks = [opened(speech, recipe, rank, world) for rank in range(world)]
+    ranks = [open_data(speech, recipe, rank, world) for rank in range(world)]
     seen = sorted(number for data in ranks for number in clips_in(data.train(1, 0)))
     assert seen == list(range(30))  # 40 clips: five each for testing and validation
     steps = [len(list(data.train(1, 0))) for data in ranks]
@@ -88,7 +88,7 @@ def test_every_clip_is_trained_on_once_an_epoch(speech: Path, world: int, bucket
 
 
 def test_buckets_make_padding_small_and_still_change_from_epoch_to_epoch(speech: Path) -> None:
-    plain, bucketed = opened(speech), opened(speech, replace(RECIPE, bucket_batches=4))
+    plain, bucketed = open_data(speech), open_data(speech, replace(RECIPE, bucket_batches=4))
     assert padding_share(bucketed) < 0.5 * padding_share(plain)
     assert bucketed.facts["padding_share"] == pytest.approx(padding_share(bucketed), abs=1e-3)
     first, second = clips_in(bucketed.train(0, 0)), clips_in(bucketed.train(1, 0))
@@ -97,23 +97,23 @@ def test_buckets_make_padding_small_and_still_change_from_epoch_to_epoch(speech:
 
 def test_ranks_get_clips_of_like_length_from_a_bucket(speech: Path) -> None:
     recipe = replace(RECIPE, bucket_batches=4)
-    one, other = (list(opened(speech, recipe, rank, 2).train(0, 0)) for rank in (0, 1))
+    one, other = (list(open_data(speech, recipe, rank, 2).train(0, 0)) for rank in (0, 1))
     for mine, yours in zip(one, other, strict=True):
         assert mine.mels.shape[0] == pytest.approx(yours.mels.shape[0], rel=0.35)
 
 
 def test_a_resumed_epoch_goes_on_with_the_same_batches(speech: Path) -> None:
-    data = opened(speech, replace(RECIPE, bucket_batches=3))
+    data = open_data(speech, replace(RECIPE, bucket_batches=3))
     assert clips_in(data.train(2, 3)) == clips_in(list(data.train(2, 0))[3:])
 
 
 def test_evaluation_pads_alike_at_every_world_size(speech: Path) -> None:
-    alone = {number: batch.mels.shape for batch in opened(speech).evaluation() for number in batch.numbers}
+    alone = {number: batch.mels.shape for batch in open_data(speech).evaluation() for number in batch.numbers}
     assert sorted(alone) == list(range(5))
     for world in (2, 4):
         together = {}
         for rank in range(world):
-            for batch in opened(speech, rank=rank, world=world).evaluation():
+            for batch in open_data(speech, rank=rank, world=world).evaluation():
                 assert not set(batch.numbers) & set(together)
                 together |= dict.fromkeys(batch.numbers, batch.mels.shape)
         assert {number: shape[0] for number, shape in together.items()} == {
@@ -124,7 +124,7 @@ def test_evaluation_pads_alike_at_every_world_size(speech: Path) -> None:
 def scores(speech: Path, model: torch.nn.Module, world: int, recipe: Tacotron2Recipe = RECIPE) -> dict[str, float]:
     sums = dict.fromkeys((*WORKLOAD.sums, "samples"), 0.0)
     for rank in range(world):
-        for batch in opened(speech, recipe, rank, world).evaluation():
+        for batch in open_data(speech, recipe, rank, world).evaluation():
             sums["samples"] += batch.count
             with torch.no_grad():
                 for name, value in WORKLOAD.score(model, batch).items():
@@ -154,7 +154,7 @@ def test_the_published_loss_is_the_mean_over_the_padded_batch(speech: Path) -> N
             mel = torch.full((clips, bands, frames_), -5.0)
             return Outputs(mel, mel + 1, torch.zeros(clips, frames_), torch.zeros(clips, frames_, text.shape[1]))
 
-    batch = next(opened(speech).train(0, 0))
+    batch = next(open_data(speech).train(0, 0))
     target = batch.mels.permute(1, 2, 0)
     ended = torch.zeros(batch.count, target.shape[2])
     for place, frames in enumerate(batch.frames.tolist()):
@@ -173,8 +173,8 @@ def test_a_bad_file_is_named_and_may_be_skipped(speech: Path, tmp_path: Path) ->
     bad = reader.open_splits(folder).train[3].path
     bad.write_bytes(bad.read_bytes()[:1000])
     with pytest.raises(WorkloadError, match=f"{bad.name}.*cut short"):
-        opened(folder)
-    data = opened(folder, skip_bad=1)
+        open_data(folder)
+    data = open_data(folder, skip_bad=1)
     assert [Path(path).name for path, _ in data.skipped] == [bad.name]
     assert len(clips_in(data.train(0, 0))) == 29
 
@@ -185,20 +185,20 @@ def test_a_set_that_is_not_whole_is_refused_unless_allowed(speech: Path, tmp_pat
     lines = (folder / "metadata.csv").read_text("utf-8").splitlines()
     (folder / "metadata.csv").write_text("\n".join(lines[:30]) + "\n", "utf-8")
     with pytest.raises(NotReadyError, match="expected 40 clips, found 30"):
-        opened(folder)
-    assert opened(folder, replace(RECIPE, whole_set=False)).facts["train_samples"] == 24
+        open_data(folder)
+    assert open_data(folder, replace(RECIPE, whole_set=False)).facts["train_samples"] == 24
 
 
 def test_longest_frames_leaves_long_clips_out_of_training_only(speech: Path) -> None:
-    every = opened(speech)
+    every = open_data(speech)
     middle = sorted(int(n) for batch in every.train(0, 0) for n in batch.frames)[15]
-    data = opened(speech, replace(RECIPE, longest_frames=middle))
+    data = open_data(speech, replace(RECIPE, longest_frames=middle))
     assert max(int(batch.frames.max()) for batch in data.train(0, 0)) == middle
     assert data.facts["val_samples"] == every.facts["val_samples"]
     assert data.facts["train_samples"] + data.facts["left_out_samples"] == every.facts["train_samples"]
     assert data.facts["left_out_samples"] > 0 and every.facts["left_out_samples"] == 0
     with pytest.raises(NotReadyError, match="longest_frames=10"):
-        opened(speech, replace(RECIPE, longest_frames=10))
+        open_data(speech, replace(RECIPE, longest_frames=10))
 
 
 def test_the_rate_falls_as_published() -> None:

@@ -20,7 +20,7 @@ from trainmark.train.stepper import Stepper
 from trainmark.workloads import cpu_ops, weights
 from trainmark.workloads.tacotron2 import matmuls, teacher_forcing
 from trainmark.workloads.tacotron2.batches import SpeechBatch
-from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, masked, padding_of
+from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, mask_outputs, padding_mask
 from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
@@ -39,13 +39,13 @@ def step_by_step(model: Tacotron2, text: Tensor, lengths: list[int], mels: Tenso
     """Teacher forcing with the decoder that speaking uses."""
     decoder = model.decoder
     memory = model.read(text, lengths)
-    keys, padding, state = decoder.keys(memory), padding_of(text, lengths), decoder.start(memory)
+    keys, padding, state = decoder.keys(memory), padding_mask(text, lengths), decoder.start(memory)
     frames, gates, looks = [], [], []
     for frame in decoder.prenet(torch.cat((torch.zeros_like(mels[:1]), mels[:-1]))):
         mel, gate, state = decoder.step(frame, state, memory, keys, padding)
         frames.append(mel)
         gates.append(gate)
-        looks.append(state.looked[:, 0])
+        looks.append(state.history[:, 0])
     mel = torch.stack(frames, 2)
     return Outputs(mel, mel + model.postnet(mel), torch.stack(gates, 1), torch.stack(looks, 1))
 
@@ -69,7 +69,7 @@ def some_loss(outputs: Outputs) -> Tensor:
 
 @pytest.fixture
 def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(matmuls, "drop", lambda x, share, training=True: x)
+    monkeypatch.setattr(matmuls, "dropout", lambda x, share, training=True: x)
     yield
 
 
@@ -77,7 +77,7 @@ def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
-        monkeypatch.setattr(cpu_ops, "multiplies", lambda dtype: False)
+        monkeypatch.setattr(cpu_ops, "has_matmul", lambda dtype: False)
     monkeypatch.setattr(matmuls, "MIN_WEIGHTS", 0)
     monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
@@ -113,7 +113,7 @@ def test_the_forward_pass_gives_the_golden_numbers() -> None:
 
     with torch.no_grad():
         open_ = model(text, [20, 12], target.permute(2, 0, 1))
-    closed = masked(open_, torch.tensor([9, 6]))
+    closed = mask_outputs(open_, torch.tensor([9, 6]))
     close = {"rel": 1e-4, "abs": 1e-4}
     assert float(closed.mel.sum()) == pytest.approx(0.681382, **close)
     assert closed.mel[0, 0, :3].tolist() == pytest.approx([-0.082986, -0.11165, -0.125189], **close)
@@ -212,7 +212,7 @@ def test_narrow_precisions_stay_near_float32(dtype: torch.dtype, autocast: bool)
 
 
 def test_the_cpu_path_for_narrow_numbers_rounds_where_instructions_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmuls, "_cpu_multiplies", lambda dtype: False)
+    monkeypatch.setattr(matmuls, "_has_cpu_matmul", lambda dtype: False)
     x, weight = torch.randn(5, 40, dtype=torch.bfloat16), torch.randn(24, 40, dtype=torch.bfloat16)
     arithmetic = matmuls.Arithmetic.of(x)
     assert arithmetic == matmuls.Arithmetic(held=torch.float32, rounded=torch.bfloat16)
@@ -364,7 +364,7 @@ def test_batch_norm_starts_as_the_recipe_says(init: str) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
     torch.manual_seed(0)
-    kept = matmuls.kept((1000, 501), share, torch.empty(0))
+    kept = matmuls.dropout_mask((1000, 501), share, torch.empty(0))
     assert float((kept == 0).float().mean()) == pytest.approx(share, abs=0.002)
     assert kept.unique().tolist() == pytest.approx([0, 1 / (1 - share)], rel=1e-4)
     assert float(kept.mean()) == pytest.approx(1, abs=0.005)
@@ -373,7 +373,7 @@ def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
     for apart in (1, 2, 3, 4):
         one, other = flat[:-apart] - flat.mean(), flat[apart:] - flat.mean()
         assert abs(float((one * other).mean() / flat.var())) < 0.006
-    assert matmuls.drop(kept, share, training=False) is kept
+    assert matmuls.dropout(kept, share, training=False) is kept
 
 
 @pytest.mark.parametrize("drop", [0.1, 0.0])

@@ -1,4 +1,4 @@
-"""Image classifiers mix and smooth what they train on, and are scored on pictures and classes as they are."""
+"""Image classifiers mix and smooth what they train on, and are scored on images and classes as they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainmark.data.input_pool import ImageBatch
 from trainmark.record.errors import UsageError
-from trainmark.record.recipe import deviations, with_settings
+from trainmark.record.recipe import apply_settings, deviations
 from trainmark.workloads import vision
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.vision import ImageClassifier, ImageData, Mixing, SoftBatch, VisionRecipe
@@ -39,7 +39,7 @@ SOFT = replace(RECIPE, mixup_alpha=0.2, cutmix_alpha=1.0, label_smoothing=0.1)
 
 
 @contextmanager
-def opened(folder: Path, recipe: VisionRecipe = RECIPE, rank: int = 0, world: int = 1) -> Iterator[ImageData]:
+def open_data(folder: Path, recipe: VisionRecipe = RECIPE, rank: int = 0, world: int = 1) -> Iterator[ImageData]:
     with closing(ImageData(recipe, folder, Share(rank=rank, world=world, local_ranks=world), 0)) as data:
         yield data
 
@@ -78,9 +78,9 @@ def test_smoothed_targets_share_a_part_among_all_classes() -> None:
 
 
 @pytest.mark.parametrize("which", [0.2, 0.7])
-def test_the_loss_is_the_cross_entropy_of_mixed_pictures_on_mixed_and_smoothed_targets(which: float) -> None:
+def test_the_loss_is_the_cross_entropy_of_mixed_images_on_mixed_and_smoothed_targets(which: float) -> None:
     model, draws = network(), (which, 0.3, 0.4, 0.6)
-    images, targets = vision.mixed(normalise(batch()["images"], torch.float32), batch()["labels"], 3, draws, 0.2, 1.0)
+    images, targets = vision.mix(normalise(batch()["images"], torch.float32), batch()["labels"], 3, draws, 0.2, 1.0)
     expected = cross_entropy(model(images), 0.9 * targets + 0.1 / 3)
     soft = SoftBatch(**batch(mix_draws=draws), mixing=how(0.2, 1.0, 0.1))
     torch.testing.assert_close(ImageClassifier().loss(model, soft), expected)
@@ -113,16 +113,16 @@ def draws(data: ImageData, epoch: int = 0, start_step: int = 0) -> list[tuple[fl
 
 
 def test_draws_belong_to_a_step_of_an_epoch_on_a_rank(pictures: Path) -> None:
-    with opened(pictures, SOFT) as data:
+    with open_data(pictures, SOFT) as data:
         first, again, later = draws(data), draws(data), draws(data, start_step=5)
         other = draws(data, epoch=1)
     assert first == again
     assert first[5:] == later
     assert len({*first, *other}) == 24
-    with opened(pictures, SOFT, rank=0, world=2) as one, opened(pictures, SOFT, rank=1, world=2) as two:
+    with open_data(pictures, SOFT, rank=0, world=2) as one, open_data(pictures, SOFT, rank=1, world=2) as two:
         assert draws(one) == first[:6]
         assert not {*draws(one)} & {*draws(two)}
-    with opened(pictures, replace(SOFT, seed=1)) as data:
+    with open_data(pictures, replace(SOFT, seed=1)) as data:
         assert not {*draws(data)} & {*first}
 
 
@@ -133,23 +133,23 @@ def test_draws_belong_to_a_step_of_an_epoch_on_a_rank(pictures: Path) -> None:
 def test_there_are_draws_for_every_micro_batch_that_is_mixed(
     pictures: Path, changes: dict[str, Any], count: int
 ) -> None:
-    with opened(pictures, replace(SOFT, **changes)) as data:
+    with open_data(pictures, replace(SOFT, **changes)) as data:
         assert {len(found) for found in draws(data)} == {count}
 
 
 def test_batches_are_plain_in_evaluation_and_where_the_recipe_softens_nothing(pictures: Path) -> None:
-    with opened(pictures, SOFT) as data:
+    with open_data(pictures, SOFT) as data:
         assert {type(batch) for batch in data.train(0, 0)} == {SoftBatch}
         assert {type(batch) for batch in data.evaluation()} == {ImageBatch}
-    with opened(pictures) as data:
+    with open_data(pictures) as data:
         assert {type(batch) for batch in data.train(0, 0)} == {ImageBatch}
 
 
 def test_a_step_takes_all_its_micro_batches_from_the_reader(pictures: Path) -> None:
-    """48 pictures, 4 in a micro-batch: 12 steps, or with 5 micro-batches a step 20, 14 and 14 pictures."""
-    with opened(pictures) as data:
+    """48 images, 4 in a micro-batch: 12 steps, or with 5 micro-batches a step 20, 14 and 14 images."""
+    with open_data(pictures) as data:
         assert data.steps_per_epoch == len(list(data.train(0, 0))) == 12
-    with opened(pictures, replace(SOFT, accumulate=5)) as data:
+    with open_data(pictures, replace(SOFT, accumulate=5)) as data:
         assert data.steps_per_epoch == 3
         found = [([part.count for part in batch.parts(5)], batch.count) for batch in data.train(0, 0)]
     assert [count for _, count in found] == [20, 14, 14]
@@ -157,14 +157,14 @@ def test_a_step_takes_all_its_micro_batches_from_the_reader(pictures: Path) -> N
     assert [sorted(parts) for parts, _ in found[1:]] == [[2, 3, 3, 3, 3]] * 2
 
 
-def test_repeated_views_show_fewer_pictures_in_more_crops_where_there_are_ranks(pictures: Path) -> None:
-    """Three classes of 16: seen three times each, 16 of the pictures cannot be equally many of each class."""
+def test_repeated_views_show_fewer_images_in_more_crops_where_there_are_ranks(pictures: Path) -> None:
+    """Three classes of 16: seen three times each, 16 of the images cannot be equally many of each class."""
     recipe = replace(RECIPE, repeated_views=3)
 
     def seen(world: int) -> list[int]:
         labels, crops = [], set()
         for rank in range(world):
-            with opened(pictures, recipe, rank, world) as data:
+            with open_data(pictures, recipe, rank, world) as data:
                 for batch in data.train(0, 0):
                     labels += batch.labels.tolist()
                     crops |= {image.tobytes() for image in batch.images.numpy()}
@@ -175,9 +175,9 @@ def test_repeated_views_show_fewer_pictures_in_more_crops_where_there_are_ranks(
     assert [count % 3 for count in seen(2)] == [0, 0, 0]
 
 
-def test_random_operations_change_training_pictures_and_no_others(pictures: Path) -> None:
+def test_random_operations_change_training_images_and_no_others(pictures: Path) -> None:
     def pixels(recipe: VisionRecipe) -> tuple[Tensor, Tensor]:
-        with opened(pictures, recipe) as data:
+        with open_data(pictures, recipe) as data:
             return next(data.train(0, 0)).images.clone(), next(data.evaluation()).images.clone()
 
     plain, augmented = pixels(RECIPE), pixels(replace(RECIPE, random_augment_ops=2))
@@ -186,23 +186,23 @@ def test_random_operations_change_training_pictures_and_no_others(pictures: Path
     assert not torch.equal(augmented[0], pixels(replace(RECIPE, random_augment_ops=2, random_augment_magnitude=20))[0])
 
 
-def test_pictures_are_turned_by_their_cameras_note_only_where_the_recipe_says_so(tmp_path: Path) -> None:
+def test_images_are_turned_by_their_cameras_note_only_where_the_recipe_says_so(tmp_path: Path) -> None:
     note = Image.Exif()
     note[0x0112] = 3  # held upside down
     rows = np.linspace(0, 255, 48).astype(np.uint8)
     for split in ("train", "val"):
         (tmp_path / split / "n00").mkdir(parents=True)
-        picture = Image.fromarray(np.broadcast_to(rows[:, None, None], (48, 48, 3)))
-        picture.save(tmp_path / split / "n00" / "0.JPEG", quality=95, exif=note)
+        image = Image.fromarray(np.broadcast_to(rows[:, None, None], (48, 48, 3)))
+        image.save(tmp_path / split / "n00" / "0.JPEG", quality=95, exif=note)
 
     def top_and_bottom(recipe: VisionRecipe) -> list[bool]:
-        with opened(tmp_path, recipe) as data:
+        with open_data(tmp_path, recipe) as data:
             batches = next(data.train(0, 0)), next(data.evaluation())
             return [
                 bool(each.images[0, 0, 0].float().mean() > each.images[0, 0, -1].float().mean()) for each in batches
             ]
 
-    turned = with_settings(RECIPE, ["exif=turn"])
+    turned = apply_settings(RECIPE, ["exif=turn"])
     assert top_and_bottom(RECIPE) == [False, False]
     assert top_and_bottom(turned) == [True, True]
     assert [(deviation.name, deviation.actual) for deviation in deviations(turned, RECIPE)] == [("exif", "turn")]
@@ -211,4 +211,4 @@ def test_pictures_are_turned_by_their_cameras_note_only_where_the_recipe_says_so
 @pytest.mark.parametrize("setting", ["label_smoothing=1.5", "random_augment_magnitude=31"])
 def test_a_setting_above_its_range_is_refused(setting: str) -> None:
     with pytest.raises(UsageError, match="must be at most"):
-        with_settings(RECIPE, [setting])
+        apply_settings(RECIPE, [setting])

@@ -16,7 +16,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import deviations, with_settings
+from trainmark.record.recipe import apply_settings, deviations
 from trainmark.train.setup import build_stepper
 from trainmark.workloads.vit.workload import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
 from trainmark.workloads.workload import Share
@@ -101,7 +101,7 @@ def test_the_rate_rises_over_thirty_epochs_and_falls_to_nothing_over_the_rest(ep
 
 
 def test_without_warm_up_the_rate_begins_whole() -> None:
-    recipe = with_settings(REFERENCE, ["warmup_epochs=0"])
+    recipe = apply_settings(REFERENCE, ["warmup_epochs=0"])
     assert WORKLOAD.learning_rate(recipe, at_epoch(0)) == 0.003
     assert WORKLOAD.learning_rate(recipe, at_epoch(100)) == pytest.approx(0.003 * 0.75)
 
@@ -125,17 +125,17 @@ def test_weight_decay_is_on_every_parameter() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ("patch_px=15", "pictures of 224 pixels do not divide into patches of 15"),
+        ("patch_px=15", "images of 224 pixels do not divide into patches of 15"),
         ("heads=7", "a hidden size of 768 does not divide among 7 heads"),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused_in_a_sentence(setting: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        WORKLOAD.build(with_settings(REFERENCE, [setting]))
+        WORKLOAD.build(apply_settings(REFERENCE, [setting]))
 
 
 def losses(recipe: ViTRecipe, pictures: Path, passes: int, precision: str = "fp32") -> list[float]:
-    """What training says step by step in some passes over the first epoch's pictures, opened as for a run."""
+    """What training says step by step in some passes over the first epoch's images, opened as for a run."""
     device = Platform(files.load("cpu")).open(0)
     stepper = build_stepper(WORKLOAD, recipe, Precision.parse(precision), device, 1)
     with closing(WORKLOAD.open_data(recipe, pictures, Share(rank=0, world=1, local_ranks=1), 0)) as data:
@@ -143,16 +143,16 @@ def losses(recipe: ViTRecipe, pictures: Path, passes: int, precision: str = "fp3
 
 
 @pytest.mark.slow
-def test_a_small_one_learns_pictures_by_heart(pictures: Path) -> None:
+def test_a_small_one_learns_images_by_heart(pictures: Path) -> None:
     found = losses(replace(TINY, learning_rate=0.003), pictures, 12)
     assert len(found) == 12 * 6
     assert found[0] == pytest.approx(math.log(3), rel=1e-3)  # the head starts at zero, so all classes are even
     assert sum(found[-6:]) < 0.6 * sum(found[:6])
 
 
-def test_the_whole_recipe_trains_on_pictures_in_mixed_precision(pictures: Path) -> None:
+def test_the_whole_recipe_trains_on_images_in_mixed_precision(pictures: Path) -> None:
     sizes = ("image_px", "eval_resize_px", "patch_px", "layers", "heads", "hidden", "mlp", "classes", "input_workers")
     recipe = replace(REFERENCE, batch_per_device=4, **{name: getattr(TINY, name) for name in sizes})
     found = losses(recipe, pictures, 1, "amp-bf16")
-    assert len(found) == 6  # 48 pictures, eight a step: two micro-batches of four
+    assert len(found) == 6  # 48 images, eight a step: two micro-batches of four
     assert all(math.isfinite(value) for value in found)

@@ -80,7 +80,7 @@ def wide() -> VisionTransformer:
     return VisionTransformer(layers=2)
 
 
-def scattered(model: nn.Module) -> nn.Module:
+def scatter(model: nn.Module) -> nn.Module:
     """The model with every parameter drawn at random, so that no zero hides a mistake."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_a_checkpoint_with_torchvisions_older_names_loads() -> None:
     assert all(torch.equal(value, checkpoint[name]) for name, value in model.state_dict().items())
 
 
-def test_a_checkpoint_for_larger_pictures_is_refused_by_its_positions() -> None:
+def test_a_checkpoint_for_larger_images_is_refused_by_its_positions() -> None:
     checkpoint = VisionTransformer(**{**TINY, "image_px": 64}).state_dict()
     with pytest.raises(NotReadyError, match=r"encoder\.pos_embedding is \(1, 65, 16\) and not \(1, 17, 16\)"):
         weights.load_into(VisionTransformer(**TINY), checkpoint, "large.pth")
@@ -183,7 +183,7 @@ def test_the_same_seed_gives_the_same_network() -> None:
 
 def test_attention_is_torchs_own_in_values_and_gradients() -> None:
     ours, theirs = SelfAttention(16, 4), nn.MultiheadAttention(16, 4, batch_first=True)
-    theirs.load_state_dict(scattered(ours).state_dict(), strict=True)
+    theirs.load_state_dict(scatter(ours).state_dict(), strict=True)
     x = torch.randn(2, 9, 16)
     found, expected = ours(x), theirs(x, x, x, need_weights=False)[0]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -221,7 +221,7 @@ def torchs_own(block: EncoderBlock) -> nn.TransformerEncoderLayer:
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_network_is_what_torchs_own_layers_make_put_together(layout: torch.memory_format) -> None:
     """Patches row by row, the class token first, positions, pre-norm blocks with the exact GELU, a norm, a head."""
-    model, images = scattered(VisionTransformer(**TINY)), torch.rand(3, 3, 32, 32)
+    model, images = scatter(VisionTransformer(**TINY)), torch.rand(3, 3, 32, 32)
     state = model.state_dict()
     rows = F.unfold(images, 8, stride=8).transpose(1, 2)
     x = F.linear(rows, state["conv_proj.weight"].flatten(1), state["conv_proj.bias"])
@@ -235,7 +235,7 @@ def test_the_network_is_what_torchs_own_layers_make_put_together(layout: torch.m
 
 
 def test_without_positions_the_order_of_patches_means_nothing() -> None:
-    model = scattered(VisionTransformer(**TINY)).eval()
+    model = scatter(VisionTransformer(**TINY)).eval()
     images = torch.rand(2, 3, 32, 32)
     turned = images.roll(8, dims=3)  # whole patches change places
     assert not torch.allclose(model(images), model(turned), atol=1e-3)
@@ -245,7 +245,7 @@ def test_without_positions_the_order_of_patches_means_nothing() -> None:
 
 
 def test_the_class_token_gives_the_scores() -> None:
-    model = scattered(VisionTransformer(**TINY))
+    model = scatter(VisionTransformer(**TINY))
     images = torch.rand(2, 3, 32, 32)
     tokens = model.encode(images)  # type: ignore[operator]
     assert tokens.shape == (2, 17, 16)
@@ -253,7 +253,7 @@ def test_the_class_token_gives_the_scores() -> None:
 
 
 def test_every_parameter_learns() -> None:
-    model = scattered(VisionTransformer(**TINY))
+    model = scatter(VisionTransformer(**TINY))
     F.cross_entropy(model(torch.rand(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3])).backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.any(), name

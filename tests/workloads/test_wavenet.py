@@ -81,7 +81,7 @@ def test_draws_follow_the_distribution_they_are_drawn_from() -> None:
 # Network
 
 
-def mixed(count: int, tensor: int) -> Tensor:
+def mix_hash(count: int, tensor: int) -> Tensor:
     """Numbers from 0 to 1 that are the same everywhere: SplitMix64 of a position and a tensor's number."""
     with np.errstate(over="ignore"):
         z = (np.arange(1, count + 1, dtype=np.uint64) + np.uint64(tensor * 1000003)) * np.uint64(0x9E3779B97F4A7C15)
@@ -99,13 +99,13 @@ def golden(sizes: WaveNetSizes) -> WaveNet:
     convolutions = [network.first_conv, *layers, *network.last_conv_layers[1::2], network.upsample_net.conv_in]
     for conv in convolutions:
         weight = conv.weight_v if isinstance(conv, NormedConv) else conv.weight
-        drawn = (math.sqrt(3 / weight[0].numel()) * (2 * mixed(weight.numel(), next(tensors)) - 1)).view_as(weight)
+        drawn = (math.sqrt(3 / weight[0].numel()) * (2 * mix_hash(weight.numel(), next(tensors)) - 1)).view_as(weight)
         with torch.no_grad():
             weight.copy_(drawn)
             if isinstance(conv, NormedConv):
                 conv.weight_g.copy_(drawn.flatten(1).norm(dim=1).view(-1, 1, 1))
             if conv.bias is not None:
-                conv.bias.copy_(0.1 * (2 * mixed(conv.bias.numel(), next(tensors)) - 1))
+                conv.bias.copy_(0.1 * (2 * mix_hash(conv.bias.numel(), next(tensors)) - 1))
     return network
 
 
@@ -211,7 +211,7 @@ def test_outputs_and_gradients_are_those_of_a_plain_reading(frames: int) -> None
 def test_what_it_generates_is_what_the_network_in_training_predicts() -> None:
     network, generator = golden(SMALL), torch.Generator().manual_seed(7)
     mel = torch.randn(2, 80, 3 + 2 * CONTEXT, dtype=torch.float64, generator=generator)
-    chance = generate.draw_chance(3 * MEL.hop, 2, 10, generator)
+    chance = generate.draw_uniform(3 * MEL.hop, 2, 10, generator)
     sound = generate.generate(network, mel, chance, "torch")
     assert sound.shape == (2, 3 * MEL.hop) and sound.abs().max() <= 1
     with torch.no_grad():
@@ -246,13 +246,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path_factory.getbasetemp() / "wavenet-cache"))
 
 
-def opened(speech: Path, share: Share = ALONE, **changes: Any) -> SoundData:
+def open_data(speech: Path, share: Share = ALONE, **changes: Any) -> SoundData:
     recipe = replace(SMOKE, **{"batch_per_device": 4, "window": 2048, "eval_window": 2048, **changes})
     return SoundData(recipe, speech, share, 0, sizes_of(recipe))
 
 
 def test_a_stretch_is_cut_at_a_frame_with_the_mel_around_it(speech: Path) -> None:
-    data = opened(speech)
+    data = open_data(speech)
     batch = next(iter(data.train(0, 0)))
     assert batch.sound.shape == (4, 2049) and batch.mel.shape == (4, 80, 8 + 2 * CONTEXT)
     clips = [torch.from_numpy(audio.read(clip.path)) for clip in data.training.clips]
@@ -268,7 +268,7 @@ def test_a_stretch_is_cut_at_a_frame_with_the_mel_around_it(speech: Path) -> Non
 
 
 def test_an_epoch_goes_on_where_it_was_left_and_another_cuts_elsewhere(speech: Path) -> None:
-    data = opened(speech)
+    data = open_data(speech)
     whole = list(data.train(1, 0))
     assert len(whole) == data.steps_per_epoch
     assert torch.equal(next(iter(data.train(1, 2))).sound, whole[2].sound)
@@ -276,7 +276,7 @@ def test_an_epoch_goes_on_where_it_was_left_and_another_cuts_elsewhere(speech: P
     assert data.items_per_step == pytest.approx(np.mean([WORKLOAD.items(batch) for batch in whole]), rel=0.01)
 
 
-def scored(data: SoundData, network: WaveNet) -> dict[str, float]:
+def score(data: SoundData, network: WaveNet) -> dict[str, float]:
     sums = {"nll": 0.0, "judged": 0.0}
     with torch.no_grad():
         for batch in data.evaluation():
@@ -289,14 +289,14 @@ def scored(data: SoundData, network: WaveNet) -> dict[str, float]:
 def test_every_clip_is_judged_once_by_all_ranks_together(speech: Path, eval_window: int) -> None:
     torch.manual_seed(0)
     network = WaveNet(TINY)
-    alone = scored(opened(speech, eval_window=eval_window), network)
+    alone = score(open_data(speech, eval_window=eval_window), network)
     parts = [
-        scored(opened(speech, Share(rank=rank, world=2, local_ranks=2), eval_window=eval_window), network)
+        score(open_data(speech, Share(rank=rank, world=2, local_ranks=2), eval_window=eval_window), network)
         for rank in (0, 1)
     ]
     for name, value in alone.items():
         assert value == pytest.approx(sum(part[name] for part in parts), rel=1e-5)
-    clips = opened(speech).val.clips
+    clips = open_data(speech).val.clips
     judged = sum(min(audio.length(clip.path), eval_window or 10**9) for clip in clips)
     # the first sample of a whole clip follows nothing
     assert alone["judged"] == judged - (0 if eval_window else len(clips))
@@ -305,9 +305,9 @@ def test_every_clip_is_judged_once_by_all_ranks_together(speech: Path, eval_wind
 def test_a_stretch_is_judged_as_it_would_be_in_its_whole_clip(speech: Path) -> None:
     """The samples before it are heard, as far as the network hears."""
     torch.manual_seed(0)
-    network, data = WaveNet(replace(SMALL, residual=4, gate=8, skip=4)), opened(speech)
+    network, data = WaveNet(replace(SMALL, residual=4, gate=8, skip=4)), open_data(speech)
     there = int(data.val.frames[0])
-    part, whole = (data.val.batch([0], [window], 1) for window in (data.judged_window(0), Window(first=0, count=there)))
+    part, whole = (data.val.batch([0], [window], 1) for window in (data.scored_window(0), Window(first=0, count=there)))
     with torch.no_grad():
         of_part, of_whole = (
             logistics.nll(network(batch.sound[:, :-1], batch.mel), batch.sound[:, 1:])[0] for batch in (part, whole)
@@ -328,14 +328,14 @@ def test_a_gain_changes_no_quality(speech: Path) -> None:
             return torch.tensor([0.0, 0.0, self.log_scale])[None, :, None].expand(len(sound), 3, sound.shape[1])
 
     found = [
-        WORKLOAD.quality(scored(opened(speech, gain=gain), Fixed(gain)))["val_nll"]  # type: ignore[arg-type]
+        WORKLOAD.quality(score(open_data(speech, gain=gain), Fixed(gain)))["val_nll"]  # type: ignore[arg-type]
         for gain in (1.0, 0.5)
     ]
     assert found[0] == pytest.approx(found[1], abs=2e-3)
 
 
 def test_micro_batches_hold_every_clip_once(speech: Path) -> None:
-    batch = next(iter(opened(speech).train(0, 0)))
+    batch = next(iter(open_data(speech).train(0, 0)))
     parts = batch.parts(3)
     assert [part.count for part in parts] == [1, 1, 2]
     assert torch.equal(torch.cat([part.sound for part in parts]), batch.sound)
@@ -386,7 +386,7 @@ def test_a_small_network_learns(speech: Path) -> None:
 def test_weights_of_low_precision_lose_about_the_same(speech: Path) -> None:
     torch.manual_seed(0)
     network = WaveNet(TINY, for_speech=True)
-    batch = next(iter(opened(speech).train(0, 0)))
+    batch = next(iter(open_data(speech).train(0, 0)))
     exact = WORKLOAD.loss(network, batch)
     lower = WORKLOAD.loss(network.to(torch.bfloat16), batch)
     lower.backward()
@@ -427,7 +427,7 @@ def test_the_learning_rate_falls_along_a_cosine() -> None:
 
 
 def test_a_network_made_for_speech_expects_it_at_its_loudness(speech: Path) -> None:
-    batch, found = next(iter(opened(speech).train(0, 0))), []
+    batch, found = next(iter(open_data(speech).train(0, 0))), []
     for initial in ("published", "speech"):
         torch.manual_seed(0)
         network = WORKLOAD.build(replace(SMOKE, initial=initial))
@@ -441,7 +441,7 @@ def test_a_network_made_for_speech_expects_it_at_its_loudness(speech: Path) -> N
 def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
     speech: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, judged = opened(speech), []
+    data, judged = open_data(speech), []
     found = batches.predictor_nll
 
     def nll(clip: Any, weights: Any) -> Any:
@@ -450,11 +450,11 @@ def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
 
     monkeypatch.setattr(batches, "predictor_nll", nll)
     assert data.facts["linear_nll"] > 0
-    made = [data.val.batch([number], [data.judged_window(number)], 1) for number in range(len(data.val))]
+    made = [data.val.batch([number], [data.scored_window(number)], 1) for number in range(len(data.val))]
     for predicted, batch in zip(judged, made, strict=True):
         assert torch.equal(predicted, batch.sound[0, 1:][batch.judged[0]])
 
 
 def test_a_run_is_told_what_a_linear_predictor_makes_of_its_clips(speech: Path) -> None:
-    assert 4 < opened(speech).facts["linear_nll"] < 9
-    assert "linear_nll" not in opened(speech, Share(rank=1, world=2, local_ranks=2)).facts
+    assert 4 < open_data(speech).facts["linear_nll"] < 9
+    assert "linear_nll" not in open_data(speech, Share(rank=1, world=2, local_ranks=2)).facts

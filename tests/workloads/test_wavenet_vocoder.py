@@ -17,9 +17,9 @@ from trainmark.data.ljspeech import make
 from trainmark.data.mel import MEL
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import from_values, to_values
-from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import batches, c_kernel, generate, logistics, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes
@@ -42,7 +42,7 @@ def network(sizes: WaveNetSizes = SMALL) -> WaveNet:
 
 
 def voice(net: WaveNet, gain: float = 1.0) -> vocoder.Vocoder:
-    return vocoder.of_training(net, gain)
+    return vocoder.as_vocoder(net, gain)
 
 
 @NEEDS_C
@@ -51,7 +51,7 @@ def test_the_loop_in_c_makes_what_the_network_in_training_predicts(stretches: in
     """Whatever it made before: each sample is what the network, having heard all those, gives by the same draws."""
     net, generator = network(), torch.Generator().manual_seed(7)
     mel = torch.randn(stretches, 80, 2 + 2 * CONTEXT, generator=generator)
-    chance = generate.draw_chance(2 * MEL.hop, stretches, 3, generator)
+    chance = generate.draw_uniform(2 * MEL.hop, stretches, 3, generator)
     sound = generate.generate(net, mel, chance, "c")
     with torch.no_grad():
         outputs = net(torch.cat([torch.zeros(stretches, 1), sound[:, :-1]], 1), mel)
@@ -63,7 +63,7 @@ def test_the_loop_in_c_makes_what_the_network_in_training_predicts(stretches: in
 @NEEDS_C
 def test_the_loop_in_c_fits_the_published_sizes() -> None:
     net, generator = network(WaveNetSizes(layers=12, cycles=2)), torch.Generator().manual_seed(7)
-    mel, chance = torch.randn(4, 80, 1 + 2 * CONTEXT, generator=generator), generate.draw_chance(256, 4, 10, generator)
+    mel, chance = torch.randn(4, 80, 1 + 2 * CONTEXT, generator=generator), generate.draw_uniform(256, 4, 10, generator)
     torch.testing.assert_close(
         generate.generate(net, mel, chance, "c")[:, :32], generate.generate(net, mel, chance, "torch")[:, :32]
     )
@@ -111,19 +111,19 @@ def test_mels_of_any_length_become_sound_of_as_many_frames() -> None:
     assert [len(sound) // MEL.hop for sound in made.sounds] == [1, 9, 129]
     assert made.stretches == 4  # the last one was cut
     assert all(sound.isfinite().all() and sound.abs().max() <= 1 for sound in made.sounds)
-    assert made.way == generate.way_here(network())
+    assert made.way == generate.choose_loop(network())
 
 
 def test_a_long_mel_is_cut_where_it_is_quietest() -> None:
     [mel] = mels(140)
     mel[:, 65] = -11.0
-    assert list(vocoder._places(mel)) == [(0, 65 + REACH), (65 - REACH, 140)]
+    assert list(vocoder._cut_mel(mel)) == [(0, 65 + REACH), (65 - REACH, 140)]
 
 
 def test_both_sides_of_a_cut_add_up_to_one() -> None:
     sound = torch.zeros(140 * MEL.hop)
     for first, last in ((0, 67), (63, 140)):
-        vocoder._add(sound, vocoder._Stretch(0, first, last), torch.ones((last - first) * MEL.hop))
+        vocoder._crossfade(sound, vocoder._Stretch(0, first, last), torch.ones((last - first) * MEL.hop))
     torch.testing.assert_close(sound, torch.ones_like(sound))
 
 
@@ -146,14 +146,14 @@ def test_sound_is_given_back_at_its_own_loudness() -> None:
 # Files
 
 
-def saved(folder: Path, **changes: Any) -> Path:
+def save_run(folder: Path, **changes: Any) -> Path:
     """A checkpoint as a run leaves it."""
     recipe = {**to_values(SMOKE), "layers": 4, "cycles": 2, "channels": 8}
     net = network(WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=SMOKE.mixtures))
     document = {
         "stepper": {"model": net.state_dict()},
         "position": {"step": 40, "history": [{"values": {"val_nll": 6.5}}]},
-        "made_by": {"workload": "wavenet", "recipe": recipe, "heard": dict(vocoder.HEARD)},
+        "made_by": {"workload": "wavenet", "recipe": recipe, "heard": dict(vocoder.MEL_SETTINGS)},
         **changes,
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ def refuse(folder: Path) -> None:
 def test_a_network_trained_here_may_speak_and_by_its_average_of_weights(tmp_path: Path) -> None:
     net = network(WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=SMOKE.mixtures))
     average = {name: 0 * weight for name, weight in net.named_parameters()}
-    refuse(saved(tmp_path, stepper={"model": net.state_dict(), "average": average}))
+    refuse(save_run(tmp_path, stepper={"model": net.state_dict(), "average": average}))
     assert not weights.read_weights(tmp_path)["first_conv.weight_v"].any()
 
 
@@ -185,7 +185,7 @@ HPARAMS = {"sample_rate": 22050, "hop_size": 256, "fft_size": 1024, "num_mels": 
         ),
         ({"made_by": None, "hparams": {**HPARAMS, "fmin": 0, "fmax": 8000}}, "does not say how the mels were scaled"),
         ({"made_by": None}, "does not say what mels its network hears"),
-        ({"made_by": {"heard": {**vocoder.HEARD, "mel_mean": -4.0}}}, "mel_mean -4 and not -5.298"),
+        ({"made_by": {"heard": {**vocoder.MEL_SETTINGS, "mel_mean": -4.0}}}, "mel_mean -4 and not -5.298"),
     ],
     ids=["other bands", "another hop", "another scale", "nothing said", "another mean"],
 )
@@ -193,11 +193,11 @@ def test_weights_that_do_not_hear_tacotron2s_mels_are_refused_as_its_voice(
     changes: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotReadyError, match=sentence):
-        refuse(saved(tmp_path, **changes))
+        refuse(save_run(tmp_path, **changes))
 
 
 def test_settings_in_a_file_beside_the_weights_count_too(tmp_path: Path) -> None:
-    saved(tmp_path, made_by=None)
+    save_run(tmp_path, made_by=None)
     (tmp_path / "hparams.json").write_text(json.dumps(HPARAMS))
     with pytest.raises(NotReadyError, match="fmin 125 and not 0"):
         refuse(tmp_path)
@@ -261,21 +261,21 @@ def teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return run
 
 
-def planned(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
+def plan_run(spoken: Path, run: str | Path, store: Path | None = None) -> Any:
     settings = (f"mels_from={run}", "window=512", "eval_window=512", "whole_set=false")
     options = RunOptions(workloads=("wavenet",), recipe="smoke", platform="cpu", data=str(spoken), settings=settings)
     options = replace(options, store=store and str(store))
-    [plan] = planning.plans(options)
+    [plan] = planning.make_plans(options)
     return from_values(WaveNetRecipe, plan.recipe)
 
 
 def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_clips(
     spoken: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = planned(spoken, teacher)
+    recipe = plan_run(spoken, teacher)
     file = teacher / "checkpoints" / "step-000000001" / "state.pt"
     assert (recipe.mels_from, recipe.mels_from_sha256) == (str(file), sha256(file))
-    assert recipe == planned(spoken, "a1b2c3", teacher.parent.parent)  # a run is known by its name, too
+    assert recipe == plan_run(spoken, "a1b2c3", teacher.parent.parent)  # a run is known by its name, too
     WORKLOAD.check_data(recipe, spoken, 1)
     alone = Share(rank=0, world=1, local_ranks=1)
     data = WORKLOAD.open_data(recipe, spoken, alone, 0)
@@ -291,8 +291,8 @@ def test_a_vocoder_may_learn_from_the_mels_a_reading_network_makes_of_the_same_c
 
 
 def test_a_network_that_makes_no_mels_is_refused_as_their_source(spoken: Path, tmp_path: Path) -> None:
-    saved(tmp_path / "run" / "checkpoints" / "step-000000001")
+    save_run(tmp_path / "run" / "checkpoints" / "step-000000001")
     with pytest.raises(NotReadyError, match="holds a network of wavenet, which makes no mels of texts"):
-        WORKLOAD.check_data(planned(spoken, tmp_path / "run"), spoken, 1)
+        WORKLOAD.check_data(plan_run(spoken, tmp_path / "run"), spoken, 1)
     with pytest.raises(NotReadyError, match=r"setting mels_from .* holds no checkpoint"):
-        planned(spoken, spoken)
+        plan_run(spoken, spoken)

@@ -26,10 +26,10 @@ from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import with_settings
-from trainmark.record.whole_files import sha256
+from trainmark.record.recipe import apply_settings
 from trainmark.train import checkpoint, setup
 from trainmark.workloads.weights import load_into, read_weights, weights_file, weights_sha256
 
@@ -140,9 +140,9 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float, d
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"epoch": 3, "loss": torch.ones(1)}, "holds nothing like weights"),
-        ({}, "holds nothing like weights"),
-        ([torch.ones(2)], "holds nothing like weights"),
+        ({"epoch": 3, "loss": torch.ones(1)}, "holds no weights"),
+        ({}, "holds no weights"),
+        ([torch.ones(2)], "holds no weights"),
         (b"a page that was not found", "is not a file that torch.save wrote, or it is damaged"),
         (b"garbage", "is not a file that torch.save wrote, or it is damaged"),
         (b"", "is not a file that torch.save wrote, or it is damaged"),
@@ -195,11 +195,11 @@ def test_a_stepper_begins_with_the_given_weights(word: str) -> None:
 def test_a_file_changed_after_planning_is_refused_and_a_resumed_run_does_not_need_it(tmp_path: Path) -> None:
     torch.save(weights(), tmp_path / "w.pt")
     plan = make_plan(init_from=str(tmp_path / "w.pt"), init_sha256=sha256(tmp_path / "w.pt"))
-    assert setup.initial_weights(plan) is not None
+    assert setup.load_initial_weights(plan) is not None
     torch.save({"a": torch.ones(1)}, tmp_path / "w.pt")
     with pytest.raises(NotReadyError, match="was changed after the run was planned"):
-        setup.initial_weights(plan)
-    assert setup.initial_weights(replace(plan, resume_from="/checkpoints")) is None
+        setup.load_initial_weights(plan)
+    assert setup.load_initial_weights(replace(plan, resume_from="/checkpoints")) is None
 
 
 def test_resuming_and_beginning_with_weights_exclude_each_other(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_plan_with_weights_that_no_run_could_begin_with_exits_3(
 
 def test_a_run_begins_with_the_file_and_its_record_says_so(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     resnet50 = workloads.load("resnet50")
-    recipe = with_settings(resnet50.recipes["smoke"], ["width=4"])
+    recipe = apply_settings(resnet50.recipes["smoke"], ["width=4"])
     torch.save({"state_dict": resnet50.build(recipe).state_dict()}, tmp_path / "w.pt")
     ended = cli(*TINY_RUN, "--data", pictures, "--steps", "1", "--init-from", tmp_path / "w.pt", "--json")
     assert ended.returncode == 0, ended.stderr

@@ -55,7 +55,7 @@ def test_it_trains_and_is_scored(example: Any, pictures: Path) -> None:
     stepper = build_stepper(workload, recipe, Precision.parse("fp32"), device, 1)
     losses: list[float] = []
     with closing(workload.open_data(recipe, pictures, Share(rank=0, world=1, local_ranks=1), 0)) as data:
-        for epoch in range(8):  # the same pictures each time, to be learnt by heart
+        for epoch in range(8):  # the same images each time, to be learnt by heart
             progress = Progress(step=3 * epoch, epoch=epoch, planned_steps=3 * recipe.epochs, items_per_step=16)
             stepper.set_learning_rate(workload.learning_rate(recipe, progress))
             losses += [float(stepper.step(batch)) for batch in data.train(0, 0)]

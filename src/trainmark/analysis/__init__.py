@@ -1,1 +1,1 @@
-"""From records to judgements: compare, scaling, audit of our own records. Works on a laptop without torch."""
+"""Analysis of records: comparison, scaling, audit. Needs no torch."""

@@ -8,27 +8,27 @@ from functools import cached_property
 from pathlib import Path
 
 from trainmark.record import events
-from trainmark.record.audit import Audit, CannotCheckError, Check, check, look, note, wrong
+from trainmark.record.atomic_files import sha256
+from trainmark.record.audit import Audit, CannotCheckError, Check, check, note, run_checks, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import folded, read_line, whole_log, writer_of
+from trainmark.record.event_files import chunks_path, parse_writer, read_line, read_log
 from trainmark.record.record import Record
-from trainmark.record.whole_files import sha256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """An event file, with what is folded of it."""
+    """An event file with its chunks."""
 
     path: Path
     data: bytes
     record: Record | None = None
-    """What the run left, where it is at hand."""
+    """The run's record, where available."""
 
     @cached_property
     def lines(self) -> list[tuple[int, events.AnyEvent | events.Unknown | None]]:
-        """Line numbers and events; None is a line that is none. An empty line is where another writer began."""
-        writer = writer_of(self.path.name)
+        """Line numbers and events; None is a line that is no event. An empty line marks another writer."""
+        writer = parse_writer(self.path.name)
         source = writer.source if writer else "rank"
         whole = self.data.split(b"\n")[:-1]
         return [(number, read_line(line, source)) for number, line in enumerate(whole, 1) if line.strip()]
@@ -37,7 +37,7 @@ class Log:
     def events(self) -> list[tuple[int, events.AnyEvent]]:
         return [(number, event) for number, event in self.lines if isinstance(event, events.Event)]
 
-    def begun(self) -> None:
+    def require_begin(self) -> None:
         if not any(isinstance(event, _BEGINS) for _, event in self.events):
             raise CannotCheckError("this is no log of a rank or a sampler")
 
@@ -68,7 +68,7 @@ def lines(log: Log) -> Iterator[CheckResult]:
 
 @check("log-order", "a log begins at its beginning, and its steps have unbroken numbers")
 def order(log: Log) -> Iterator[CheckResult]:
-    log.begun()
+    log.require_begin()
     number, first = log.events[0]
     if not isinstance(first, _BEGINS):
         yield wrong(f"line {number}", "the first event is the begin", "which lines were taken out, or put in")
@@ -88,23 +88,23 @@ def order(log: Log) -> Iterator[CheckResult]:
 
 @check("log-end", "the log has an end")
 def end(log: Log) -> Iterator[CheckResult]:
-    log.begun()
+    log.require_begin()
     last = log.events[-1][1]
     if not isinstance(last, _ENDS):
-        said = f"last event: {last.__struct_config__.tag}"
-        yield note(said, "the writer did not say that it ended", "whether it still runs, or was killed")
+        evidence = f"last event: {last.__struct_config__.tag}"
+        yield note(evidence, "the writer did not say that it ended", "whether it still runs, or was killed")
 
 
 @check("log-record", "the record was made of this very file")
-def of_record(log: Log) -> Iterator[CheckResult]:
+def hashes_match(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
-    for path in (log.path, folded(log.path)):
-        said, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
-        if said == found:
+    for path in (log.path, chunks_path(log.path)):
+        recorded, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
+        if recorded == found:
             continue
         yield wrong(
-            f"{path.name}: SHA-256 {(said or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
+            f"{path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
             "the file was changed after the record was made, or is of another run",
             "who can write to the run's folder",
         )
@@ -115,24 +115,24 @@ LOG_CHECKS: tuple[Check[Log], ...] = (lines, order, end)
 
 def audit_log(path: Path, record: Record | None = None) -> Audit:
     """One event file, and whether it is what the record was made of."""
-    return _audited(path, record, (*LOG_CHECKS, of_record))
+    return _audit_file(path, record, (*LOG_CHECKS, hashes_match))
 
 
 def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
-    """All logs of ranks and samplers of a run; where it is `recorded`, its record's audit looks at their hashes."""
+    """All logs of a run's ranks and samplers; where `recorded`, the record's audit checks their hashes."""
     paths = sorted([*folder.glob("rank*.jsonl"), *folder.glob("telemetry*.jsonl")])
     if not paths:
         raise UsageError(f"{folder} holds no event log of a rank; name a run folder, or a .jsonl file")
-    return [_audited(path, None, LOG_CHECKS if recorded else (*LOG_CHECKS, of_record)) for path in paths]
+    return [_audit_file(path, None, LOG_CHECKS if recorded else (*LOG_CHECKS, hashes_match)) for path in paths]
 
 
-def _audited(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
+def _audit_file(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
     try:
-        data = whole_log(path)
+        data = read_log(path)
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     name = f"{path.absolute().parent.name}/{path.name}"
     log = Log(path=path, data=data, record=record)
-    if not log.events and writer_of(path.name) is None:
+    if not log.events and parse_writer(path.name) is None:
         raise UsageError(f"log {path} is of no known kind, and nothing was checked; no line of it is an event of a run")
-    return Audit(title=name, checks=look(checks, log, name))
+    return Audit(title=name, checks=run_checks(checks, log, name))

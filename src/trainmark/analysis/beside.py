@@ -1,4 +1,4 @@
-"""Holds runs against published rows of their workload: what one device does in a second, and how many times more."""
+"""Compares runs with published rows of their workload, by throughput per device."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ BY_WHICH = tuple(reversed(THROUGHPUTS))
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedSpeed:
-    """What one device of a published row does."""
+    """Throughput per device of a published row."""
 
     row: PublishedRow
     metric: str
-    """Which throughput the page gives; a run is held against it by the same one."""
+    """Which throughput the page gives; a run is compared by the same."""
     rate: float
     """Of one device."""
 
 
-def rows_beside(records: Iterable[Record], store_folder: Path) -> list[PublishedRow]:
-    """Published rows of the same workloads, those that were imported here among them."""
+def find_published_rows(records: Iterable[Record], store_folder: Path) -> list[PublishedRow]:
+    """Published rows of the same workloads, imported ones included."""
     workloads = {record.plan.workload for record in records}
-    return [row for row in (*shipped.rows(), *imported.rows(store_folder)) if row.workload in workloads]
+    return [row for row in (*shipped.load_rows(), *imported.load_rows(store_folder)) if row.workload in workloads]
 
 
-def speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
+def list_speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
     """Of every row that gives a throughput."""
     found = []
     for row in rows:
@@ -47,16 +47,16 @@ def speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:
     return found
 
 
-def own_rate(record: Record, metric: str) -> float | None:
-    """The same of a run of ours; None where it is not valid or does not say."""
+def rate_per_device(record: Record, metric: str) -> float | None:
+    """Throughput per device of a run; None where it is invalid or unknown."""
     quantity = record.metrics.get(metric)
     if record.status != "valid" or quantity is None or not quantity.value:
         return None
     return quantity.value / Topology.parse(record.plan.topology).devices
 
 
-def same_network(record: Record) -> bool:
-    """Whether an item cost what it costs the published network: a small one for a quick look would seem very fast."""
+def is_published_network(record: Record) -> bool:
+    """Whether the FLOPs per item match the published network's; a reduced one would seem very fast."""
     flops = record.environment.flops
     published = flops_per_item(record.plan.workload)
     if flops is None or published is None:
@@ -64,15 +64,15 @@ def same_network(record: Record) -> bool:
     return abs(flops.per_item / published - 1) < SAME_WITHIN
 
 
-def nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpeed | None:
-    """What a run is best held against: not a row the audit calls wrong if there is another, then by the same
-    throughput, precision and topology; of several the fastest."""
-    if not same_network(record):
+def find_nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpeed | None:
+    """The best row to compare a run with: not one the audit calls wrong, then by the same throughput, precision and
+    topology, then the fastest."""
+    if not is_published_network(record):
         return None
     alike = [
         speed
         for speed in published
-        if speed.row.workload == record.plan.workload and own_rate(record, speed.metric) is not None
+        if speed.row.workload == record.plan.workload and rate_per_device(record, speed.metric) is not None
     ]
 
     def distance(speed: PublishedSpeed) -> tuple[bool, int, bool, bool, float]:
@@ -80,7 +80,7 @@ def nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpe
         return (
             row.is_wrong,
             BY_WHICH.index(speed.metric),
-            as_labelled(row.precision) != record.precision,
+            parse_label(row.precision) != record.precision,
             row.topology != record.plan.topology,
             -speed.rate,
         )
@@ -88,6 +88,6 @@ def nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpe
     return min(alike, key=distance, default=None)
 
 
-def as_labelled(precision: str) -> str:
-    """A page's word for a precision as ours."""
+def parse_label(precision: str) -> str:
+    """A page's precision label as our name."""
     return {"amp": "amp-fp16"}.get(precision, precision)

@@ -35,16 +35,16 @@ class Chain:
 
 
 @cache
-def table() -> tuple[dict[str, str], ...]:
+def load_table() -> tuple[dict[str, str], ...]:
     """Every row as it stands, including those of published libraries that give no rate to scale by."""
     text = files("trainmark.analysis").joinpath("clusters.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def chains() -> list[Chain]:
+def find_chains() -> list[Chain]:
     """Every training with two sizes or more of one batch per device; rows without a batch belong to none."""
     families: dict[tuple[str, ...], list[tuple[float, int, float]]] = {}
-    for row in table():
+    for row in load_table():
         if row["items_per_s"] and row["batch_per_device"]:
             point = (float(row["batch_per_device"]), int(row["devices"]), float(row["items_per_s"]))
             families.setdefault(tuple(row[name] for name in FAMILY), []).append(point)

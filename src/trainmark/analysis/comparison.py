@@ -1,4 +1,4 @@
-"""Compares two subjects by one number: refuses unlike ones, or gives a verdict with all that makes it believable."""
+"""Compares two subjects by one number; refuses unlike ones, else gives a verdict with its evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark.analysis import quantities
 from trainmark.analysis.judge import Judgement, RunValues, Spread, judge, own_interval
-from trainmark.analysis.likeness import Difference, differences
+from trainmark.analysis.likeness import Difference, list_differences
 from trainmark.record import escape, metrics
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.errors import UsageError
@@ -25,10 +25,10 @@ THRESHOLD = 0.03
 """A smaller difference is called the same, unless the user says otherwise."""
 
 PUBLISHED_WITHIN = 2.0
-"""Times by which a published figure is taken to be off at most: a larger difference is certain enough for a verdict."""
+"""Factor by which a published figure may be off; a larger difference decides."""
 UNKNOWN_WITHIN = 10.0
-"""The same where our own side does not say how sure it is."""
-_MAX_SAID = 4
+"""The same where our own side has no interval."""
+_MAX_LISTED = 4
 """Differences named in a refusal; `anyway` lists them all."""
 
 ONE_RUN_EACH = "one run each: what changes between processes was not seen, only allowed for; --repeat 5 measures it"
@@ -36,7 +36,7 @@ ONE_RUN_EACH = "one run each: what changes between processes was not seen, only 
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """One of the two, with its numbers."""
+    """One side with its values."""
 
     subject: Subject
     side: RunValues
@@ -47,7 +47,7 @@ class Party:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """B, the new, held against A, the base."""
+    """B, the new, compared with A, the base."""
 
     compared: Compared
     threshold: float
@@ -63,45 +63,45 @@ class Comparison:
     """Why a side should not be compared at all."""
 
     @property
-    def regressed(self) -> bool:
+    def is_regression(self) -> bool:
         return self.verdict == self.compared.words[1]
 
     @property
-    def inconclusive(self) -> bool:
+    def is_inconclusive(self) -> bool:
         return self.verdict == "inconclusive"
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Of either side, said once where both share them."""
+        """Of both sides; shared ones once."""
         return self.doubts_in(ENGLISH)
 
     def doubts_in(self, say: Say) -> tuple[str, ...]:
         a, b = self.a.subject, self.b.subject
         alone = [say(ONE_RUN_EACH)] if len(a.records) == len(b.records) == 1 else []
-        return (*self.faults, *alone, *_doubts(a, b, say))
+        return (*self.faults, *alone, *_list_doubts(a, b, say))
 
 
 def compare(
     a: Subject, b: Subject, *, metric: str = "p_core", threshold: float = THRESHOLD, anyway: bool = False
 ) -> Comparison:
-    """Holds B against A; `anyway` goes on with what is not alike, and lists it."""
+    """Compares B with A; `anyway` also compares what is not alike, and lists it."""
     if shared := {record.run_id for record in a.records} & {record.run_id for record in b.records}:
         raise UsageError(f"run {min(shared)} is on both sides; compare different runs")
     if a.row is not None and a.row == b.row:
         raise UsageError(f"{a.row.name} is on both sides; compare different rows")
-    compared = quantities.find(metric, (a, b))
-    faults = [fault for record in (*a.records, *b.records) for fault in _faults(record, compared)]
-    differing = differences(a, b, compared)
+    compared = quantities.find_compared(metric, (a, b))
+    faults = [fault for record in (*a.records, *b.records) for fault in _find_faults(record, compared)]
+    differing = list_differences(a, b, compared)
     unlike = [str(difference) for difference in differing if difference.unlike]
     if (faults or unlike) and not anyway:
-        more = f" and {len(unlike) - _MAX_SAID} more" if len(unlike) > _MAX_SAID else ""
-        listed = f"{', '.join(unlike[:_MAX_SAID])}{more}"
+        more = f" and {len(unlike) - _MAX_LISTED} more" if len(unlike) > _MAX_LISTED else ""
+        listed = f"{', '.join(unlike[:_MAX_LISTED])}{more}"
         about = f"{a.label} and {b.label} are not alike: {listed}" if unlike else faults[0]
-        # names of devices and runs come from files that anybody may have written
+        # names of devices and runs are untrusted
         raise UsageError(escape.terminal(f"{about}; compare like with like, or go on with --anyway"))
-    first, second = _party(a, compared), _party(b, compared)
+    first, second = _make_party(a, compared), _make_party(b, compared)
     judgement = judge(first.side, second.side, threshold=threshold)
-    if (off := off_by(first, second)) is not None:
+    if (off := published_margin(first, second)) is not None:
         judgement = replace(judgement, outcome="above" if judgement.ratio > 1 else "below")
     return Comparison(
         compared=compared,
@@ -109,16 +109,16 @@ def compare(
         a=first,
         b=second,
         judgement=judgement,
-        verdict=verdict(judgement, compared),
+        verdict=name_verdict(judgement, compared),
         unless_off_by=off,
         differences=differing,
         faults=tuple(faults),
     )
 
 
-def off_by(a: Party, b: Party) -> float | None:
-    """Times by which published figures would have to be off, taken together, for the two sides to be equal; None where
-    no side is published, or where they may well be off by so much."""
+def published_margin(a: Party, b: Party) -> float | None:
+    """Factor by which published figures would have to be off for the sides to be equal; None where none is published,
+    or the factor is plausible."""
     published = [party for party in (a, b) if party.side.published]
     if not published:
         return None
@@ -133,15 +133,15 @@ def _bound(party: Party, end: int) -> float:
     return party.interval[end] if party.interval else party.side.mean
 
 
-def side_of(records: Sequence[Record], compared: Compared) -> RunValues:
-    """The values of runs by one number, with what each run's own steps tell of its spread."""
+def collect_values(records: Sequence[Record], compared: Compared) -> RunValues:
+    """The values of runs, with the spread of each from its own steps."""
     return RunValues(
-        values=tuple(quantities.of_record(record, compared)[0] for record in records),
+        values=tuple(quantities.value_of_record(record, compared)[0] for record in records),
         spreads=tuple(_spread(record, compared) for record in records),
     )
 
 
-def verdict(judgement: Judgement, compared: Compared) -> str:
+def name_verdict(judgement: Judgement, compared: Compared) -> str:
     """The outcome in words: a larger value of B is better or worse, by what is compared."""
     better, worse = compared.words
     larger, smaller = (better, worse) if compared.better == "higher" else (worse, better)
@@ -160,7 +160,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "interval": list(judgement.interval) if judgement.interval else None,
         "basis": judgement.basis_in(ENGLISH),
         "unless_off_by": found.unless_off_by,
-        "too_noisy": judgement.too_noisy,
+        "too_noisy": judgement.is_too_noisy,
         "smallest_difference": judgement.smallest_difference,
         "would_decide": asdict(judgement.more) if judgement.more else None,
         "a": _party_to_json(found.a),
@@ -182,47 +182,47 @@ def _party_to_json(party: Party) -> dict[str, Any]:
     }
 
 
-def _party(subject: Subject, compared: Compared) -> Party:
+def _make_party(subject: Subject, compared: Compared) -> Party:
     if subject.row is not None:
-        value, unit = quantities.of_row(subject.row, compared)
+        value, unit = quantities.value_of_row(subject.row, compared)
         side = RunValues(values=(value,), spreads=(None,), published=True)
     else:
-        unit = quantities.of_record(subject.records[0], compared)[1]
-        side = side_of(subject.records, compared)
+        unit = quantities.value_of_record(subject.records[0], compared)[1]
+        side = collect_values(subject.records, compared)
     return Party(subject=subject, side=side, unit=unit, interval=own_interval(side))
 
 
 def _spread(record: Record, compared: Compared) -> Spread | None:
     interval_of = compared.metric.interval if compared.metric else None
-    found = interval_of(_measured(record)) if interval_of else None
+    found = interval_of(_measure_inputs(record)) if interval_of else None
     if found is None:
         return None
-    return Spread(error=found.error, degrees=found.degrees, steps=found.steps, disturbed=_disturbed(record))
+    return Spread(error=found.error, degrees=found.degrees, steps=found.steps, disturbed=_foreign_share(record))
 
 
-def _disturbed(record: Record) -> float:
-    """What others used of the processors that trained; an accelerator's own work hardly depends on its host's."""
+def _foreign_share(record: Record) -> float:
+    """Share of the CPUs that trained used by other programs; 0 for an accelerator."""
     in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
     return (record.environment.others or 0.0) if in_doubt else 0.0
 
 
-def _measured(record: Record) -> metrics.Measured:
+def _measure_inputs(record: Record) -> metrics.Measured:
     flops = record.environment.flops
     peak_error = flops.peak_error if flops else None
     return metrics.Measured(item=record.item, timeline=record.timeline, peak_error=peak_error)
 
 
-def _faults(record: Record, compared: Compared) -> list[str]:
+def _find_faults(record: Record, compared: Compared) -> list[str]:
     """Why a record should not be compared at all."""
     if record.status != "valid":
         return [f"run {record.run_id} is {record.status} ({record.ended})"]
     recorded = record.metrics.get(compared.name)
-    # what follows from a record's own series alone shows an older definition
+    # recomputing from the series reveals an older definition
     if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
         return []
     if record.means_only:  # of single steps nothing can be computed anew
         return []
-    computed = compared.metric.compute(_measured(record))
+    computed = compared.metric.compute(_measure_inputs(record))
     if computed is not None and math.isclose(computed, recorded.value, rel_tol=1e-6):
         return []
     here = "none" if computed is None else number(computed, 4)
@@ -232,7 +232,7 @@ def _faults(record: Record, compared: Compared) -> list[str]:
     ]
 
 
-def _doubts(a: Subject, b: Subject, say: Say) -> list[str]:
+def _list_doubts(a: Subject, b: Subject, say: Say) -> list[str]:
     """Each doubt once: with its side unless both share it, of repeats with other numbers in it only the first."""
     about: dict[str, list[str]] = {}
     for letter, subject in (("A", a), ("B", b)):
@@ -243,14 +243,14 @@ def _doubts(a: Subject, b: Subject, say: Say) -> list[str]:
             if record.means_only:
                 rests = say("the interval rests on means of neighbouring steps: {reason}")
                 texts.setdefault("means-only", []).append(rests.format(reason=record.means_only))
-        said = [_first_of(alike, len(subject.records), say) for alike in texts.values()]
-        said += [subject.row.remark] if subject.row and subject.row.remark else []
-        for text in said:
+        merged = [_merge_texts(alike, len(subject.records), say) for alike in texts.values()]
+        merged += [subject.row.remark] if subject.row and subject.row.remark else []
+        for text in merged:
             about.setdefault(text, []).append(letter)
     return [text if len(letters) == 2 else f"{letters[0]}: {text}" for text, letters in about.items()]
 
 
-def _first_of(texts: Sequence[str], runs: int, say: Say) -> str:
+def _merge_texts(texts: Sequence[str], runs: int, say: Say) -> str:
     if runs == len(texts) and len(set(texts)) == 1:
         return texts[0]
     return say("{doubt} ({count} of {runs} runs say so)").format(doubt=texts[0], count=len(texts), runs=runs)

@@ -1,4 +1,4 @@
-"""What is already known of a row's workload, device and framework, so that what was read can be reckoned with."""
+"""Normalises the names of workloads, devices, vendors and frameworks on published pages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def tidy(text: str) -> str:
 
 
 @lru_cache(maxsize=5000)
-def key(text: str) -> str:
-    """By which words of tables are looked up: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
+def fold_key(text: str) -> str:
+    """Lookup key of table words: `e2e time`, `E2E_time` and `ｅ２ｅ－ｔｉｍｅ` are one."""
     return re.sub(r"[\s_\-'\"`]", "", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -80,18 +80,18 @@ class _Maker:
     cards: re.Pattern[str]
 
 
-def workload(text: str) -> str | None:
-    """The workload a text speaks of, if it is surely one of ours: `SE_X_vd` is not X."""
+def find_workload(text: str) -> str | None:
+    """The workload a text names, if it is certainly one of ours: `SE_X_vd` is not X."""
     plain = unicodedata.normalize("NFKC", text).casefold()[:500]
     for known in workloads.all_facts():
         for pattern in known.on_pages:
             for match in re.finditer(pattern, plain, re.IGNORECASE):
-                if _stands_alone(plain, match.start(), match.end()):
+                if _is_separate(plain, match.start(), match.end()):
                     return known.name
     return None
 
 
-def _stands_alone(text: str, start: int, end: int) -> bool:
+def _is_separate(text: str, start: int, end: int) -> bool:
     before, after = _APART.split(text[:start])[-1], _APART.split(text[end:])[0]
     if _is_letter(before[-1:]) or _is_letter(after[:1]):
         return False
@@ -107,16 +107,18 @@ def _is_harmless(word: str) -> bool:
     return not any(map(_is_letter, word)) or not word.isascii() or word in _HARMLESS or word in _maker_words()
 
 
-def workload_of_path(name: str) -> str | None:
+def find_workload_in_path(name: str) -> str | None:
     """Of a page's own place: `training/VENDOR/MODEL-FRAMEWORK/README.md`."""
     parts = re.split(r"[/\\]|__", name)
-    return next((found for part in reversed(parts) if (found := workload(re.sub(r"\.[a-z]{2,8}$", "", part)))), None)
+    return next(
+        (found for part in reversed(parts) if (found := find_workload(re.sub(r"\.[a-z]{2,8}$", "", part)))), None
+    )
 
 
-def model_of_path(name: str) -> str | None:
+def find_model_in_path(name: str) -> str | None:
     """The model that the folders of such pages are called by: `training/VENDOR/mask_rcnn-pytorch/README.md`."""
     parts = [re.sub(r"\.(?:md|markdown|txt)$", "", part) for part in re.split(r"[/\\]|__", name)][-4:]
-    if not any(map(framework, parts[-2:])):
+    if not any(map(find_framework, parts[-2:])):
         return None
     words = "|".join(word for words in FRAMEWORKS.values() for word in words)
     for part in reversed(parts):
@@ -126,14 +128,14 @@ def model_of_path(name: str) -> str | None:
     return None
 
 
-def vendor_of_path(name: str) -> str:
+def find_vendor_in_path(name: str) -> str:
     """The vendor a folder of such pages is called by, or none."""
     parts = [part.casefold() for part in re.split(r"[/\\]|__", name)]
-    return next((vendor(part) for part in parts if part in _maker_words()), "")
+    return next((find_vendor(part) for part in parts if part in _maker_words()), "")
 
 
-def framework(text: str) -> str | None:
-    """The framework a text speaks of, in one spelling."""
+def find_framework(text: str) -> str | None:
+    """The framework a text names, in one spelling."""
     plain = unicodedata.normalize("NFKC", text).casefold()[:500]
     for name, words in FRAMEWORKS.items():
         if re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", plain):
@@ -144,21 +146,21 @@ def framework(text: str) -> str | None:
 def page_name(name: str) -> str:
     """What tells a page from others: its file's name, or its folders' where all such files have one name."""
     path = PurePath(name)
-    if _PLAIN_PAGE.fullmatch(path.stem) and model_of_path(name):
+    if _PLAIN_PAGE.fullmatch(path.stem) and find_model_in_path(name):
         return "-".join(path.parts[:-1][-2:])
     return path.stem or name
 
 
 @lru_cache(maxsize=1000)
-def item(workload: str) -> str | None:
+def find_item(workload: str) -> str | None:
     """What throughput counts."""
-    return next((row.item for row in shipped.rows() if row.workload == workload and row.item), None)
+    return next((row.item for row in shipped.load_rows() if row.workload == workload and row.item), None)
 
 
 @lru_cache(maxsize=1000)
-def quality(workload: str, name: str) -> PublishedQuality:
-    for row in shipped.rows():
-        if row.workload == workload and row.quality_name is not None and key(row.quality_name) == key(name):
+def find_quality(workload: str, name: str) -> PublishedQuality:
+    for row in shipped.load_rows():
+        if row.workload == workload and row.quality_name is not None and fold_key(row.quality_name) == fold_key(name):
             return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
     return PublishedQuality(unit=None, target=None, better=None)
 
@@ -195,37 +197,37 @@ def _maker_words() -> frozenset[str]:
     return frozenset(word for entry in _maker_table() for word in entry["words"].split("|"))
 
 
-def vendor(text: str) -> str:
+def find_vendor(text: str) -> str:
     """A vendor's word in one spelling."""
     plain = tidy(text).casefold()
     return next((maker.vendor for maker in _makers() if maker.words.match(f"{plain} x")), plain)
 
 
 @lru_cache(maxsize=1000)
-def device(text: str) -> DeviceName:
+def parse_device(text: str) -> DeviceName:
     """Vendor and name of `NVIDIA_A100-SXM4-40GB`; without a vendor's word, whose such cards are, or none."""
     name, found = tidy(text), ""
     while maker := next((maker for maker in _makers() if maker.words.match(name)), None):
         found, name = found or maker.vendor, maker.words.sub("", name, count=1)
-    known = {key(short_device(row.device)): row.vendor for row in shipped.rows()}
+    known = {fold_key(short_device(row.device)): row.vendor for row in shipped.load_rows()}
     by_card = next((maker.vendor for maker in _makers() if maker.cards.match(name)), "")
-    return DeviceName(vendor=found or known.get(key(short_device(name)), by_card), name=name)
+    return DeviceName(vendor=found or known.get(fold_key(short_device(name)), by_card), name=name)
 
 
-def slug(text: str, otherwise: str = UNKNOWN) -> str:
+def slugify(text: str, otherwise: str = UNKNOWN) -> str:
     """A text as a part of a row's name: letters, digits, dots and single hyphens."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return re.sub(r"[^\w.]+|_+", "-", folded)[:60].strip("-.") or otherwise
 
 
-def named(rows: Iterable[PublishedRow], page: str) -> tuple[PublishedRow, ...]:
+def name_rows(rows: Iterable[PublishedRow], page: str) -> tuple[PublishedRow, ...]:
     """The rows with names made of what tells them apart; a further row of one name is numbered."""
     counts: Counter[str] = Counter()
     found = []
     for row in rows:
         batch = re.match(r"bs[=:]\s*([0-9]+)", row.fix_hp or "")
-        what = slug(short_device(row.device)), slug(row.workload), row.topology, slug(row.precision)
-        name = PREFIX + "-".join((slug(page, "page"), *what, *((f"bs{batch[1]}",) if batch else ())))
+        what = slugify(short_device(row.device)), slugify(row.workload), row.topology, slugify(row.precision)
+        name = PREFIX + "-".join((slugify(page, "page"), *what, *((f"bs{batch[1]}",) if batch else ())))
         counts[name] += 1
         found.append(replace(row, name=name if counts[name] == 1 else f"{name}-{counts[name]}"))
     return tuple(found)

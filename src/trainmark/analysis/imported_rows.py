@@ -1,4 +1,4 @@
-"""Keeps the rows of pages a user has imported: one file a page in the store, never overwritten."""
+"""Stores the rows of imported pages: one file per page, never overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class SavedPage:
     path: Path
     new: bool
     """False where this very page was imported before."""
@@ -39,15 +39,15 @@ class ImportedPages:
     """A sentence for each file that is left out."""
 
 
-def keep(store_folder: Path, page: PublishedPage, *, content: bytes, day: str) -> Kept:
+def save_page(store_folder: Path, page: PublishedPage, *, content: bytes, day: str) -> SavedPage:
     """Saves what was read from a page. A page is known by its content: a changed one is kept beside the first."""
-    from trainmark.analysis.device_names import slug
-    from trainmark.record.whole_files import write_once
+    from trainmark.analysis.device_names import slugify
+    from trainmark.record.atomic_files import write_once
 
     folder, digest = _folder(store_folder), hashlib.sha256(content).hexdigest()
     with contextlib.suppress(OSError):
         for path in sorted(folder.glob(f"*-{digest[:12]}.json")):
-            return Kept(path=path, new=False)
+            return SavedPage(path=path, new=False)
     document = {
         "kind": KIND,
         "schema": SCHEMA,
@@ -58,39 +58,39 @@ def keep(store_folder: Path, page: PublishedPage, *, content: bytes, day: str) -
         "unread": list(page.unread),
     }
     source = page.rows[0].source.address if page.rows else page.title
-    path = folder / f"{slug(Path(source).stem, 'page')}-{digest[:12]}.json"
+    path = folder / f"{slugify(Path(source).stem, 'page')}-{digest[:12]}.json"
     text = json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_once(path, text.encode("utf-8", "backslashreplace"))
     except FileExistsError:
         if folder.is_dir():
-            return Kept(path=path, new=False)  # somebody imported it at this moment
+            return SavedPage(path=path, new=False)  # imported concurrently
         raise NotReadyError(f"imported pages are kept in {folder}, which is a file; move it away") from None
     except OSError as error:
         kind = WorkloadError if error.errno in _FULL else NotReadyError
         raise kind(f"imported page {path} could not be written: {error.strerror}") from error
-    return Kept(path=path, new=True)
+    return SavedPage(path=path, new=True)
 
 
-def rows(store_folder: Path) -> tuple[PublishedRow, ...]:
+def load_rows(store_folder: Path) -> tuple[PublishedRow, ...]:
     """Every imported row, oldest page first; `contents` also names the files that are damaged."""
-    return contents(store_folder).rows
+    return load_pages(store_folder).rows
 
 
-def contents(store_folder: Path) -> ImportedPages:
+def load_pages(store_folder: Path) -> ImportedPages:
     found: list[tuple[str, str, list[PublishedRow]]] = []
     damaged = []
     for path in _files(store_folder):
         try:
             document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-            page = rows_of(document)
+            page = parse_rows(document)
             found.append((document["imported"], path.stem, page))
         except OSError as error:
             damaged.append(f"imported page {path} is left out: {error.strerror}")
         except (ValueError, RecursionError, UsageError) as error:
             damaged.append(f"imported page {path} is left out: it is damaged ({type(error).__name__}: {error})")
-    taken = {row.name for row in shipped.rows()}
+    taken = {row.name for row in shipped.load_rows()}
     named = []
     for _, stem, page in sorted(found, key=lambda entry: entry[:2]):
         for row in page:
@@ -127,7 +127,7 @@ class _KeptPage(msgspec.Struct, frozen=True):
     rows: tuple[PublishedRow, ...]
 
 
-def rows_of(document: Any) -> list[PublishedRow]:
+def parse_rows(document: Any) -> list[PublishedRow]:
     """The rows of one file; ValueError where it is damaged."""
     try:
         page = msgspec.convert(document, _KeptPage)

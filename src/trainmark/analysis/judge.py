@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainmark.record.intervals import CONFIDENCE, WIDEST, Bounds, around, log_variance, of_repeats, quantile, too_noisy
+from trainmark.record.intervals import (
+    CONFIDENCE,
+    WIDEST,
+    Bounds,
+    around,
+    average_repeats,
+    is_too_noisy,
+    log_variance,
+    quantile,
+)
 from trainmark.record.language import Say
 
 POWER = 0.8
-"""How often a difference of the size called the smallest would be found."""
+"""Power at which the smallest detectable difference is given."""
 
 BETWEEN_RUNS = 0.01
 """What one run is taken to differ from the next, as a standard deviation, where neither side was repeated: one run of
@@ -21,7 +30,7 @@ ONE_RUN_BASIS = "the steps of one run each, and 1 % a run for what changes betwe
 MAX_STEPS = 20
 """A series is not asked to become more than so many times as long: repeats tell more."""
 MAX_REPEATS = 100
-"""Needing more than this, the two are too near the threshold to be told from it."""
+"""Needing more, the two are too close to the threshold."""
 USUAL_REPEATS = 5
 
 Outcome = Literal["above", "below", "same", "inconclusive"]
@@ -51,14 +60,14 @@ class RunValues:
 
     values: tuple[float, ...]
     spreads: tuple[Spread | None, ...]
-    """One a run; None where nothing within a run tells its spread."""
+    """One per run; None where a run has no spread of its own."""
     published: bool = False
     """A figure from a page: it has neither steps nor repeats."""
 
     @property
     def mean(self) -> float:
         """Of logarithms, as ratios are what is compared."""
-        return of_repeats(self.values)[0]
+        return average_repeats(self.values)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +104,9 @@ class Judgement:
         )
 
     @property
-    def too_noisy(self) -> bool:
+    def is_too_noisy(self) -> bool:
         """The ratio is not even known to ±50 %."""
-        return self.interval is not None and too_noisy(self.interval)
+        return self.interval is not None and is_too_noisy(self.interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,19 +137,19 @@ def judge(a: RunValues, b: RunValues, *, threshold: float) -> Judgement:
     others used the computing machine meanwhile, the share that they used is allowed for as well.
     """
     difference = math.log(b.mean / a.mean)
-    error = _error(a, b)
+    error = _combine_errors(a, b)
     if error is None:
         return Judgement(
             ratio=math.exp(difference),
             interval=None,
             outcome="inconclusive",
-            basis=_why_none(a, b),
+            basis=_explain_no_interval(a, b),
             smallest_difference=None,
             more=None if a.published or b.published else More(repeats=USUAL_REPEATS),
         )
     half = error.half_width()
     interval = around(math.exp(difference), half)
-    outcome = place(interval, threshold)
+    outcome = place_interval(interval, threshold)
     smallest = math.expm1(min(WIDEST, half + quantile(POWER, error.degrees) * math.sqrt(error.variance)))
     return Judgement(
         ratio=math.exp(difference),
@@ -148,18 +157,18 @@ def judge(a: RunValues, b: RunValues, *, threshold: float) -> Judgement:
         outcome=outcome,
         basis=error.basis,
         others=error.others,
-        smallest_difference=None if too_noisy(interval) else smallest,
-        more=_more(a, b, difference, threshold, error.degrees) if outcome == "inconclusive" else None,
+        smallest_difference=None if is_too_noisy(interval) else smallest,
+        more=_estimate_more(a, b, difference, threshold, error.degrees) if outcome == "inconclusive" else None,
     )
 
 
 def ratio_interval(a: RunValues, b: RunValues) -> Bounds | None:
     """The interval that `judge` decides by, for whoever asks thousands of times and needs no more."""
-    error = _error(a, b)
+    error = _combine_errors(a, b)
     return None if error is None else around(b.mean / a.mean, error.half_width())
 
 
-def place(interval: Bounds, threshold: float) -> Outcome:
+def place_interval(interval: Bounds, threshold: float) -> Outcome:
     """Where an interval of the ratio lies."""
     low, high = interval
     if low > 1 + threshold:
@@ -172,13 +181,13 @@ def place(interval: Bounds, threshold: float) -> Outcome:
 def own_interval(side: RunValues) -> Bounds | None:
     """A side's value with its 95 % interval: from its repeats, or of one run from its steps."""
     if len(side.values) > 1:
-        return of_repeats(side.values)[1]
+        return average_repeats(side.values)[1]
     if (spread := side.spreads[0]) is None:
         return None
     return around(side.mean, quantile(0.5 + CONFIDENCE / 2, spread.degrees) * spread.error)
 
 
-def _error(a: RunValues, b: RunValues) -> _Error | None:
+def _combine_errors(a: RunValues, b: RunValues) -> _Error | None:
     if a.published or b.published:
         return None
     repeated = [side for side in (a, b) if len(side.values) > 1]
@@ -186,11 +195,11 @@ def _error(a: RunValues, b: RunValues) -> _Error | None:
         parts = [(log_variance(side.values) / len(side.values), len(side.values) - 1.0) for side in repeated]
         return _welch(parts, "the spread of the repeats of both sides")
     if repeated:
-        return _one_repeated(repeated[0], single=a if repeated[0] is b else b)
-    return _one_run_each(a.spreads[0], b.spreads[0])
+        return _error_of_one_repeated(repeated[0], single=a if repeated[0] is b else b)
+    return _error_of_single_runs(a.spreads[0], b.spreads[0])
 
 
-def _one_repeated(group: RunValues, *, single: RunValues) -> _Error:
+def _error_of_one_repeated(group: RunValues, *, single: RunValues) -> _Error:
     """A single run is taken to vary as the repeats do, or as its own steps say where that is more."""
     count, between = len(group.values), log_variance(group.values)
     spread = single.spreads[0]
@@ -205,7 +214,7 @@ def _one_repeated(group: RunValues, *, single: RunValues) -> _Error:
     )
 
 
-def _one_run_each(a: Spread | None, b: Spread | None) -> _Error | None:
+def _error_of_single_runs(a: Spread | None, b: Spread | None) -> _Error | None:
     if a is None or b is None:
         return None
     parts = [(a.error**2, float(a.degrees)), (b.error**2, float(b.degrees)), (a.between + b.between, math.inf)]
@@ -222,13 +231,13 @@ def _welch(parts: Sequence[Bounds], basis: str) -> _Error:
     return _Error(variance=total, degrees=degrees, basis=basis)
 
 
-def _why_none(a: RunValues, b: RunValues) -> str:
+def _explain_no_interval(a: RunValues, b: RunValues) -> str:
     if a.published or b.published:
         return "a published figure has neither steps nor repeats, so nothing tells how sure it is"
     return "one run each says nothing about how much this varies from run to run"
 
 
-def _more(a: RunValues, b: RunValues, difference: float, threshold: float, degrees: float) -> More | None:
+def _estimate_more(a: RunValues, b: RunValues, difference: float, threshold: float, degrees: float) -> More | None:
     """What would bring the interval off the bound it lies across, if the ratio stays where it is."""
     bound = math.log1p(threshold) if difference > 0 else -math.log1p(-threshold)
     room = abs(abs(difference) - bound)
@@ -238,7 +247,7 @@ def _more(a: RunValues, b: RunValues, difference: float, threshold: float, degre
         longer = (first.error**2 + second.error**2) / left if left > 0 else math.inf
         if longer <= MAX_STEPS:
             return More(steps=math.ceil((longer - 1) * max(first.steps, second.steps)))
-    of_a, of_b = _of_one_run(a, b), _of_one_run(b, a)
+    of_a, of_b = _variance_of_one_run(a, b), _variance_of_one_run(b, a)
     most = max(len(a.values), len(b.values))
     for count in range(max(2, most + 1), MAX_REPEATS + 1):
         error = _welch([(of_a / count, count - 1.0), (of_b / count, count - 1.0)], "")
@@ -247,7 +256,7 @@ def _more(a: RunValues, b: RunValues, difference: float, threshold: float, degre
     return None
 
 
-def _of_one_run(side: RunValues, other: RunValues) -> float:
+def _variance_of_one_run(side: RunValues, other: RunValues) -> float:
     """The variance of one run's value, as well as it is known."""
     if len(side.values) > 1:
         return log_variance(side.values)

@@ -1,4 +1,4 @@
-"""Lists what differs between two results: what makes them unlike, and what people compare on purpose."""
+"""Lists the differences of two results: those that make them unlike, and those compared on purpose."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Difference:
         return f"{self.name} {self.a} and {self.b}"
 
 
-def differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference, ...]:
+def list_differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference, ...]:
     """All that differs; what makes the two unlike comes first, and no further than to the first that explains the
     rest: of two workloads everything differs, of two recipes their settings do."""
-    sides = [_of_row(side.row) if side.row else _of_runs(side.records, compared) for side in (a, b)]
+    sides = [_row_facts(side.row) if side.row else _run_facts(side.records, compared) for side in (a, b)]
     pages = a.row is not None or b.row is not None
     later = _later_settings(a, b)
     found = []
@@ -52,7 +52,7 @@ def differences(a: Subject, b: Subject, compared: Compared) -> tuple[Difference,
             known = name in one and name in other
             if one.get(name, ABSENT) != other.get(name, ABSENT) and (known or not pages) and name not in later:
                 found.append(Difference(name=name, a=one.get(name, ABSENT), b=other.get(name, ABSENT), unlike=unlike))
-    return _decisive(found, a, b)
+    return _keep_decisive(found, a, b)
 
 
 def _later_settings(a: Subject, b: Subject) -> set[str]:
@@ -64,7 +64,7 @@ def _later_settings(a: Subject, b: Subject) -> set[str]:
     return (set(plans[0].recipe) ^ set(plans[1].recipe)) - deviating
 
 
-def _decisive(found: Sequence[Difference], a: Subject, b: Subject) -> tuple[Difference, ...]:
+def _keep_decisive(found: Sequence[Difference], a: Subject, b: Subject) -> tuple[Difference, ...]:
     may = [difference for difference in found if not difference.unlike]
     unlike = [difference for difference in found if difference.unlike]
     if workload := [difference for difference in unlike if difference.name == "workload"]:
@@ -79,7 +79,7 @@ def _decisive(found: Sequence[Difference], a: Subject, b: Subject) -> tuple[Diff
     return (*unlike, *may)
 
 
-def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Facts]:
+def _run_facts(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Facts]:
     """What must be the same, and what may differ."""
     plan = records[0].plan
 
@@ -110,7 +110,7 @@ def _of_runs(records: tuple[Record, ...], compared: Compared) -> tuple[Facts, Fa
     return must, may
 
 
-def _of_row(row: PublishedRow) -> tuple[Facts, Facts]:
+def _row_facts(row: PublishedRow) -> tuple[Facts, Facts]:
     """The same of a published row, by our words; such pages are of full runs on the real sets."""
     known = workloads.facts(row.workload)
     must = {

@@ -1,4 +1,4 @@
-"""How much training a target takes."""
+"""Items a training needs to reach its target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Needed(NamedTuple):
+class TrainingNeed(NamedTuple):
     """Items that a training takes until its target: what is usual, and between what it varies."""
 
     items: float
@@ -14,5 +14,5 @@ class Needed(NamedTuple):
     most: float
 
 
-Reference = Callable[[float], Needed | None]
+Reference = Callable[[float], TrainingNeed | None]
 """What a reference training needs at a global batch, in samples; None above the largest that anybody tried."""

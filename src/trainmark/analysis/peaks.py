@@ -1,4 +1,4 @@
-"""What a card can do at most in each precision, so that a rate can be held against a row's label."""
+"""Peak FLOP/s of cards per precision, and the share of it a published row used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABELS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
+class PeakUse:
     """What a row's rate means for its card."""
 
     label: str
@@ -50,12 +50,12 @@ class Use:
 
 
 @lru_cache(maxsize=1000)
-def card(device: str) -> Peak | None:
+def find_card(device: str) -> Peak | None:
     """The data sheet of the platform files that a device's name means.
 
     Pages write less than torch does: `A100` is any A100, as long as all of them reach the same; `V100` is none.
     """
-    fitting = cards(device)
+    fitting = find_cards(device)
     if not fitting or any(sheet.tflops != fitting[0].tflops for sheet in fitting):
         return None
     sizes, speeds = {sheet.memory_gib for sheet in fitting}, {sheet.memory_gb_s for sheet in fitting}
@@ -66,7 +66,7 @@ def card(device: str) -> Peak | None:
     )
 
 
-def cards(device: str) -> list[Peak]:
+def find_cards(device: str) -> list[Peak]:
     """Every data sheet that a device's name may mean: one where it says all, several where it says less."""
     sheets = _sheets()
     for sheet in sheets:
@@ -77,7 +77,7 @@ def cards(device: str) -> list[Peak]:
 
 
 @lru_cache(maxsize=1000)
-def memory_sizes(device: str) -> set[float]:
+def find_memory_sizes(device: str) -> set[float]:
     """What memory a card of this name can have, in GiB; empty where that is not known."""
     asked = _words(device) - _vendors()
     fitting = [
@@ -87,12 +87,12 @@ def memory_sizes(device: str) -> set[float]:
     return known if known and all(sheet.memory_gib is not None for sheet in fitting) else set()
 
 
-def highest() -> float:
+def highest_peak() -> float:
     """TFLOP/s that no card of the platform files exceeds."""
     return max(max(sheet.tflops.values()) for sheet in _sheets())
 
 
-def family(label: str) -> str | None:
+def precision_family(label: str) -> str | None:
     """A table's word for a precision as data sheets say it; None for a word that is no precision."""
     for word in re.split(r"[^a-z0-9]+", label.lower()):
         if word == "amp":
@@ -102,16 +102,16 @@ def family(label: str) -> str | None:
     return "fp16" if "amp" in label.lower() else None
 
 
-def use(row: PublishedRow) -> Use | None:
+def estimate_use(row: PublishedRow) -> PeakUse | None:
     """None where the rate, the network's FLOPs or the card's peak is not known."""
-    rate, flops, label = row.p_core or row.p_train, flops_per_item(row.workload), family(row.precision)
+    rate, flops, label = row.p_core or row.p_train, flops_per_item(row.workload), precision_family(row.precision)
     if rate is None or flops is None or label is None:
         return None
-    known = card(row.device)
+    known = find_card(row.device)
     if known is None or label not in known.tflops or row.devices is None:
         return None
     tflops = rate * flops / row.devices / 1e12
-    return Use(
+    return PeakUse(
         label=label,
         tflops=tflops,
         percent={name: 100 * tflops / known.tflops[name] for name in FAMILIES if name in known.tflops},
@@ -125,12 +125,12 @@ def flops_per_item(workload: str) -> float | None:
     return known.flops_per_item if known else None
 
 
-def mfu(row: PublishedRow) -> float | None:
+def estimate_mfu(row: PublishedRow) -> float | None:
     """What share of its devices' peak a row used, in percent; from p_train where the page gives no p_core.
 
     Above 100 the row cannot have run in the precision its label says.
     """
-    used = use(row)
+    used = estimate_use(row)
     return used.percent[used.label] if used else None
 
 

@@ -1,4 +1,4 @@
-"""Records as a reader sees them who knows a price: beside what was measured stands what it cost."""
+"""Adds cost and kWh to records, from the reader's price."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trainmark.record.price import Price
 from trainmark.record.record import Record
 
 
-def priced(record: Record, price: Price) -> Record:
-    """With kWh where energy was measured, and with cost where there is a price; for views, never to be stored."""
+def add_cost(record: Record, price: Price) -> Record:
+    """The record with kWh where energy was measured, and cost where there is a price; for views only."""
     energy = record.metrics.get("energy")
     reasons = {"energy_j": energy.unavailable} if energy and energy.unavailable else {}
     sensed = Sensed(energy_j=energy.value if energy else None, reasons=reasons)

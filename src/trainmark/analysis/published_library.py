@@ -21,36 +21,36 @@ MLPERF_REMARK = (
 )
 
 
-def rows(workload: str | None = None) -> tuple[PublishedRow, ...]:
+def load_rows(workload: str | None = None) -> tuple[PublishedRow, ...]:
     """The rows of what trainmark trains, or those of one training, whichever it is."""
     if workload is None:
-        return shipped.rows()
-    if workload.casefold() not in (known := workloads()):
+        return shipped.load_rows()
+    if workload.casefold() not in (known := list_workloads()):
         raise UsageError(f"no published rows of {workload!r}; {nearest(workload, known)}")
-    return tuple(row for row in (*shipped.rows(), *further_rows()) if row.workload == workload.casefold())
+    return tuple(row for row in (*shipped.load_rows(), *load_other_rows()) if row.workload == workload.casefold())
 
 
-def workloads() -> tuple[str, ...]:
+def list_workloads() -> tuple[str, ...]:
     """What there are published rows of."""
-    return tuple(dict.fromkeys(row.workload for row in (*shipped.rows(), *further_rows())))
+    return tuple(dict.fromkeys(row.workload for row in (*shipped.load_rows(), *load_other_rows())))
 
 
 @cache
-def further_rows() -> tuple[PublishedRow, ...]:
+def load_other_rows() -> tuple[PublishedRow, ...]:
     """How other trainings scaled: FlagPerf's pages by the names of their cases, MLPerf's results as `mlperf-NAME`."""
     found: list[PublishedRow] = []
-    pages = {row.source.address.rpartition("/training/")[2].removesuffix("/README.md") for row in shipped.rows()}
+    pages = {row.source.address.rpartition("/training/")[2].removesuffix("/README.md") for row in shipped.load_rows()}
     taken: Counter[str] = Counter()
-    for entry in clusters.table():
+    for entry in clusters.load_table():
         if entry["round"] == "flagperf" and f"{entry['submitter']}/{entry['benchmark']}" in pages:
             continue  # it stands among the others, with its quality
-        row = _further(entry)
+        row = _make_row(entry)
         taken[row.name] += 1
         found.append(row if taken[row.name] == 1 else replace(row, name=f"{row.name}-{taken[row.name]}"))
     return tuple(found)
 
 
-def _further(entry: Mapping[str, str]) -> PublishedRow:
+def _make_row(entry: Mapping[str, str]) -> PublishedRow:
     from_flagperf = entry["round"] == "flagperf"
     nodes, devices = int(entry["nodes"]), int(entry["devices"])
     topology = f"{nodes}x{devices // nodes}" if devices % nodes == 0 else f"{devices} devices"

@@ -1,4 +1,4 @@
-"""Finds the published row that a word of the command line stands for, or the runs."""
+"""Finds the published row, or the runs, that a command-line argument names."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from trainmark.record.store import Store
 
 
-def subject(word: str, store: Store) -> Subject:
-    """The one thing a word means: the name of a published row, or a word for runs."""
-    return _published(word, store) if word.startswith(PREFIX) else find_runs(word, store)
+def find_subject(word: str, store: Store) -> Subject:
+    """The published row or the runs that an argument names."""
+    return _find_published(word, store) if word.startswith(PREFIX) else find_runs(word, store)
 
 
-def _published(word: str, store: Store) -> Subject:
+def _find_published(word: str, store: Store) -> Subject:
     from trainmark.analysis import published_library as library
 
-    rows = {row.name: row for row in (*published_rows(store), *library.further_rows())}
+    rows = {row.name: row for row in (*load_published_rows(store), *library.load_other_rows())}
     matches = [name for name in rows if name.startswith(word)]
     if word not in rows and len(matches) > 1:
         shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
@@ -33,8 +33,8 @@ def _published(word: str, store: Store) -> Subject:
     return Subject(word=word, label=row.name, row=row)
 
 
-def published_rows(store: Store) -> tuple[PublishedRow, ...]:
+def load_published_rows(store: Store) -> tuple[PublishedRow, ...]:
     """The rows that come with trainmark, and those a user imported into the store."""
     from trainmark.analysis import imported_rows as imported, published_library as library
 
-    return (*library.rows(), *imported.rows(store.folder))
+    return (*library.load_rows(), *imported.load_rows(store.folder))

@@ -1,4 +1,4 @@
-"""A published page as it was read: its rows, and everything it says beside them that can be held against them."""
+"""A parsed published page: its rows, and its other statements, to check them against."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from trainmark.record.published_row import PublishedRow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """One thing a page says about a quantity, in the page's own words."""
+class PageStatement:
+    """One statement of a page about a quantity, in its own words."""
 
     place: str
     """Where on the page: `table 2, line 41`."""
@@ -30,7 +30,7 @@ class PublishedPage:
 
     title: str
     rows: tuple[PublishedRow, ...]
-    said: tuple[Said, ...] = ()
+    said: tuple[PageStatement, ...] = ()
     unread: tuple[str, ...] = ()
     """What could not be read: a sentence each, with the line."""
     devices: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ class Compared:
         return self.metric is not None and self.metric.any_length
 
 
-def find(word: str, sides: Sequence[Subject]) -> Compared:
+def find_compared(word: str, sides: Sequence[Subject]) -> Compared:
     """What is meant by the name of a metric, or of the quality that the runs were trained for."""
     if word in PREDICTED:
         raise UsageError(
@@ -70,13 +70,13 @@ def find(word: str, sides: Sequence[Subject]) -> Compared:
                 "it is better; compare with the version that measured it"
             )
         raise UsageError(f"metric {word!r} is not known; {nearest(word, [*names, 'quality'])}")
-    metric = metrics.find(word)
+    metric = metrics.find_metric(word)
     if metric.better is None:
         raise UsageError(f"metric {word!r} is a fact and not a result; compare by p_core, mem or another")
     return Compared(name=metric.alias, better=metric.better, metric=metric)
 
 
-def of_record(record: Record, compared: Compared) -> tuple[float, str]:
+def value_of_record(record: Record, compared: Compared) -> tuple[float, str]:
     """The value and its unit; a sentence where there is none that a ratio can be made of."""
     if compared.is_quality:
         quality = record.quality
@@ -92,10 +92,10 @@ def of_record(record: Record, compared: Compared) -> tuple[float, str]:
         reason = (found.unavailable if found else None) or unpriced
     if value is None:
         raise UsageError(f"run {record.run_id} has no {compared.name}: {reason}; choose another run or --metric")
-    return _positive(value, f"run {record.run_id}", compared), unit
+    return _require_positive(value, f"run {record.run_id}", compared), unit
 
 
-def of_row(row: PublishedRow, compared: Compared) -> tuple[float, str]:
+def value_of_row(row: PublishedRow, compared: Compared) -> tuple[float, str]:
     """The same of a published row."""
     if compared.metric is None:
         same = row.quality_name is not None and quality_word(row.quality_name) == compared.name
@@ -109,10 +109,10 @@ def of_row(row: PublishedRow, compared: Compared) -> tuple[float, str]:
             f"{row.name} has no {compared.name}: not published; its page gives {', '.join(there) or 'no metric'}, "
             "choose one with --metric"
         )
-    return _positive(value, row.name, compared), unit
+    return _require_positive(value, row.name, compared), unit
 
 
-def _positive(value: float, whose: str, compared: Compared) -> float:
+def _require_positive(value: float, whose: str, compared: Compared) -> float:
     if not 0 < value < float("inf"):
         raise UsageError(f"{whose} has a {compared.name} of {value:g}, and no ratio can be made of that; try --metric")
     return value

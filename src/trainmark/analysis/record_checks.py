@@ -11,15 +11,15 @@ import trainmark
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.record import endings
-from trainmark.record.audit import CannotCheckError, Check, check, doubtful, look, not_checked, same, wrong
+from trainmark.record.audit import CannotCheckError, Check, check, doubtful, is_same, mark_unchecked, run_checks, wrong
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
+from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
-from trainmark.record.numbers import reached
+from trainmark.record.numbers import meets_goal
 from trainmark.record.plan import Topology
-from trainmark.record.precision import Precision, ran
+from trainmark.record.precision import Precision, name_precision
 from trainmark.record.record import RECORD_SCHEMA, Record
-from trainmark.record.series import thinned
+from trainmark.record.series import thin_series
 
 FOLLOWING = (*THROUGHPUTS, "mfu")
 """Metrics that are computed again from the series of the record."""
@@ -47,8 +47,8 @@ class Case:
 
 def check_record(record: Record) -> tuple[CheckResult, ...]:
     """What a record alone allows, in milliseconds: neither its events nor other records are read."""
-    left = [not_checked(code, title, "'trainmark audit' reads the run's events") for code, title in BY_EVENTS]
-    return (*left, *look(CHECKS, Case(record=record, document=record.to_json()), record.run_id))
+    left = [mark_unchecked(code, title, "'trainmark audit' reads the run's events") for code, title in BY_EVENTS]
+    return (*left, *run_checks(CHECKS, Case(record=record, document=record.to_json()), record.run_id))
 
 
 @check("series", "every rank is there, with a time, a count and a loss for every step")
@@ -65,12 +65,12 @@ def series(case: Case) -> Iterator[CheckResult]:
     for trace in traces if not record.series_file else ():
         counts = {len(kept) for kept in (trace.wait_ns, trace.compute_ns, trace.items)}
         if len(counts | ({steps} if valid else set())) > 1:
-            said = f"rank {trace.rank}: {', '.join(map(str, sorted(counts)))} of {steps}"
-            yield wrong(said, "a step leaves one value in each", "what was cut")
+            evidence = f"rank {trace.rank}: {', '.join(map(str, sorted(counts)))} of {steps}"
+            yield wrong(evidence, "a step leaves one value in each", "what was cut")
     missing = list(record.loss).count(None)
     if len(record.loss) != steps or (valid and missing):
-        said = f"{len(record.loss)} losses, {missing} not finite, {steps} steps"
-        yield wrong(said, "a valid run has a finite loss for every step", "the losses, and the status")
+        evidence = f"{len(record.loss)} losses, {missing} not finite, {steps} steps"
+        yield wrong(evidence, "a valid run has a finite loss for every step", "the losses, and the status")
 
 
 def _summary(record: Record) -> Iterator[CheckResult]:
@@ -79,25 +79,25 @@ def _summary(record: Record) -> Iterator[CheckResult]:
     if record.means_only:
         yield wrong(str(record.means_only), "the series were changed after the record was made", "who can write there")
         return
-    if record.points != thinned(record.steps, kept.steady_from):
+    if record.points != thin_series(record.steps, kept.steady_from):
         yield wrong("series.points", "they are not the means of the series beside the record", "the record")
     part = slice(kept.warmup_steps, kept.steps)
     items = sum(kept.items_of_steps[part])
-    if slowest.part(part)[:3] != kept.counted(slowest)[:3] or items != kept.items:
-        said = f"rank {slowest.rank}: {kept.counted(slowest)}, {kept.items} items of all"
-        yield wrong(said, f"its series give {slowest.part(part)[:3]}, and {items} items", "the sums of the ranks")
+    if slowest.part(part)[:3] != kept.sum_counted(slowest)[:3] or items != kept.items:
+        evidence = f"rank {slowest.rank}: {kept.sum_counted(slowest)}, {kept.items} items of all"
+        yield wrong(evidence, f"its series give {slowest.part(part)[:3]}, and {items} items", "the sums of the ranks")
 
 
 @check("phases", "phases are the sums of the series, and their sum is e2e_time")
 def phases(case: Case) -> Iterator[CheckResult]:
     computed = {phase: ns / 1e9 for phase, ns in case.record.timeline.phases_ns.items()}
-    said = case.document["phases"]
-    unlike = [phase for phase in {**computed, **said} if not same(said.get(phase), computed.get(phase))]
+    recorded = case.document["phases"]
+    unlike = [phase for phase in {**computed, **recorded} if not is_same(recorded.get(phase), computed.get(phase))]
     if unlike:
-        shown = ", ".join(f"{phase} {said.get(phase)!r}, computed {computed.get(phase)!r}" for phase in unlike)
+        shown = ", ".join(f"{phase} {recorded.get(phase)!r}, computed {computed.get(phase)!r}" for phase in unlike)
         yield wrong(shown, "a phase is the sum of what was charged to it", "the phases, and the series")
-    total, e2e = sum(said.values()), _value(case.record, "e2e_time")
-    if not same(total, e2e) and "e2e_time" in case.record.metrics:
+    total, e2e = sum(recorded.values()), _value(case.record, "e2e_time")
+    if not is_same(total, e2e) and "e2e_time" in case.record.metrics:
         yield wrong(f"sum {total!r} s, e2e_time {e2e!r} s", "phases never overlap and leave nothing out", "the phases")
 
 
@@ -118,10 +118,10 @@ def metrics(case: Case) -> Iterator[CheckResult]:
     expected = withhold(computed) if record.status == "invalid" else computed
     for alias in (alias for alias in FOLLOWING if alias in record.metrics):
         one, other = record.metrics[alias], expected[alias]
-        said, found = ((each.unit, each.value, *(each.interval or (None, None))) for each in (one, other))
-        if not all(map(same, said, found)):
+        recorded, found = ((each.unit, each.value, *(each.interval or (None, None))) for each in (one, other))
+        if not all(map(is_same, recorded, found)):
             yield wrong(
-                f"{alias}: {said}, computed {found}",
+                f"{alias}: {recorded}, computed {found}",
                 "recomputed from the series of the record it is another",
                 "the metric and the series: one of them was changed",
             )
@@ -129,27 +129,29 @@ def metrics(case: Case) -> Iterator[CheckResult]:
 
 @check("quality", "the quality is that of the last evaluation, judged by the recipe's target")
 def quality(case: Case) -> Iterator[CheckResult]:
-    said, known = case.record.quality, workloads.facts_of(case.record)
+    recorded, known = case.record.quality, workloads.facts_of(case.record)
     goal = float(case.record.plan.recipe["target"])
-    if not same(said.goal, goal):
-        yield wrong(f"goal {said.goal!r}, target {goal!r}", "the recipe's target is the goal", "the plan and the goal")
-    last = said.history[-1].values.get(said.name) if said.history else None
-    if not same(said.value, last):
+    if not is_same(recorded.goal, goal):
         yield wrong(
-            f"{said.name} {said.value!r}, last evaluated {last!r}",
+            f"goal {recorded.goal!r}, target {goal!r}", "the recipe's target is the goal", "the plan and the goal"
+        )
+    last = recorded.history[-1].values.get(recorded.name) if recorded.history else None
+    if not is_same(recorded.value, last):
+        yield wrong(
+            f"{recorded.name} {recorded.value!r}, last evaluated {last!r}",
             "the quality of a run is what its last evaluation found, not its best",
             "the evaluations",
         )
-    if said.reached is not (last is not None and reached(last, goal, said.better)):
+    if recorded.reached is not (last is not None and meets_goal(last, goal, recorded.better)):
         yield wrong(
-            f"{said.name} {said.value!r}, goal {said.goal!r}, reached {said.reached!r}",
+            f"{recorded.name} {recorded.value!r}, goal {recorded.goal!r}, reached {recorded.reached!r}",
             "the verdict does not follow from the figures",
             "the evaluations and the target",
         )
-    facts = known.find_quality(said.name) if known else None
+    facts = known.find_quality(recorded.name) if known else None
     least, most = (facts.least, facts.most) if facts else (None, None)
     if last is not None and not (-math.inf if least is None else least) <= last <= (math.inf if most is None else most):
-        yield wrong(f"{said.name} {last!r}", "such a score does not exist", "the evaluations")
+        yield wrong(f"{recorded.name} {last!r}", "such a score does not exist", "the evaluations")
 
 
 @check("ending", "the status, the reason for the end and the steps agree")
@@ -167,19 +169,21 @@ def ending(case: Case) -> Iterator[CheckResult]:
     if record.timeline.steps > limit or (
         record.ended == endings.STEPS and record.timeline.steps != limit and record.plan.resume_from is None
     ):
-        said = f"{record.ended}: {record.timeline.steps} steps, {record.plan.limits} asked for"
-        yield wrong(said, "what was asked for and what was done do not end so", "the series, which may have been cut")
+        evidence = f"{record.ended}: {record.timeline.steps} steps, {record.plan.limits} asked for"
+        yield wrong(
+            evidence, "what was asked for and what was done do not end so", "the series, which may have been cut"
+        )
 
 
-@check("precision", "what ran is what the first step's products were computed in")
+@check("precision", "the recorded precision is the one the first step's matmuls ran in")
 def precision(case: Case) -> Iterator[CheckResult]:
     if (proof := case.record.environment.precision) is None:
         raise CannotCheckError("the record holds no proof of its precision")
-    found = ran(proof.multiplications, proof.weights, proof.tf32, proof.autocast, proof.inside)
+    found = name_precision(proof.multiplications, proof.weights, proof.tf32, proof.autocast, proof.inside)
     if proof.ran != found:
         yield wrong(
-            f"{proof.ran} on the record; its products make it {found}",
-            "the word for what ran follows from the products that were watched",
+            f"{proof.ran} on the record; its matmuls make it {found}",
+            "the precision follows from the matmuls that were recorded",
             "the label, and what was changed in the proof",
         )
 
@@ -191,13 +195,13 @@ def machine(case: Case) -> Iterator[CheckResult]:
         used = _value(case.record, alias)
         if used is not None and not 0 <= used <= (total or math.inf) * most:
             yield wrong(f"{alias} {used:g} of {total or 0:g} GiB", "more was used than there is", "the metrics")
-    known, flops = peaks.card(environment.device.name), environment.flops
-    said = flops.peak_tflops if flops else None
+    known, flops = peaks.find_card(environment.device.name), environment.flops
+    peak = flops.peak_tflops if flops else None
     family = Precision.parse(case.record.plan.precision).family
     sheet = known.tflops.get(family) if known else None
-    if known and said is not None and sheet is not None and not same(said, sheet, 0.01):
+    if known and peak is not None and sheet is not None and not is_same(peak, sheet, 0.01):
         yield doubtful(
-            f"{said:g} TFLOP/s; {sheet:g} by the {known.source}",
+            f"{peak:g} TFLOP/s; {sheet:g} by the {known.source}",
             f"another figure is known of this card in {family}",
             "the platform file that was used",
         )
@@ -210,7 +214,7 @@ def doubts(case: Case) -> Iterator[CheckResult]:
     # another version may not have known it
     bad = wrong if record.trainmark == trainmark.__version__ and not case.older else doubtful
     reference = known.reference if known else None
-    asked = collect(
+    asked = collect_doubts(
         Facts(
             plan=record.plan,
             status=record.status,
@@ -227,9 +231,9 @@ def doubts(case: Case) -> Iterator[CheckResult]:
     )
     # without its reference, that doubt is taken at its word
     unknown = OF_EVENTS if reference else (*OF_EVENTS, "small-batch")
-    expected, said = {doubt.code for doubt in asked}, {doubt.code for doubt in record.doubts}
+    expected, recorded = {doubt.code for doubt in asked}, {doubt.code for doubt in record.doubts}
     for doubt in asked:
-        if doubt.code not in said:
+        if doubt.code not in recorded:
             shown = f"{doubt.code}: {doubt.text}"
             yield bad(shown, "the numbers ask for this doubt, and it is not there", "who took it out")
     for doubt in record.doubts:

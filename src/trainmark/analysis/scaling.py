@@ -1,4 +1,4 @@
-"""Tells how much of the ideal speed-up more devices brought, from runs that differ in nothing else."""
+"""Scaling efficiency, from runs that differ only in topology."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trainmark.record import metrics
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.intervals import around, half_width, of_repeats, too_noisy
+from trainmark.record.intervals import around, average_repeats, half_width, is_too_noisy
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
@@ -21,7 +21,7 @@ FORMULA = "throughput(NxM) / (devices(NxM) / devices(base) x throughput(base))"
 EXPLAINING = ("exchange", "rank_skew")
 """Metrics of a run that say where the missing part of the efficiency went."""
 
-SHARED_OUT = ("batch_per_device", "accumulate")
+BATCH_SHAPE = ("batch_per_device", "accumulate")
 """Recipe values that strong scaling changes with the number of devices, so that their product stays the same."""
 
 Kind = Literal["weak", "strong"]
@@ -76,32 +76,32 @@ def scaling_efficiency(throughput: Quantity, devices: int, base: Quantity, base_
     The two throughputs were measured apart and do not know of each other's errors. So the half-widths of their 95 %
     intervals, on the logarithm, are added in quadrature; where one of them has no interval, neither has the efficiency.
     """
-    value = _known(throughput) / (devices / base_devices * _known(base))
+    value = _require_value(throughput) / (devices / base_devices * _require_value(base))
     if throughput.interval is None or base.interval is None:
         return Efficiency(value=value)
     half = math.hypot(half_width(throughput.interval), half_width(base.interval))
     return Efficiency(value=value, interval=around(value, half))
 
 
-def scaling(records: Sequence[Record], metric: str = "p_core") -> Scaling:
+def compute_scaling(records: Sequence[Record], metric: str = "p_core") -> Scaling:
     """The efficiency of runs that are alike; any others are refused with what differs."""
-    alias = throughput_alias(metric)
+    alias = find_throughput(metric)
     topologies = {record.plan.topology for record in records}
     if len(topologies) < 2:
         seen = f"all are {topologies.pop()}" if topologies else "there is none"
         raise UsageError(f"scaling compares runs of different topologies, and {seen}; name runs of at least two")
-    return _scaling(records, _kind(records), alias)
+    return _scaling(records, _find_kind(records), alias)
 
 
-def all_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scaling]:
+def find_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scaling]:
     """Every group of like runs with two topologies or more. A run can stand in a weak and in a strong one."""
-    alias = throughput_alias(metric)
+    alias = find_throughput(metric)
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in sorted(records, key=lambda record: record.created):
         quantity = record.metrics.get(alias)
         if record.status == "valid" and quantity and quantity.value is not None:
             alike = tuple(_conditions(record).items())
-            groups.setdefault(("weak", shared_out(record), alike), []).append(record)
+            groups.setdefault(("weak", batch_shape(record), alike), []).append(record)
             groups.setdefault(("strong", global_batch(record), alike), []).append(record)
     return [
         _scaling(members, "weak" if key[0] == "weak" else "strong", alias)
@@ -110,9 +110,9 @@ def all_scalings(records: Iterable[Record], metric: str = "p_core") -> list[Scal
     ]
 
 
-def throughput_alias(word: str) -> str:
+def find_throughput(word: str) -> str:
     """The tables' word for a throughput, by either of its names."""
-    alias = metrics.find(word).alias
+    alias = metrics.find_metric(word).alias
     if not metrics.METRICS[alias].is_rate:
         rates = ", ".join(known.alias for known in metrics.METRICS.values() if known.is_rate)
         raise UsageError(f"metric {word!r} is not a throughput; scaling is by {rates}")
@@ -121,19 +121,19 @@ def throughput_alias(word: str) -> str:
 
 def points_by_topology(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
     """Pools repeats, smallest topology first; refuses runs that are not valid or not alike."""
-    _kind(records)
+    _find_kind(records)
     return _points(records, alias)
 
 
-def shared_out(record: Record) -> tuple[int, int]:
+def batch_shape(record: Record) -> tuple[int, int]:
     """Batch per device and micro-batches of a step."""
-    batch, micro_batches = (int(record.plan.recipe.get(name, 1)) for name in SHARED_OUT)
+    batch, micro_batches = (int(record.plan.recipe.get(name, 1)) for name in BATCH_SHAPE)
     return batch, micro_batches
 
 
 def global_batch(record: Record) -> int:
     """Samples in one step over all devices and micro-batches."""
-    return math.prod(shared_out(record)) * Topology.parse(record.plan.topology).devices
+    return math.prod(batch_shape(record)) * Topology.parse(record.plan.topology).devices
 
 
 def to_json(found: Scaling) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def to_json(found: Scaling) -> dict[str, Any]:
 
 def pool(quantities: Sequence[Quantity]) -> Quantity:
     """The mean of repeats with the interval that `compare` gives them as well; a single run keeps its own."""
-    mean, interval = of_repeats([_known(quantity) for quantity in quantities])
+    mean, interval = average_repeats([_require_value(quantity) for quantity in quantities])
     if len(quantities) == 1:
         return quantities[0]
     return Quantity(value=mean, unit=quantities[0].unit, interval=interval)
@@ -184,13 +184,13 @@ def _scaling(records: Sequence[Record], kind: Kind, alias: str) -> Scaling:
         device=device_name(first),
         data=_data(first),
         points=points,
-        notes=(*_efficiency_notes(points), *_record_notes(_by_size(records))),
+        notes=(*_efficiency_notes(points), *_record_notes(_sort_by_size(records))),
     )
 
 
 def _points(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
     by_topology: dict[Topology, list[Record]] = {}
-    for record in _by_size(records):
+    for record in _sort_by_size(records):
         by_topology.setdefault(Topology.parse(record.plan.topology), []).append(record)
     throughputs = {
         topology: pool([_throughput(record, alias) for record in members]) for topology, members in by_topology.items()
@@ -202,32 +202,32 @@ def _points(records: Sequence[Record], alias: str) -> tuple[Point, ...]:
             global_batch=global_batch(members[0]),
             runs=tuple(record.run_id for record in members),
             throughput=throughputs[topology],
-            speed_up=_known(throughputs[topology]) / _known(throughputs[base]),
+            speed_up=_require_value(throughputs[topology]) / _require_value(throughputs[base]),
             efficiency=Efficiency(value=1.0)
             if topology == base
             else scaling_efficiency(throughputs[topology], topology.devices, throughputs[base], base.devices),
-            explaining=_explaining(members),
+            explaining=_mean_explaining(members),
         )
         for topology, members in by_topology.items()
     )
 
 
-def _by_size(records: Iterable[Record]) -> list[Record]:
+def _sort_by_size(records: Iterable[Record]) -> list[Record]:
     sized = [(Topology.parse(record.plan.topology), record) for record in records]
     return [record for _, record in sorted(sized, key=lambda pair: (pair[0].devices, pair[0].nodes))]
 
 
-def _kind(records: Sequence[Record]) -> Kind:
+def _find_kind(records: Sequence[Record]) -> Kind:
     """Weak or strong, or a refusal that names the two runs and what differs between them."""
     for record in records:
         if record.status != "valid":
             needs = "scaling and forecasts need valid runs"
             raise UsageError(f"run {record.run_id} is {record.status} ({record.ended}); {needs}")
-    base, *others = _by_size(records)
+    base, *others = _sort_by_size(records)
     for other in others:
-        if said := _differences(_conditions(base), _conditions(other)):
-            raise UsageError(f"{_pair(base, other)} are not alike: {said}; only the topology may differ")
-    unlike = [other for other in others if shared_out(other) != shared_out(base)]
+        if differing := _differences(_conditions(base), _conditions(other)):
+            raise UsageError(f"{_pair(base, other)} are not alike: {differing}; only the topology may differ")
+    unlike = [other for other in others if batch_shape(other) != batch_shape(base)]
     if not unlike:
         return "weak"
     if len({global_batch(record) for record in records}) == 1:
@@ -248,12 +248,12 @@ def _conditions(record: Record) -> dict[str, object]:
         "platform": plan.platform_word,
         "device": device_name(record),
         "data": _data(record),
-        **{name: value for name, value in sorted(plan.recipe.items()) if name not in SHARED_OUT},
+        **{name: value for name, value in sorted(plan.recipe.items()) if name not in BATCH_SHAPE},
     }
 
 
 def _batches(record: Record) -> dict[str, object]:
-    return {**dict(zip(SHARED_OUT, shared_out(record), strict=True)), "global batch": global_batch(record)}
+    return {**dict(zip(BATCH_SHAPE, batch_shape(record), strict=True)), "global batch": global_batch(record)}
 
 
 def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
@@ -270,7 +270,7 @@ def _data(record: Record) -> str:
     return f"{'synthetic' if record.plan.data.synthetic else 'real'} {record.plan.data.name}"
 
 
-def _explaining(members: Sequence[Record]) -> dict[str, Quantity]:
+def _mean_explaining(members: Sequence[Record]) -> dict[str, Quantity]:
     means = {}
     for alias in EXPLAINING:
         quantities = [record.metrics[alias] for record in members if alias in record.metrics]
@@ -285,7 +285,7 @@ def _efficiency_notes(points: Sequence[Point]) -> list[str]:
         shown = f"{point.topology} with {number(point.efficiency.value)}"
         if point.efficiency.interval is None:
             notes.append(f"{shown} has no interval, as a run behind it has none: more steps or repeats would give one")
-        elif too_noisy(point.efficiency.interval):
+        elif is_too_noisy(point.efficiency.interval):
             notes.append(f"{shown} is too noisy to say: more steps, repeats or a quieter machine would help")
         if point.efficiency.value > 1 and (point.efficiency.interval is None or point.efficiency.interval[0] > 1):
             notes.append(f"{shown} is above ideal: check that both ran alike")
@@ -318,7 +318,7 @@ def _throughput(record: Record, alias: str) -> Quantity:
     return quantity
 
 
-def _known(quantity: Quantity) -> float:
+def _require_value(quantity: Quantity) -> float:
     if quantity.value is None or quantity.value <= 0:
         raise UsageError(f"a throughput of {quantity.value} {quantity.unit} cannot be scaled by")
     return quantity.value

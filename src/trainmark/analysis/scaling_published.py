@@ -1,4 +1,4 @@
-"""Tells how well published tables scale, by each throughput they give, so that a table can contradict itself."""
+"""Scaling efficiency of published tables, by each throughput, which may contradict each other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PublishedScaling:
         return self.points[0].row
 
 
-def published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
+def find_published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
     """Every group of rows with two topologies or more and a throughput to compare."""
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
     for row in rows:
@@ -106,8 +106,8 @@ def _efficiency(value: float | None, devices: int, base: float | None, base_devi
 def _batch_notes(base: PublishedRow) -> list[str]:
     if base.batch_per_device is not None:
         return []
-    said = f" ({base.remark})" if base.remark else ""
-    return [f"the batch per device is not published, so it is not known whether like was compared with like{said}"]
+    note = f" ({base.remark})" if base.remark else ""
+    return [f"the batch per device is not published, so it is not known whether like was compared with like{note}"]
 
 
 def _contradictions(base: PublishedPoint, points: Sequence[PublishedPoint]) -> list[str]:

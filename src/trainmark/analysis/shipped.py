@@ -17,7 +17,7 @@ FINDINGS = "published_findings.csv"
 
 
 @cache
-def rows() -> tuple[PublishedRow, ...]:
+def load_rows() -> tuple[PublishedRow, ...]:
     """The rows of what trainmark trains, each with what the audit found in it when it was shipped."""
     sources = {
         entry["key"]: Source(title=entry["title"], address=entry["address"], date=entry["date"] or None)

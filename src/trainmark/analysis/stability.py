@@ -16,7 +16,7 @@ NEAR = 0.01
 """Of the median, on either side."""
 
 
-def stability(values: Sequence[float]) -> float | None:
+def compute_stability(values: Sequence[float]) -> float | None:
     """1 - 0.2 for each of the first five values further than 1 % from their median; None of fewer."""
     first = values[:TRAININGS]
     if len(first) < TRAININGS:
@@ -27,7 +27,7 @@ def stability(values: Sequence[float]) -> float | None:
     return round(1 - far / TRAININGS, 3)
 
 
-def stability_of(repeats: Sequence[Record]) -> float | None:
+def stability_of_repeats(repeats: Sequence[Record]) -> float | None:
     """Of the first five repeats of one full run; None where there are fewer, or one of them missed the target."""
     first = sorted(repeats, key=lambda record: (record.created, record.run_id))[:TRAININGS]
     ended = [
@@ -35,30 +35,30 @@ def stability_of(repeats: Sequence[Record]) -> float | None:
         for record in first
         if record.status == "valid" and record.plan.limits.full and record.quality.reached
     ]
-    return stability([value for value in ended if value is not None])
+    return compute_stability([value for value in ended if value is not None])
 
 
-def repeats_document(records: Sequence[Record]) -> dict[str, Any]:
+def make_repeats_document(records: Sequence[Record]) -> dict[str, Any]:
     """Repeats for programs: what each group has in common, with its stability and its range of p_core, then every
     record. Stability is DeepSpark's, and null where it takes more trainings, or full ones."""
     groups: dict[str | None, list[Record]] = {}
     for record in records:
         groups.setdefault(record.group, []).append(record)
-    told = []
+    summaries = []
     for group, repeats in groups.items():
         plan, values = (
             repeats[0].plan,
             [found.metrics["p_core"].value for found in repeats if "p_core" in found.metrics],
         )
         known = [value for value in values if value is not None]
-        told.append({
+        summaries.append({
             "group": group,
             "workload": plan.workload,
             "recipe": plan.recipe_name,
             "topology": plan.topology,
             "runs": [record.run_id for record in repeats],
             "valid": sum(record.status == "valid" for record in repeats),
-            "stability": stability_of(repeats),
+            "stability": stability_of_repeats(repeats),
             "p_core": {"lowest": min(known), "median": median(known), "highest": max(known)} if known else None,
         })  # fmt: skip
-    return {"kind": REPEATS, "groups": told, "records": [record.to_json() for record in records]}
+    return {"kind": REPEATS, "groups": summaries, "records": [record.to_json() for record in records]}

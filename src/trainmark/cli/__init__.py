@@ -1,1 +1,1 @@
-"""The door: one small module a command; torch is imported only inside the commands that need it."""
+"""The command line: one small module per command, imported only when that command runs."""

@@ -1,14 +1,19 @@
-"""`trainmark completion`: a script by which a shell completes our commands, made by shtab from the parser itself."""
+"""`trainmark completion`: prints a shell completion script, made by shtab from the parser."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 
+import shtab
+
+from trainmark.cli.main import build_parser
+from trainmark.record.store import LAST, Store, default_folder
+
 SHELLS = ("bash", "zsh", "fish")
 RUNS = "runs"
 NEWEST = 50
-"""Runs that are offered."""
+"""How many runs are offered."""
 NAME = "completion"
 HELP = "Print a script that completes commands, options, their values and runs in bash, zsh or fish."
 EXAMPLES = """\
@@ -26,32 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.shell == RUNS:
-        print("\n".join(_runs()))
+        print("\n".join(_list_runs()))
         return 0
-    import shtab
-
-    from trainmark.cli.main import parser
-
-    top = parser(complete=True)
-    _mark(top)
+    top = build_parser(complete=True)
+    _mark_arguments(top)
     print(shtab.complete(top, args.shell))
     return 0
 
 
-def _runs() -> Iterator[str]:
-    """`last`, then the newest runs by the ends of their ids, by which lists call them, and by whole ids."""
-    from trainmark.record.store import LAST, Store, default_folder
-
+def _list_runs() -> Iterator[str]:
+    """`last`, then the newest runs by short name and by id."""
     contents = Store(default_folder()).contents(limit=NEWEST)
     yield LAST
     yield from (contents.names[row.run_id] for row in contents.rows)
     yield from (row.run_id for row in contents.rows)
 
 
-def _mark(parser: argparse.ArgumentParser) -> None:
-    """Tells shtab what an argument takes, by its name or by what the help calls its value."""
-    import shtab
-
+def _mark_arguments(parser: argparse.ArgumentParser) -> None:
+    """Marks for shtab what each argument takes, by its name or its metavar."""
     known = _known_values()
     for action in parser._actions:
         parts = action.metavar.split("|") if isinstance(action.metavar, str) else []
@@ -59,7 +56,7 @@ def _mark(parser: argparse.ArgumentParser) -> None:
         marks |= dict.fromkeys(FILES, shtab.FILE) | dict.fromkeys(FOLDERS, shtab.DIRECTORY)
         if isinstance(action, argparse._SubParsersAction):
             for sub in action.choices.values():
-                _mark(sub)
+                _mark_arguments(sub)
         elif action.choices is None and action.dest in known and action.nargs != 0:
             action.choices = known[action.dest]
         elif found := [marks[part] for part in parts if part in marks]:
@@ -67,12 +64,12 @@ def _mark(parser: argparse.ArgumentParser) -> None:
 
 
 def _known_values() -> dict[str, tuple[str, ...]]:
-    """By the name of the argument that takes them."""
+    """Values by argument name; imported here, for a shell asks for runs at every Tab."""
     from trainmark import workloads
     from trainmark.platforms import files
     from trainmark.record.metrics import METRICS
     from trainmark.record.precision import PRECISIONS
-    from trainmark.view.glossary import meanings
+    from trainmark.view.glossary import list_meanings
 
     recipes = dict.fromkeys(recipe for facts in workloads.all_facts() for recipe in facts.recipes)
     return {
@@ -82,5 +79,5 @@ def _known_values() -> dict[str, tuple[str, ...]]:
         "platform": tuple(files.names()),
         "precision": tuple(PRECISIONS),
         "metric": tuple(METRICS),
-        "word": tuple(entry.name for entry in meanings("en")),
+        "word": tuple(entry.name for entry in list_meanings("en")),
     }

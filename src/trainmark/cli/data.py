@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainmark import data as datasets
-from trainmark.cli.terminal import result_is_kept, say, show
+from trainmark.cli.terminal import mark_result_saved, print_status, show
+from trainmark.record import escape
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("verify", "count what a set holds, and name what is unreadable", _add_verify),
     ):
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
-        # the metavar is left out: a complaint about an unknown set then calls it a set
+        # without a metavar, an error about an unknown set calls it "set"
         sets = add_sets(action.add_subparsers(dest="set", required=True))
-        _refuse_words_of_other_sets(sets)
+        _refuse_options_of_other_sets(sets)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-# The words of each command
+# Arguments
 
 
 def _add_make(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
-        parser = _set(sets, known.name, _make, known.makes)
-        parser.add_argument("--out", required=True, metavar="DIR", help="a folder that is not there yet")
+        parser = _add_set(sets, known.name, _make, known.makes)
+        parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
         parser.add_argument("--seed", type=int, metavar="N", help="another seed, other data (default: 0)")
         _add_options(parser, known.make_options)
         found[known.name] = parser
@@ -68,7 +69,7 @@ def _add_make(sets: Any) -> Sets:
 def _add_prepare(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
-        parser = _set(sets, known.name, _prepare, known.prepares)
+        parser = _add_set(sets, known.name, _prepare, known.prepares)
         _add_options(parser, known.prepare_options)
         parser.add_argument("--out", required=True, metavar="DIR")
         parser.add_argument("--no-md5", action="store_true", help="accept archives other than the published ones")
@@ -79,10 +80,10 @@ def _add_prepare(sets: Any) -> Sets:
 def _add_verify(sets: Any) -> Sets:
     found = {}
     for known in datasets.all_sets():
-        parser = _set(sets, known.name, _verify, known.verifies)
+        parser = _add_set(sets, known.name, _verify, known.verifies)
         parser.add_argument("folder", metavar="DIR")
         parser.add_argument(
-            "--decode", default="header", choices=("none", "header", "full"), help="how closely to look"
+            "--decode", default="header", choices=("none", "header", "full"), help="how much of each file to decode"
         )
         parser.add_argument("--json", action="store_true", help="one JSON document")
         found[known.name] = parser
@@ -101,7 +102,7 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
         )
 
 
-def _set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+def _add_set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = sets.add_parser(
         name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False
     )
@@ -109,8 +110,8 @@ def _set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text: st
     return parser
 
 
-class _WordOfAnotherSet(argparse.Action):
-    """Says where an option belongs, which is more help than that it is not known."""
+class _OptionOfAnotherSet(argparse.Action):
+    """Names the set an option belongs to, which helps more than "unknown option"."""
 
     def __init__(self, *, home: str, **rest: Any) -> None:
         super().__init__(nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS, **rest)
@@ -126,28 +127,28 @@ class _WordOfAnotherSet(argparse.Action):
         raise UsageError(f"{option_string} belongs to '{self.home}'; see '{parser.prog} --help' for what is taken here")
 
 
-def _refuse_words_of_other_sets(sets: Sets) -> None:
+def _refuse_options_of_other_sets(sets: Sets) -> None:
     words = {name: list(parser._option_string_actions) for name, parser in sets.items()}
     for name, parser in sets.items():
         strange = {word for known in words.values() for word in known} - set(words[name])
         for word in sorted(strange):
             homes = [sets[other].prog for other in sorted(sets) if word in words[other]]
-            parser.add_argument(word, action=_WordOfAnotherSet, home="' and '".join(homes))
+            parser.add_argument(word, action=_OptionOfAnotherSet, home="' and '".join(homes))
 
 
-# What they do
+# Actions
 
 
 def _make(args: argparse.Namespace) -> int:
     known = datasets.find(args.set)
     out = Path(args.out).expanduser()
     if out.exists():
-        raise UsageError(f"{out} is there already; give --out a folder that is not")
-    # what was not given, the maker knows
+        raise UsageError(f"{out} exists already; give --out a folder that does not")
+    # the maker has defaults for the rest
     words = {name: getattr(args, name) for name in ("seed", *(option.name for option in known.make_options))}
     given = {name: value for name, value in words.items() if value is not None}
-    known.make(out, progress=_counting(known.things), **given)
-    result_is_kept()
+    known.make(out, progress=_progress_counter(known.things), **given)
+    mark_result_saved()
     print(out)
     return 0
 
@@ -157,19 +158,17 @@ def _prepare(args: argparse.Namespace) -> int:
     out = Path(args.out).expanduser()
     words = {option.name: getattr(args, option.name) for option in known.prepare_options}
     given = {name: word.expanduser() if isinstance(word, Path) else word for name, word in words.items()}
-    say(known.prepare(out, any_archive=args.no_md5, progress=_shown, **given))
-    result_is_kept()
+    print_status(known.prepare(out, any_archive=args.no_md5, progress=_show_progress, **given))
+    mark_result_saved()
     print(out)
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
-    return _told(datasets.find(args.set).verify(Path(args.folder), decode=args.decode), as_json=args.json)
+    return _print_report(datasets.find(args.set).verify(Path(args.folder), decode=args.decode), as_json=args.json)
 
 
-def _told(report: Report[Any], *, as_json: bool) -> int:
-    from trainmark.record import escape
-
+def _print_report(report: Report[Any], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(report.to_json(), indent=1))
     else:
@@ -179,16 +178,16 @@ def _told(report: Report[Any], *, as_json: bool) -> int:
     return 0 if report.ok else 3
 
 
-def _counting(things: str) -> Callable[[int, int], None]:
-    def counted(done: int, total: int) -> None:
+def _progress_counter(things: str) -> Callable[[int, int], None]:
+    def show_count(done: int, total: int) -> None:
         if sys.stderr.isatty():
             end = "\n" if done == total else ""
             print(f"\rmaking {things}: {done} of {total}", end=end, file=sys.stderr, flush=True)
 
-    return counted
+    return show_count
 
 
-def _shown(at: ArchiveProgress) -> None:
+def _show_progress(at: ArchiveProgress) -> None:
     share = 100 * at.done_bytes / max(1, at.total_bytes)
     line = f"{at.phase}: {share:.0f} %"
     if sys.stderr.isatty():

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from trainmark.record.language import LANGUAGES, by_locale
+from trainmark.cli.terminal import open_console, screen_options
+from trainmark.record.language import LANGUAGES, locale_language
+from trainmark.view.explain_screen import draw_all, draw_one
+from trainmark.view.glossary import find_by_translated_name, find_meaning, list_meanings
+from trainmark.view.terminal import TerminalWriter
 
 NAME = "explain"
 HELP = "Explain what a number, a phase or another word of the tables means."
@@ -27,25 +31,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look
-    from trainmark.view.glossary import by_translated_name, meaning, meanings
-
-    named = by_translated_name(args.word or "")
-    language = args.lang or (named[1] if named else by_locale())
-    found = list(meanings(language)) if args.word is None else [meaning(args.word, language)]
-    screen = console()
+    named = find_by_translated_name(args.word or "")
+    language = args.lang or (named[1] if named else locale_language())
+    found = list(list_meanings(language)) if args.word is None else [find_meaning(args.word, language)]
+    screen = open_console()
     if args.json:
         documents = [{field: value for field, value in entry._asdict().items() if value} for entry in found]
         document = documents if args.word is None else documents[0]
         screen.file.write(json.dumps(document, indent=2) + "\n")
         return 0
-    from trainmark.view.explain_screen import draw_all, draw_one
-    from trainmark.view.terminal import TerminalWriter
-
-    writer = TerminalWriter(**look(screen))
+    writer = TerminalWriter(**screen_options(screen))
     if args.word is None:
         draw_all(writer, found, language)
     else:
         draw_one(writer, found[0], language)
-    screen.file.write(writer.drawn())
+    screen.file.write(writer.getvalue())
     return 0

@@ -6,7 +6,10 @@ import argparse
 import json
 from typing import Any
 
+from trainmark import workloads
 from trainmark.cli.terminal import show
+from trainmark.platforms import files
+from trainmark.record.recipe import Limits, deviations, fix_hp, to_values
 
 NAME = "list"
 HELP = "List workloads, recipes and platforms."
@@ -20,10 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import workloads
-    from trainmark.platforms import files
-    from trainmark.record.recipe import Limits, deviations, fix_hp, to_values
-
     loaded = [workloads.load(name) for name in workloads.names()]
     platforms = [files.load(name) for name in files.names()]
     if args.json:

@@ -1,4 +1,4 @@
-"""The door: finds the command, runs it, and turns whatever goes wrong into one sentence and an exit code."""
+"""Entry point: finds the command, runs it, and turns every error into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from trainmark import __version__, features
-from trainmark.cli.terminal import say, standard_streams
-from trainmark.launch.signals import Terminated, raising_on_sigterm
+from trainmark.cli.terminal import print_status, standard_streams
+from trainmark.launch.signals import Terminated, raise_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
-from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, lacks_processes, nearest
-from trainmark.record.language import LANGUAGES, by_locale, speaking
+from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, is_process_limit, nearest
+from trainmark.record.language import LANGUAGES, locale_language, use_language
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
-"""Commands that the help lists before the others."""
+"""Commands that the help lists first."""
 _HEAD = re.compile(r'^ *NAME = "(\S+)"\n *HELP = "(.*)"$', re.MULTILINE)
 
 DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
@@ -47,11 +47,11 @@ Documentation: docs/ in the source tree."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with the nearest known word in its complaints."""
+    """argparse, with the nearest known word in its errors."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.set_defaults(parser=self)  # of several, one below the other, the last that was chosen
+        self.set_defaults(parser=self)  # of nested parsers, the innermost
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try '{self.prog} --help')")
@@ -59,12 +59,12 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
             what = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
-            # a slip in `run` is as near to `rm`, which is not to be proposed
+            # never suggest `rm` for a typo of `run`
             meant = [word for word in action.choices if word != "rm"]
             raise UsageError(f"{what} {value!r} is not known; {nearest(str(value), meant)}")
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
-        """Like parse_args, with the nearest option in the complaint about an unknown one."""
+        """Like parse_args, with the nearest option in the error about an unknown one."""
         found, rest = self.parse_known_args(words)
         if rest:
             options = [*found.parser.options(), *self.options()]
@@ -74,12 +74,12 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def options(self) -> list[str]:
-        """What may be said here, as its usage line tells it."""
+        """The options in the usage line."""
         return re.findall(r"(?<![\w-])--?[a-z][a-z-]*", self.format_usage())
 
 
 class Command(Protocol):
-    """What a command's module holds; a module of several has a list of them, COMMANDS."""
+    """What a command's module holds; a module with several lists them in COMMANDS."""
 
     NAME: str
     HELP: str
@@ -96,8 +96,8 @@ class CommandSource(NamedTuple):
 
 
 @cache
-def commands() -> dict[str, CommandSource]:
-    """Our commands by their words, as their sources say them: a command is imported only where it is meant."""
+def list_commands() -> dict[str, CommandSource]:
+    """Commands by name, read from their source: a command is imported only when it is run."""
     package = Path(__file__).parent.parent
     found: dict[str, CommandSource] = {}
     for path in (*sorted(package.glob("cli/*.py")), *sorted(package.glob("features/*/*command.py"))):
@@ -108,13 +108,15 @@ def commands() -> dict[str, CommandSource]:
     return {name: found[name] for name in (*first, *sorted(found.keys() - {*first}))}
 
 
-def command(name: str) -> Command | None:
-    """Ours of that name, or another package's."""
-    if name in commands():
-        return next(each for each in _in_module(importlib.import_module(commands()[name].module)) if name == each.NAME)
+def load_command(name: str) -> Command | None:
+    """The command of that name, ours or an installed package's."""
+    if name in list_commands():
+        return next(
+            each for each in _commands_in(importlib.import_module(list_commands()[name].module)) if name == each.NAME
+        )
     for package in features.outside_packages():
         try:
-            offered = _in_module(importlib.import_module(f"{package}.command"))
+            offered = _commands_in(importlib.import_module(f"{package}.command"))
         except Exception as error:
             raise NotReadyError(f"feature {package} cannot be loaded: {error}") from error
         if found := [each for each in offered if name == each.NAME]:
@@ -122,12 +124,12 @@ def command(name: str) -> Command | None:
     return None
 
 
-def _in_module(module: Any) -> Sequence[Command]:
+def _commands_in(module: Any) -> Sequence[Command]:
     return cast(Sequence[Command], getattr(module, "COMMANDS", (module,)))
 
 
-def parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
-    """With the options of the command that is meant by the first word, or `complete` with those of all of ours."""
+def build_parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
+    """With the options of the command named by the first word, or with those of all where `complete`."""
     top = Parser(
         prog="trainmark",
         description=DESCRIPTION,
@@ -138,10 +140,10 @@ def parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
     top.add_argument("--version", action="version", version=f"trainmark {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
     subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
-    meant = command(words[0]) if words and not words[0].startswith("-") else None
-    for name, source in commands().items():
+    meant = load_command(words[0]) if words and not words[0].startswith("-") else None
+    for name, source in list_commands().items():
         if complete:
-            _add_command(subparsers, command(name))
+            _add_command(subparsers, load_command(name))
         elif meant is None:
             subparsers.add_parser(name, help=source.help)
     _add_command(subparsers, meant)
@@ -165,8 +167,8 @@ def _add_command(subparsers: argparse._SubParsersAction[Parser], found: Command 
         sub.add_argument("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
 
 
-def leave_plugins_out(words: Sequence[str]) -> None:
-    """A CPU needs no plugin: one that fails when torch loads it must not keep a run on the CPU from starting."""
+def disable_plugins(words: Sequence[str]) -> None:
+    """A CPU run needs no device plugin: a broken one must not stop it."""
     asked = [after for word, after in pairwise(words) if word == "--platform"]
     asked += [word.partition("=")[2] for word in words if word.startswith("--platform=")]
     if (asked or [os.environ.get("TRAINMARK_PLATFORM", "")])[-1] == "cpu":
@@ -174,17 +176,17 @@ def leave_plugins_out(words: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    asked, words = language_first(sys.argv[1:] if argv is None else argv)
-    with standard_streams() as output, raising_on_sigterm(), speaking(asked or by_locale()):
-        code = _answer([word for word in words if word != "--debug"], debug="--debug" in words)
+    asked, words = extract_language(sys.argv[1:] if argv is None else argv)
+    with standard_streams() as output, raise_on_sigterm(), use_language(asked or locale_language()):
+        code = _execute([word for word in words if word != "--debug"], debug="--debug" in words)
         if output.problem:
-            say(f"trainmark: the output could not be written: {output.problem}")
+            print_status(f"trainmark: the output could not be written: {output.problem}")
             code = code or (0 if output.result_is_kept else NotReadyError.exit_code)
     return code
 
 
-def language_first(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """What --lang says, and the words with it behind the command's, where it is understood however deep it stood."""
+def extract_language(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The value of --lang, and the arguments with it moved right behind the command."""
     asked, others, rest = None, [], iter(words)
     for word in rest:
         if word == "--lang" or word.startswith("--lang="):
@@ -196,11 +198,11 @@ def language_first(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (asked if asked in LANGUAGES else None), [others[0], "--lang", asked, *others[1:]]
 
 
-def _answer(words: Sequence[str], *, debug: bool) -> int:
-    """Runs the command that is meant, and gives its exit code."""
+def _execute(words: Sequence[str], *, debug: bool) -> int:
+    """Runs the command; returns its exit code."""
     try:
-        leave_plugins_out(words)
-        top = parser(words)
+        disable_plugins(words)
+        top = build_parser(words)
         args = top.parse_words(words)
         if args.command is None:
             top.print_help()
@@ -215,30 +217,30 @@ def _answer(words: Sequence[str], *, debug: bool) -> int:
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        say("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
+        print_status("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
         return error.exit_code
     except BrokenPipeError:
-        return 0  # whoever read our output has gone; what was to be kept is on disk by now
+        return 0  # the reader of our output is gone; the results are on disk
     except Terminated:
-        say("trainmark: ended by SIGTERM")
+        print_status("trainmark: ended by SIGTERM")
         return 143
     except KeyboardInterrupt:
-        say("trainmark: interrupted")
+        print_status("trainmark: interrupted")
         return 130
-    except SystemExit as error:  # of argparse, after it printed its help
+    except SystemExit as error:  # raised by argparse after printing help
         sys.stdout.flush()
         return error.code if isinstance(error.code, int) else 0
     except Exception as error:
-        said = NO_PROCESSES if lacks_processes(error) else device_errors.broken_plugin(error)
-        if said:
+        sentence = NO_PROCESSES if is_process_limit(error) else device_errors.describe_broken_plugin(error)
+        if sentence:
             if debug:
                 traceback.print_exc()
-            say(f"trainmark: {escape.terminal(said)}")
+            print_status(f"trainmark: {escape.terminal(sentence)}")
             return NotReadyError.exit_code
-        if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # a word meant as a path, wherever it is used
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # an argument meant as a path
             name = escape.terminal(str(getattr(error, "filename", "")))
-            say(f"trainmark: {name[:60]}... is too long for the name of a file")
+            print_status(f"trainmark: {name[:60]}... is too long for the name of a file")
             return UsageError.exit_code
         traceback.print_exc()
-        say(f"trainmark: internal error, please report: {type(error).__name__}: {error}")
+        print_status(f"trainmark: internal error, please report: {type(error).__name__}: {error}")
         return 1

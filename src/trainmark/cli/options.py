@@ -1,4 +1,4 @@
-"""The options of a run as those of a command."""
+"""Declares the options of a run as command-line arguments."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 from dataclasses import fields
 from typing import Any
 
-from trainmark.launch.options import LIMITS, PLAN, RECORD, RunOptions, option_of
+from trainmark.launch.options import LIMITS, PLAN, RECORD, RunOptions, read_option
 
 
 def add_options(parser: argparse.ArgumentParser, *groups: str, metavar: str = "WORKLOAD", **helps: str) -> None:
-    """Adds all options of these groups; `metavar` and `helps` are for commands whose words mean something else."""
+    """Adds the options of these groups; `metavar` and `helps` override what another command means by them."""
     lengths = parser.add_mutually_exclusive_group()
     for each in fields(RunOptions):
-        option = option_of(each)
+        option = read_option(each)
         if option.group not in groups:
             continue
         more: dict[str, Any] = {"help": helps.get(each.name, option.help)}
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser, *groups: str, metavar: str = "W
 
 
 def add_run_options(parser: argparse.ArgumentParser, *further: str, **helps: str) -> None:
-    """Those of a run that mean the same on another machine, and of further groups."""
+    """Adds the options that mean the same on every machine, and those of further groups."""
     add_options(parser, PLAN, RECORD, *further, **helps)
     parser.add_argument(
         "--json",
@@ -39,9 +39,9 @@ def add_run_options(parser: argparse.ArgumentParser, *further: str, **helps: str
     )
 
 
-def from_args(args: argparse.Namespace) -> RunOptions:
-    """What was said, of all that can be said about a run; the arguments are named as the options are."""
+def options_from_args(args: argparse.Namespace) -> RunOptions:
+    """Run options from parsed arguments, which have the same names."""
     known = {each.name for each in fields(RunOptions)}
-    said: dict[str, Any] = {name: value for name, value in vars(args).items() if name in known}
-    said |= {name: tuple(value) for name, value in said.items() if isinstance(value, list)}
-    return RunOptions(**said)
+    given: dict[str, Any] = {name: value for name, value in vars(args).items() if name in known}
+    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+    return RunOptions(**given)

@@ -1,35 +1,30 @@
-"""How commands are told what a device costs: `--price` and `--pue`, else what the site's file says."""
+"""`--price` and `--pue`: what a device costs, by default from the site file."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainmark.record.price import Price
+from trainmark.record import price, site
+from trainmark.record.errors import UsageError
+from trainmark.record.price import Price
 
 
 def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h") -> None:
     parser.add_argument(
-        "--price", metavar="P/h", help=f"what one device costs an hour, {desc} (default: [price] of trainmark.toml)"
+        "--price", metavar="P/h", help=f"price of one device-hour, {desc} (default: [price] of trainmark.toml)"
     )
     parser.add_argument(
         "--pue", type=float, metavar="X", help="energy of the building over that of its machines (default: 1, or there)"
     )
 
 
-def price_of(args: argparse.Namespace) -> Price:
-    """What was said, on top of what this site says."""
-    from trainmark.record import price, site
-
+def read_price(args: argparse.Namespace) -> Price:
+    """The price from the options, on top of the site file's."""
     return price.parse(args.price, args.pue, site.load().price)
 
 
-def prices_of(args: argparse.Namespace) -> tuple[Price, Price]:
-    """The same of two sides, of which each may have its own."""
-    from trainmark.record import price, site
-    from trainmark.record.errors import UsageError
-
+def read_prices(args: argparse.Namespace) -> tuple[Price, Price]:
+    """The prices of the two sides of a comparison."""
     words = args.price.split(",") if args.price else [None]
     if (count := len(words)) > 2:
         raise UsageError(f"--price {args.price!r} has {count} prices, and there are two sides; give one or two")

@@ -1,4 +1,4 @@
-"""Shows a run as it goes: a live line on a terminal, a plain line now and then elsewhere."""
+"""Shows the progress of a run: a live line on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
-from trainmark.cli.terminal import console, say
+from trainmark.cli.terminal import open_console, print_status
+from trainmark.launch.cpu_usage import track_foreign_load
 from trainmark.record import workload_facts
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.format import number
@@ -28,23 +29,22 @@ RECENT_STEPS = 20
 
 
 class ProgressLine:
-    """Fed with what the ranks wrote so far; knows nothing of processes."""
+    """Draws what the ranks have written so far; knows nothing of processes."""
 
     def __init__(
         self, plan: Plan, item: str, quality: str, *, quiet: bool, others: Callable[[], float | None] = lambda: None
     ) -> None:
-        """`quality` is the name of the value that evaluations are judged by, `others` what share of the machine they
-        use."""
+        """`quality` names the evaluated value to show; `others` gives the share of the machine other programs use."""
         self._plan = plan
         self._item = item
         self._quality = quality
         known = workloads.facts(plan.workload)
-        self._band = workload_facts.band_of(plan, known.bands) if known else None
+        self._band = workload_facts.find_band(plan, known.bands) if known else None
         self._quiet = quiet
         self._others = others
         self._live: Any = None
         self._task: Any = None
-        self._said_at_s = 0.0
+        self._printed_at_s = 0.0
         self._seen: set[str] = set()
         self._evaluations = 0
         self._began_s = time.monotonic()
@@ -60,7 +60,7 @@ class ProgressLine:
                 TextColumn("{task.fields[facts]}"),
                 TextColumn("left"),
                 TextColumn("{task.fields[left]}"),
-                console=console(stderr=True),
+                console=open_console(stderr=True),
                 transient=True,
             )
             self._task = self._live.add_task(f"{self._plan.workload} starting", total=None, facts="", left="-:--:--")
@@ -74,7 +74,7 @@ class ProgressLine:
             self._live.stop()
 
     def show(self, ranks: list[RankLog]) -> None:
-        """Called whenever something new was read."""
+        """Called whenever new events were read."""
         if self._quiet:
             return
         log = ranks[0]
@@ -91,9 +91,9 @@ class ProgressLine:
             )
         now = time.monotonic()
         news = log.phase not in self._seen or len(log.evaluations) > self._evaluations
-        if not self._live and (news or now - self._said_at_s >= PLAIN_LINE_EVERY_S):
-            self._said_at_s = now
-            say(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {log.phase:8} {facts}")
+        if not self._live and (news or now - self._printed_at_s >= PLAIN_LINE_EVERY_S):
+            self._printed_at_s = now
+            print_status(f"{self._plan.workload} [{now - self._began_s:5.0f} s] {log.phase:8} {facts}")
         self._seen.add(log.phase)
         self._evaluations = len(log.evaluations)
 
@@ -104,28 +104,28 @@ class ProgressLine:
             parts.append(f"step {log.step}")
             recent = slice(-RECENT_STEPS, None)
             seconds = (sum(log.wait_ns[recent]) + sum(log.compute_ns[recent])) / 1e9
-            # a node hears its own ranks only, and the others do as much
-            heard = sum(sum(rank.items[recent]) for rank in ranks)
-            items = heard * Topology.parse(self._plan.topology).devices / len(ranks)
+            # a node sees only its own ranks; the others do as much
+            own = sum(sum(rank.items[recent]) for rank in ranks)
+            items = own * Topology.parse(self._plan.topology).devices / len(ranks)
             if log.loss[-1] is not None:
                 parts.append(f"loss {log.loss[-1]:.4f}")
             if seconds > 0:
                 parts.append(f"{items / seconds:,.1f} {self._item}/s")
         if log.evaluations and (value := log.evaluations[-1].values.get(self._quality)) is not None:
             parts.append(f"{self._quality} {number(value, 4)}")
-            if self._band and (found := [*workload_facts.judged(self._band, log.evaluations[-1:])]):
+            if self._band and (found := [*workload_facts.compare_to_band(self._band, log.evaluations[-1:])]):
                 parts.append(f"{found[0].place} of public runs")
         if (share := self._others()) is not None and share > FOREIGN_LOAD:
             parts.append(f"others use {100 * share:.0f} % of this machine")
         return "  ".join(parts)
 
     def _left(self, log: RankLog) -> str:
-        """About how long it still takes, evaluations and checkpoints included."""
+        """The time left, evaluations and checkpoints included."""
         found = time_left_s(self._plan, log, step=log.step, elapsed_s=time.monotonic() - self._began_s)
         return "-:--:--" if found is None else str(timedelta(seconds=round(found)))
 
     def _length(self, log: RankLog) -> tuple[float | None, float]:
-        """What the bar measures: seconds where the run is limited by them, else steps."""
+        """Total and done of the bar: seconds where these limit the run, else steps."""
         limits = self._plan.limits
         if limits.wall_s is not None and limits.steps is None and limits.items is None:
             return limits.wall_s, min(limits.wall_s, time.monotonic() - self._began_s)
@@ -140,11 +140,9 @@ class ProgressLine:
 
 
 @contextmanager
-def watching(plan: Plan) -> Iterator[Watcher]:
-    """Shows a plan while it runs; what it gives is called whenever the ranks wrote something new."""
-    from trainmark.launch.process_tree import others_load
-
+def show_progress(plan: Plan) -> Iterator[Watcher]:
+    """Shows a plan while it runs; yields the callback for new events."""
     workload = workloads.of_plan(plan)
-    others = others_load().share
+    others = track_foreign_load().share
     with ProgressLine(plan, workload.item, workload.target.name, quiet=False, others=others) as progress:
         yield progress.show

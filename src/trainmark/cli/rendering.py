@@ -1,4 +1,4 @@
-"""What `launch render` and `fleet --slurm` share: the options of a cluster, and a run that leaves nothing open."""
+"""Shared by `launch render` and `fleet --slurm`: cluster options, and run options with nothing left to defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainmark.cli.terminal import say
+from trainmark import data as datasets, workloads
+from trainmark.cli.terminal import print_status
+from trainmark.data import synthetic
+from trainmark.record.plan import NO_FOLDER
 
 if TYPE_CHECKING:
     from trainmark.launch.options import RunOptions
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_request_options(parser: argparse.ArgumentParser, request: type) -> None:
-    """The options of a cluster environment, as its request declares them."""
+    """Adds the options that a cluster environment's request declares."""
     for each in fields(request):
         if about := each.metadata:
             default = {"required": True} if each.default is MISSING else {"default": each.default}
@@ -25,21 +28,19 @@ def add_request_options(parser: argparse.ArgumentParser, request: type) -> None:
             )
 
 
-def request_of(args: argparse.Namespace, request: type, **more: object) -> Any:
+def build_request(args: argparse.Namespace, request: type, **more: object) -> Any:
     flags = {each.name: each.metadata["flag"] for each in fields(request) if each.metadata}
     values = {name: getattr(args, flag.removeprefix("--").replace("-", "_")) for name, flag in flags.items()}
     return request(**values, **more)
 
 
-def settled(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
-    """Says everything that another machine might decide otherwise: the device found here, paths, the site's data."""
-    from trainmark import data as datasets, workloads
-    from trainmark.data import synthetic
-    from trainmark.record.plan import NO_FOLDER
-
+def pin_options(options: RunOptions, decided: Sequence[Plan]) -> RunOptions:
+    """Makes explicit what another machine might decide otherwise: platform, paths, the site's data."""
     first = decided[0]
     if options.platform in (None, "auto"):
-        say(f"platform {first.platform} is what this machine has, and what is asked for; --platform names another")
+        print_status(
+            f"platform {first.platform} is what this machine has, and what is asked for; --platform names another"
+        )
         options = replace(options, platform=first.platform)
     own = synthetic.folder(first.data.name) if first.data.name in datasets.names() else Path(NO_FOLDER)
     if len(decided) == 1 and Path(first.data.folder) != own:

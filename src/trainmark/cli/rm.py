@@ -1,4 +1,4 @@
-"""`trainmark rm` and `trainmark gc`: remove runs, checkpoints and caches, after saying what goes and its bytes."""
+"""`trainmark rm` and `trainmark gc`: remove runs, checkpoints and caches, and print the bytes freed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.liveness import is_worked_on, last_change_s, seen
-from trainmark.cli.terminal import say, show
+from trainmark import data as datasets
+from trainmark.cli.liveness import has_processes, last_modified_s, read_run_folder
+from trainmark.cli.terminal import print_status, show
+from trainmark.data.synthetic import cache_folder
 from trainmark.record import escape, removal
+from trainmark.record.checks import format_bytes
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.index import instant, newest_first
+from trainmark.record.index import parse_instant, sort_newest_first
 from trainmark.record.removal import Removable
 from trainmark.record.store import Store, default_folder
 
 if TYPE_CHECKING:
     from trainmark.record.index import StoreRow
 
-UNHEARD_S = 24 * 3600.0
-"""A run of another machine without a record is taken to go on until its files have not changed for so long."""
+UNCHANGED_S = 24 * 3600.0
+"""A run of another host without a record counts as running until its files are unchanged for this long."""
 KINDS = ("checkpoints", "runs", "caches")
 
 
@@ -29,7 +32,7 @@ class Remove:
     NAME = "rm"
     HELP = "Remove runs from the store: records, events, checkpoints, samples and pages."
     EXAMPLES = """\
-  trainmark rm a1b2c3 --dry-run           what would go, and how many bytes
+  trainmark rm a1b2c3 --dry-run           what would be removed, and its bytes
   trainmark rm a1b2c3 5a8c9d0e            a run, and all runs of a group"""
 
     @staticmethod
@@ -40,10 +43,10 @@ class Remove:
     @staticmethod
     def run(args: argparse.Namespace) -> int:
         store = Store(args.store or default_folder())
-        run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.named(word))
-        if going := [run_id for run_id in run_ids if may_go_on(store, run_id)]:
-            raise UsageError(f"run {going[0]} still goes on, and nothing was removed; end it first, or leave it out")
-        _carry_out([removal.of_run(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
+        run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.find_run_ids(word))
+        if going := [run_id for run_id in run_ids if may_be_running(store, run_id)]:
+            raise UsageError(f"run {going[0]} is still running, and nothing was removed; end it first, or leave it out")
+        _remove_all([removal.find_run_files(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
         return 0
 
 
@@ -80,20 +83,18 @@ class CollectGarbage:
         store, before = Store(args.store or default_folder()), time.time() - args.older_s
         kinds = args.kinds or ["checkpoints"]
         contents = store.contents()
-        rows = newest_first([*contents.rows, *contents.unrecorded])
-        going = {row.run_id for row in contents.unrecorded if may_go_on(store, row.run_id)}
+        rows = sort_newest_first([*contents.rows, *contents.unrecorded])
+        going = {row.run_id for row in contents.unrecorded if may_be_running(store, row.run_id)}
         for run_id in sorted(going):
-            say(escape.terminal(f"run {run_id} still goes on and is left alone"))
-        old = [row for row in rows[args.keep :] if instant(row.created) < before and row.run_id not in going]
-        _carry_out(_of_runs(store, old, kinds), store.folder, dry_run=args.dry_run)
+            print_status(escape.terminal(f"run {run_id} is still running and is left alone"))
+        old = [row for row in rows[args.keep :] if parse_instant(row.created) < before and row.run_id not in going]
+        _remove_all(_find_removable(store, old, kinds), store.folder, dry_run=args.dry_run)
         if "caches" in kinds and going:
-            say("caches are left alone while a run goes on")
+            print_status("caches are left alone while a run is in progress")
         elif "caches" in kinds:
-            from trainmark.data.synthetic import cache_folder
-
             cache = cache_folder()
-            things = [Removable(name=str(path), paths=(path,)) for path in _caches(cache, before)]
-            _carry_out(things, cache, dry_run=args.dry_run)
+            things = [Removable(name=str(path), paths=(path,)) for path in _find_caches(cache, before)]
+            _remove_all(things, cache, dry_run=args.dry_run)
         return 0
 
 
@@ -101,50 +102,46 @@ COMMANDS = (Remove, CollectGarbage)
 
 
 def _add_shared(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
 
 
-def may_go_on(store: Store, run_id: str) -> bool:
-    """True of a run without a record unless its processes are known to be gone, or nothing was heard for a day."""
+def may_be_running(store: Store, run_id: str) -> bool:
+    """True for a run without a record unless its processes are gone, or its files are unchanged for a day."""
     path = store.runs / run_id
     if store.path(run_id).exists() or not path.is_dir():
         return False
-    worked_on = is_worked_on(seen(path))
-    if worked_on is not None:
-        return worked_on
-    return time.time() - last_change_s([path, *path.glob("*.jsonl")]) < UNHEARD_S
+    alive = has_processes(read_run_folder(path))
+    if alive is not None:
+        return alive
+    return time.time() - last_modified_s([path, *path.glob("*.jsonl")]) < UNCHANGED_S
 
 
-def _of_runs(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
+def _find_removable(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
     if "runs" in kinds:  # their checkpoints go with them
-        return [removal.of_run(store, row.run_id) for row in rows]
-    found = [removal.of_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
+        return [removal.find_run_files(store, row.run_id) for row in rows]
+    found = [removal.find_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
     return [thing for thing in found if thing.paths]
 
 
-def _caches(cache: Path, before: float) -> Iterator[Path]:
-    """Of a folder that may be shared with other programs, what we made there ourselves and have not changed since."""
-    from trainmark import data as datasets
-
+def _find_caches(cache: Path, before: float) -> Iterator[Path]:
+    """What trainmark itself put into the cache folder and has not changed since."""
     for name in [*(datasets.find(each).default_name() for each in datasets.names()), "mels", "taught-mels", "shards"]:
         path = cache / name
         if path.exists() and path.stat().st_mtime < before:
             yield path
 
 
-def _carry_out(things: Sequence[Removable], within: Path, *, dry_run: bool) -> None:
-    """Removes them one after the other, or only tells; each with its bytes, and their sum."""
-    from trainmark.record.checks import amount
-
+def _remove_all(things: Sequence[Removable], within: Path, *, dry_run: bool) -> None:
+    """Removes or, with `dry_run`, only lists them, each with its bytes."""
     freed = 0
     for thing in things:
         size = thing.size_bytes
         freed += size
         if not dry_run:
             removal.remove(thing, within)
-        show(f"would remove {thing.name}: {amount(size)}" if dry_run else f"removed {thing.name}: {amount(size)}")
+        show(f"{'would remove' if dry_run else 'removed'} {thing.name}: {format_bytes(size)}")
     if dry_run:
-        show(f"{len(things)} would go, {amount(freed)}; nothing was removed")
+        show(f"{len(things)} would be removed, {format_bytes(freed)}; nothing was")
     else:
-        show(f"{len(things)} removed, {amount(freed)}")
+        show(f"{len(things)} removed, {format_bytes(freed)}")

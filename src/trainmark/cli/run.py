@@ -1,4 +1,4 @@
-"""`trainmark run`: trains, and ends with a sentence a workload, the table, its notes and the path of the record."""
+"""`trainmark run`: trains, then prints one sentence per workload, the table, its notes and the path of the record."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from trainmark import features
-from trainmark.cli.options import add_run_options, from_args
-from trainmark.cli.progress import watching
-from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark.analysis.beside import find_published_rows
+from trainmark.analysis.priced import add_cost
+from trainmark.analysis.stability import make_repeats_document
+from trainmark.cli.options import add_run_options, options_from_args
+from trainmark.cli.progress import show_progress
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.launch.options import LOCAL, SWEEP
+from trainmark.record import escape, site
 from trainmark.record.errors import UsageError
+from trainmark.record.store import default_folder
+from trainmark.view import headline, profile_facts, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,16 +27,6 @@ if TYPE_CHECKING:
     from trainmark.launch.session import Result
     from trainmark.record.record import Record
     from trainmark.record.store import Store
-
-
-def show_sweep(records: Sequence[Record]) -> None:
-    """What each feature makes of runs of several topologies, or why it makes nothing of them."""
-    screen = console()
-    for feature in features.offers("after_sweep"):
-        try:
-            screen.file.write("\n" + feature.render(records, **look(screen)))
-        except UsageError as error:
-            say(f"no {feature.NAME}: {error}")
 
 
 NAME = "run"
@@ -58,54 +54,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import session
+    from trainmark.launch import session  # which imports torch
 
-    options = from_args(args)
+    options = options_from_args(args)
     this_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    result = session.run(options, own_command=this_command, say=say, watching=watching)
-    result_is_kept()
+    result = session.run(options, own_command=this_command, say=print_status, watching=show_progress)
+    mark_result_saved()
     for complaint in result.complaints:
-        say(f"trainmark: {complaint}")
-    if result.leads:
-        _show(result, session.store_of(options), as_json=args.json, repeated=args.repeat > 1)
+        print_status(f"trainmark: {complaint}")
+    if result.is_leader:
+        _print_result(result, session.open_store(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:
             show_sweep(result.records)
     return result.exit_code
 
 
-def _show(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
-    from trainmark.analysis.beside import rows_beside
-    from trainmark.analysis.priced import priced
-    from trainmark.analysis.stability import repeats_document
-    from trainmark.record import site
-    from trainmark.view import headline, profile_facts, table
+def show_sweep(records: Sequence[Record]) -> None:
+    """What each feature makes of runs of several topologies, or why it makes nothing."""
+    screen = open_console()
+    for feature in features.offers("after_sweep"):
+        try:
+            screen.file.write("\n" + feature.render(records, **screen_options(screen)))
+        except UsageError as error:
+            print_status(f"no {feature.NAME}: {error}")
 
-    # of a run that never made a step, what went wrong is all there is to say
+
+def _print_result(result: Result, store: Store, *, as_json: bool, repeated: bool = False) -> None:
+    # a run without a single step has nothing to show but its error
     records = [record for record in result.records if record.timeline.steps or record.status == "valid"]
     if as_json:
         plain = [record.to_json() for record in result.records]
-        said = repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
-        json.dump(said, sys.stdout, ensure_ascii=False)
+        document = make_repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
+        json.dump(document, sys.stdout, ensure_ascii=False)
         print()
     elif records:
         price = site.load().price
-        told = (*headline.sentences(records, rows_beside(records, store.folder)), *result.left_out)
-        sys.stdout.write(table.render([priced(record, price) for record in records], sentences=told, **look(console())))
+        headlines = (*headline.write_headlines(records, find_published_rows(records, store.folder)), *result.left_out)
+        screen = screen_options(open_console())
+        sys.stdout.write(table.render([add_cost(one, price) for one in records], sentences=headlines, **screen))
         for record in records:
-            sys.stdout.write(profile_facts.describe_profile(record, **look(console())))
+            sys.stdout.write(profile_facts.describe_profile(record, **screen))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
         if again := resume_command(records[-1], store):
-            show(f"to go on: {again}")
-    if records and (page := _page(records, store)):
-        (say if as_json else show)(f"page: {page}")
+            show(f"to resume: {again}")
+    if records and (page := _write_page(records, store)):
+        (print_status if as_json else show)(f"page: {page}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:
-    """What goes on with a run that did not get to its end; None where it left no checkpoint to go on from."""
-    from trainmark.record.store import default_folder
-
+    """The command that resumes an unfinished run; None where it left no checkpoint."""
     checkpoints = store.runs / record.run_id / "checkpoints"
     if record.status != "incomplete" or not checkpoints.is_dir() or not any(checkpoints.iterdir()):
         return None
@@ -113,15 +112,12 @@ def resume_command(record: Record, store: Store) -> str | None:
     return shlex.join(["trainmark", "run", "--resume", record.run_id.rpartition("-")[2], *elsewhere])
 
 
-def _page(records: Sequence[Record], store: Store) -> str | None:
-    """Where the page of these runs was left; where it could not be, says so and fails nothing."""
-    from trainmark import features
-    from trainmark.record import escape, site
-
+def _write_page(records: Sequence[Record], store: Store) -> str | None:
+    """The path of the page of these runs; a failure to write it is printed and fails nothing."""
     try:
         for feature in features.offers("run_page"):
             return str(feature.leave_page(records, store, site.load().price))
         return None
-    except Exception as error:  # the records are on disk: a page that cannot be drawn must not spoil the run
-        say(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
+    except Exception as error:  # the records are on disk: a broken page must not fail the run
+        print_status(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
         return None

@@ -8,19 +8,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.liveness import goes_on, seen
-from trainmark.cli.terminal import console, look, say
+from trainmark.cli.liveness import is_running, read_run_folder
+from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
 from trainmark.record.duration import parse_since
 from trainmark.record.format import NOTHING, number, short_device, with_unit
-from trainmark.record.index import StoreRow, Wanted, newest_first, parse_tags, tag_words
+from trainmark.record.index import RunFilter, StoreRow, format_tags, parse_tags, sort_newest_first
 from trainmark.record.store import Store, default_folder
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, plain_table
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from trainmark.view.terminal import TerminalWriter
 
 NO_RECORD = "no record"
 NAME = "runs"
@@ -46,62 +45,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="tags",
         help="only runs with this tag; of several, runs with all of them",
     )
-    parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)")
+    parser.add_argument(
+        "--limit", type=_parse_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--rebuild", action="store_true", help="forget the index and read every record again")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the index from the records")
 
 
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
     if args.rebuild:
-        say(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
-    wanted = _wanted(args)
+        print_status(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
+    wanted = _parse_filter(args)
     contents = store.contents(wanted, limit=args.limit or None)
-    shown = [_now(row, store) for row in newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]]
+    shown = [
+        _update_status(row, store)
+        for row in sort_newest_first([*contents.rows, *contents.unrecorded])[: args.limit or None]
+    ]
     count = contents.count + len(contents.unrecorded)
 
-    screen = console()
+    screen = open_console()
     if args.json:
         damaged = [{"file": str(entry.path), "reason": entry.reason} for entry in contents.damaged]
         document = {"store": str(store.folder), "runs": [row._asdict() for row in shown], "damaged": damaged}
         screen.file.write(json.dumps(document, indent=2) + "\n")
     elif shown:
-        from trainmark.view.terminal import TerminalWriter
-
-        writer = TerminalWriter(**look(screen))
-        _draw(writer, shown, contents.names)
-        screen.file.write(writer.drawn())
+        writer = TerminalWriter(**screen_options(screen))
+        _draw_runs(writer, shown, contents.names)
+        screen.file.write(writer.getvalue())
 
     for entry in contents.damaged:
-        say(escape.terminal(str(entry)))
+        print_status(escape.terminal(str(entry)))
     if count > len(shown):
-        say(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
+        print_status(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
     elif not count:
-        say(escape.terminal(_why_none(store, wanted)))
+        print_status(escape.terminal(_explain_none(store, wanted)))
     if any(row.status == NO_RECORD for row in shown):
         where = escape.terminal(str(store.runs))
-        say(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")
+        print_status(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")
     return 0
 
 
-def _now(row: StoreRow, store: Store) -> StoreRow:
+def _update_status(row: StoreRow, store: Store) -> StoreRow:
     """A run that left no record may still be running."""
     if row.status != NO_RECORD:
         return row
-    return row._replace(status="running") if goes_on(seen(store.runs / row.run_id)) else row
+    return row._replace(status="running") if is_running(read_run_folder(store.runs / row.run_id)) else row
 
 
-def _wanted(args: argparse.Namespace) -> Wanted:
+def _parse_filter(args: argparse.Namespace) -> RunFilter:
     now = datetime.now(timezone.utc)
-    return Wanted(
+    return RunFilter(
         workload=args.workload,
         group=args.group,
-        tags=tag_words(parse_tags(args.tags)),
+        tags=format_tags(parse_tags(args.tags)),
         since=parse_since(args.since, option="--since", now=now) if args.since is not None else None,
     )
 
 
-def _why_none(store: Store, wanted: Wanted) -> str:
+def _explain_none(store: Store, wanted: RunFilter) -> str:
     contents = store.contents()
     found = [*contents.rows, *contents.unrecorded]
     known = sorted({row.workload for row in found if row.workload})
@@ -109,19 +111,17 @@ def _why_none(store: Store, wanted: Wanted) -> str:
         return f"the store {store.folder} holds no runs yet; 'trainmark run' makes one"
     if wanted.workload is not None and wanted.workload not in known:
         return f"no run of {wanted.workload!r} in the store {store.folder}; it holds {', '.join(known)}"
-    return f"none of the {len(found)} runs in the store {store.folder} is of that kind; ask for less"
+    return f"none of the {len(found)} runs in the store {store.folder} matches; loosen the filter"
 
 
-def _draw(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
-    """All columns, or without those that matter least where there is not the room."""
-    from trainmark.view.terminal import Cell, Column, TableModel, plain_table
-
+def _draw_runs(writer: TerminalWriter, rows: list[StoreRow], names: Mapping[str, str]) -> None:
+    """All columns, or without the least important ones where they do not fit."""
     numbers = ("p_core", "quality", "doubts")
     styles = {"valid": "", "incomplete": "yellow", NO_RECORD: "dim", "running": "cyan"}
     cells = [({"run": (names[row.run_id],), **_cells(row)}, styles.get(row.status, "red")) for row in rows]
     drawn = None
     without = [head for head in ("group", "tags") if not any(getattr(row, head) for row in rows)]
-    if len({row.host for row in rows}) < 2:  # all on one host: nothing tells them apart by it
+    if len({row.host for row in rows}) < 2:  # all on one host
         without.append("host")
     narrower = ("tags", "group", "created", "quality", "precision", "host", "configuration")
     for left_out in ((), *(narrower[:count] for count in (1, 2, 3, 4, 6, 7))):
@@ -155,7 +155,7 @@ def _cells(row: StoreRow) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count; try 20")
     return int(text)

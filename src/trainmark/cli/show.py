@@ -1,4 +1,4 @@
-"""`trainmark show`: one run, shortly or in full."""
+"""`trainmark show`: one run, in brief or in full."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark import api, features
-from trainmark.analysis.priced import priced
-from trainmark.analysis.published_lookup import published_rows
-from trainmark.cli.price import add_price_options, price_of
-from trainmark.cli.terminal import console, look, say
+from trainmark.analysis.priced import add_cost
+from trainmark.analysis.published_lookup import load_published_rows
+from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.language import _
-from trainmark.record.lookup import group
+from trainmark.record.lookup import find_group
 from trainmark.record.store import Store, default_folder
 from trainmark.view import table
-from trainmark.view.brief import brief
+from trainmark.view.brief import describe_briefly
 from trainmark.view.describe import describe
 
 if TYPE_CHECKING:
@@ -53,26 +53,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
-    price = price_of(args)
-    screen = console()
+    price = read_price(args)
+    screen = open_console()
     try:
         record, path = api.find(args.run, store)
     except UsageError:
-        if not (repeats := group(args.run or "", store)):
+        if not (repeats := find_group(args.run or "", store)):
             raise
-        _show_group([priced(one, price) for one in repeats] if not args.json else repeats, args, screen)
+        _show_group([add_cost(one, price) for one in repeats] if not args.json else repeats, args, screen)
         return 0
     if args.json:  # as it was written, without what a reader's price makes of it
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"
     elif args.markdown:
-        text = escape.fitted(table.markdown([priced(record, price)]), screen.encoding)
+        text = escape.fit_encoding(table.markdown([add_cost(record, price)]), screen.encoding)
     elif not args.all and record.timeline.steps:  # of a run that never made a step there is no table
-        rows = [row for row in published_rows(store) if row.workload == record.plan.workload]
-        text = brief(priced(record, price), rows, store, path=path, **look(screen))
+        rows = [row for row in load_published_rows(store) if row.workload == record.plan.workload]
+        text = describe_briefly(add_cost(record, price), rows, store, path=path, **screen_options(screen))
     else:
         folder = store.runs / record.run_id
         text = describe(
-            priced(record, price),
+            add_cost(record, price),
             path=path,
             run_folder=folder if folder.is_dir() else None,
             sections=[
@@ -80,18 +80,18 @@ def run(args: argparse.Namespace) -> int:
                 for feature in features.offers("record_facts")
                 for section in feature.sections([record], store, _).values()
             ],
-            **look(screen),
+            **screen_options(screen),
         )
     screen.file.write(text)
     return 0
 
 
 def _show_group(records: list[Record], args: argparse.Namespace, screen: Console) -> None:
-    """Repeats of one plan beside each other; each by itself says more."""
+    """Repeats of one plan in one table."""
     if args.json:
         screen.file.write(json.dumps([record.to_json() for record in records], allow_nan=False) + "\n")
         return
-    text = table.markdown(records) if args.markdown else table.render(records, **look(screen))
-    screen.file.write(escape.fitted(text, screen.encoding))
+    text = table.markdown(records) if args.markdown else table.render(records, **screen_options(screen))
+    screen.file.write(escape.fit_encoding(text, screen.encoding))
     runs = ", ".join(record.run_id for record in records)
-    say(escape.terminal(f"group {records[0].group} of {len(records)} runs: {runs}"))
+    print_status(escape.terminal(f"group {records[0].group} of {len(records)} runs: {runs}"))

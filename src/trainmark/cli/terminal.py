@@ -1,4 +1,4 @@
-"""How the commands speak: data on stdout, talk on stderr, colour only where a person is looking."""
+"""Output of the commands: results on stdout, status on stderr, colour only on a terminal."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 USUAL_COLUMNS = 120
-"""Where no terminal says how wide it is."""
+"""Where the terminal's width is unknown."""
 
 
 class Output:
-    """Standard output that knows whether it took what was written; once it did not, the rest goes nowhere."""
+    """Standard output that remembers a failed write and drops what follows it."""
 
     def __init__(self, stream: TextIO | None, nowhere: TextIO) -> None:
         self._stream, self._nowhere = stream or nowhere, nowhere
         self.problem = ""
-        """Why something of it was lost."""
+        """Why output was lost."""
         self.result_is_kept = False
-        """What the command found is on disk, so that little is lost with its output."""
+        """The results are on disk, so lost output does not fail the command."""
 
     def write(self, text: str) -> int:
         if self._stream is self._nowhere:
@@ -44,7 +44,7 @@ class Output:
     def _noting_problems(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:  # whoever read it has gone and wants no more, which is no problem
+        except BrokenPipeError:  # the reader is gone, which is no error
             self._drop()
             raise
         except OSError as error:
@@ -52,15 +52,15 @@ class Output:
             self._drop()
 
     def _drop(self) -> None:
-        """What is still to be written, at the latest when Python ends, goes nowhere."""
+        """Sends the rest, also what Python flushes at exit, to the null device."""
         with contextlib.suppress(OSError, ValueError):
             os.dup2(self._nowhere.fileno(), self._stream.fileno())
 
 
 @contextlib.contextmanager
 def standard_streams() -> Iterator[Output]:
-    """Streams that can be written to whatever a shell did to them: `>&-`, `>/dev/full`, a narrow encoding."""
-    for number in range(3):  # the next file that is opened must not become one of them
+    """Streams that survive `>&-`, `>/dev/full` and a narrow encoding."""
+    for number in range(3):  # a file opened later must not become one of them
         try:
             os.fstat(number)
         except OSError:
@@ -78,33 +78,33 @@ def standard_streams() -> Iterator[Output]:
             sys.stdout, sys.stderr = before
 
 
-def result_is_kept() -> None:
-    """Says that what the command found lies on disk, so that the command did its work even if nobody can read of it."""
+def mark_result_saved() -> None:
+    """Records that the results are on disk, so that lost output does not fail the command."""
     if isinstance(sys.stdout, Output):
         sys.stdout.result_is_kept = True
 
 
-def console(*, stderr: bool = False) -> Console:
+def open_console(*, stderr: bool = False) -> Console:
     """A console on stdout, or stderr; plain where it is not a terminal, without colour where NO_COLOR is set."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     columns = os.environ.get("COLUMNS", "")
-    said = int(columns) if columns.isascii() and columns.isdigit() and len(columns) < 6 else 0
-    width = None if stream.isatty() else said or USUAL_COLUMNS
+    requested = int(columns) if columns.isascii() and columns.isdigit() and len(columns) < 6 else 0
+    width = None if stream.isatty() else requested or USUAL_COLUMNS
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
 
 
-class Look(TypedDict):
-    """What a view has to know of the screen it is drawn for."""
+class ScreenOptions(TypedDict):
+    """What a view needs to know of the screen."""
 
     width: int
     color: bool
     encoding: str
 
 
-def look(screen: Console) -> Look:
-    return Look(
+def screen_options(screen: Console) -> ScreenOptions:
+    return ScreenOptions(
         width=screen.width,
         color=screen.color_system is not None and not screen.no_color,
         encoding=screen.encoding,
@@ -116,7 +116,7 @@ def show(line: str) -> None:
     print(line)
 
 
-def say(sentence: str) -> None:
-    """One line of talk on stderr; never fails the command if nobody listens."""
+def print_status(sentence: str) -> None:
+    """One line on stderr; a closed stderr never fails the command."""
     with contextlib.suppress(OSError):
         print(sentence, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How commands ask for a verdict and show it: the options, the screen and the exit codes."""
+"""Options, output and exit codes of commands that end in a verdict."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import console, look
+from trainmark.analysis.comparison import to_json
+from trainmark.cli.terminal import open_console, screen_options
 from trainmark.record.errors import UsageError
+from trainmark.view.compare_screen import render
 
 if TYPE_CHECKING:
     from trainmark.api import Verdict
@@ -17,30 +19,26 @@ REGRESSED, INCONCLUSIVE = 6, 7
 
 
 def add_verdict_options(parser: argparse.ArgumentParser) -> None:
-    """What `compare` and `reproduce` share."""
+    """The options `compare` and `reproduce` share."""
     parser.add_argument("--metric", default="p_core", metavar="M", help="what to compare by (default: p_core)")
     parser.add_argument(
         "--threshold", default="3%", metavar="P", help="a smaller difference is the same (default: 3%%)"
     )
-    parser.add_argument("--gate", action="store_true", help="exit 7 where it cannot be told")
+    parser.add_argument("--gate", action="store_true", help="exit 7 where the result is inconclusive")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def show(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
-    """Prints a verdict, and gives the exit code it asks for."""
+def show_verdict(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
+    """Prints a verdict; returns its exit code."""
     found = verdict.comparison
-    screen = console()
+    screen = open_console()
     if as_json:
-        from trainmark.analysis.comparison import to_json
-
         screen.file.write(json.dumps(to_json(found), indent=2) + "\n")
     else:
-        from trainmark.view.compare_screen import render
-
-        screen.file.write(render(found, **look(screen)))
-    if found.regressed:
+        screen.file.write(render(found, **screen_options(screen)))
+    if found.is_regression:
         return REGRESSED
-    return INCONCLUSIVE if found.inconclusive and gate else 0
+    return INCONCLUSIVE if found.is_inconclusive and gate else 0
 
 
 def parse_threshold(word: str) -> float:

@@ -1,4 +1,4 @@
-"""What workloads eat: one folder a data set, beside the machinery that they share."""
+"""Data sets: one folder per set, beside the code they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a synthetic set appear whole or not at all, whichever maker is killed and however many make it at once."""
+"""Writes a synthetic set atomically, even if makers are killed or run concurrently."""
 
 from __future__ import annotations
 
@@ -21,52 +21,52 @@ from typing import Any, TypeVar
 
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import cores
+from trainmark.record.atomic_files import sync
 from trainmark.record.cores import end_with_parent
-from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import sync
+from trainmark.record.errors import NotReadyError, UsageError
 
 Progress = Callable[[int, int], None]
-"""Told how many items are written and how many there will be."""
+"""Called with the number of items written and the total."""
 
 Chunk = TypeVar("Chunk")
 
 _MAX_PROCESSES = 16
-_LEFT_OVER_S = 24 * 3600
+_STALE_AFTER_S = 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
-    """What a set will be once it is whole, and how its manifest tells it from others."""
+    """Contents of a complete set, and how its manifest identifies it."""
 
     things: str
-    """What a user calls its items: "synthetic images"."""
+    """Its items in messages: "synthetic images"."""
     identity: Mapping[str, Any]
-    """Of the manifest: two sets that agree in this agree in every byte. Its "generator" begins with "trainmark "."""
+    """Manifest fields that determine every byte. Its "generator" begins with "trainmark "."""
     notes: Mapping[str, Any]
-    """What else the manifest says."""
+    """Further fields of the manifest."""
     patterns: tuple[str, ...]
-    """Below the root, where its files are."""
+    """Globs of its files, relative to the root."""
     files: int
 
-    def is_told_by(self, manifest: dict[str, Any]) -> bool:
+    def matches(self, manifest: dict[str, Any]) -> bool:
         return self.identity.items() <= manifest.items()
 
 
 @dataclass(frozen=True)
 class WrittenFile:
     path: str
-    """Below the root, with forward slashes."""
+    """Relative to the root, with forward slashes."""
     size: int
     sha256: str
 
 
 def stage(out: Path, plan: DatasetSpec, fill: Callable[[Path], list[WrittenFile]]) -> None:
-    """Lets `fill` write the files of a set to a hidden folder, then renames that to `out`; at once if it is there."""
-    if _holds(out, plan):
+    """Lets `fill` write the set to a hidden folder, then renames it to `out`; returns at once if `out` is complete."""
+    if _is_complete(out, plan):
         return
-    _refuse_what_is_not_ours(out, plan)
+    _refuse_foreign(out, plan)
     _sweep(out)
-    unfinished = _beside(out)
+    unfinished = _hidden_path(out)
     try:
         unfinished.mkdir(parents=True)
         _write_manifest(unfinished, plan, fill(unfinished))
@@ -98,10 +98,10 @@ def write_chunks(
     processes: int,
     progress: Progress | None,
 ) -> list[WrittenFile]:
-    """What `write`, which other processes must be able to import, wrote for every chunk."""
+    """Files written for all chunks by `write`, which other processes must be able to import."""
     written: list[WrittenFile] = []
-    # closed at once if `progress` raises: nobody may still be writing when the folder is removed
-    with contextlib.closing(_parts(write, chunks, processes)) as parts:
+    # closed at once if `progress` raises: no process may still write when the folder is removed
+    with contextlib.closing(_run_chunks(write, chunks, processes)) as parts:
         for part in parts:
             written += part
             if progress is not None:
@@ -109,19 +109,21 @@ def write_chunks(
     return written
 
 
-def every_core() -> int:
-    """How many processes are worth starting here."""
-    return min(_MAX_PROCESSES, cores.usable())
+def choose_processes(requested: int | None, items: int, pays_from: int) -> int:
+    """The requested number of processes, or one per core if there are enough items for them to pay off."""
+    if requested is not None and requested < 1:
+        raise UsageError(f"{requested} processes were requested; give 1 or more")
+    return requested or (min(_MAX_PROCESSES, cores.count_usable_cores()) if items >= pays_from else 1)
 
 
-def _parts(
+def _run_chunks(
     write: Callable[[Chunk], list[WrittenFile]], chunks: Sequence[Chunk], processes: int
 ) -> Generator[list[WrittenFile], None, None]:
     if processes == 1:
         for chunk in chunks:
             yield write(chunk)
         return
-    # spawned, not forked: whoever calls may have threads running
+    # spawned, not forked: the caller may have threads
     pool = ProcessPoolExecutor(
         min(processes, len(chunks)),
         mp_context=get_context("spawn"),
@@ -137,7 +139,7 @@ def _parts(
             pool.shutdown(cancel_futures=True)
 
 
-# A set is there whole or not at all
+# Atomic installation
 
 
 def _write_manifest(root: Path, plan: DatasetSpec, written: list[WrittenFile]) -> None:
@@ -146,7 +148,7 @@ def _write_manifest(root: Path, plan: DatasetSpec, written: list[WrittenFile]) -
         **plan.identity,
         **plan.notes,
         "bytes": sum(file.size for file in written),
-        # of the output of sha256sum for all files in the order of their paths
+        # hash of sha256sum's output for all files, sorted by path
         "sha256": hashlib.sha256(lines.encode()).hexdigest(),
     }
     with (root / MANIFEST).open("w", encoding="utf-8") as file:
@@ -156,8 +158,8 @@ def _write_manifest(root: Path, plan: DatasetSpec, written: list[WrittenFile]) -
     sync(root)
 
 
-def _manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a set that trainmark made, whatever its contents; None if there is none."""
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of any set made by trainmark; None if there is none."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
@@ -166,14 +168,14 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     return manifest if ours else None
 
 
-def _holds(folder: Path, plan: DatasetSpec) -> bool:
-    """Whether the folder is such a set with no file missing or cut off.
+def _is_complete(folder: Path, plan: DatasetSpec) -> bool:
+    """Whether the folder is this set, with no file missing or truncated.
 
-    Files are not synced to disk one by one, which would take longer than making them; a machine that lost power
-    leaves files too short, and the sum of their sizes tells.
+    Files are not synced one by one, which would take longer than making them; a power cut leaves truncated files,
+    which the sum of sizes reveals.
     """
-    manifest = _manifest(folder)
-    if manifest is None or not plan.is_told_by(manifest):
+    manifest = _read_manifest(folder)
+    if manifest is None or not plan.matches(manifest):
         return False
     try:
         sizes = [file.stat().st_size for pattern in plan.patterns for file in folder.glob(pattern)]
@@ -182,17 +184,17 @@ def _holds(folder: Path, plan: DatasetSpec) -> bool:
     return (len(sizes), sum(sizes)) == (plan.files, manifest.get("bytes"))
 
 
-def _refuse_what_is_not_ours(folder: Path, plan: DatasetSpec) -> None:
-    """Lets an absent or empty folder pass, and a damaged set of this plan, which will be replaced."""
-    manifest = _manifest(folder)
+def _refuse_foreign(folder: Path, plan: DatasetSpec) -> None:
+    """Accepts an absent or empty folder, and a damaged copy of this set, which will be replaced."""
+    manifest = _read_manifest(folder)
     if manifest is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise NotReadyError(f"{folder} is there and is no set that trainmark made; choose another folder")
-    if manifest is not None and not plan.is_told_by(manifest):
+        raise NotReadyError(f"{folder} exists and is not a set made by trainmark; choose another folder")
+    if manifest is not None and not plan.matches(manifest):
         raise NotReadyError(f"{folder} holds another synthetic set; remove it or choose another folder")
 
 
 def _install(unfinished: Path, out: Path, plan: DatasetSpec) -> None:
-    """Renames the set to where it belongs, over a damaged one if need be; leaves a whole one that is there alone."""
+    """Renames the set to `out`, replacing a damaged one; keeps a complete one."""
     for _ in range(3):
         try:
             unfinished.rename(out)
@@ -202,24 +204,24 @@ def _install(unfinished: Path, out: Path, plan: DatasetSpec) -> None:
         else:
             sync(out.parent)
             return
-        if _holds(out, plan):
-            return  # another process was faster, and its bytes are the same
-        _refuse_what_is_not_ours(out, plan)
-        damaged = _beside(out)
-        with contextlib.suppress(FileNotFoundError):  # another process moves it too
+        if _is_complete(out, plan):
+            return  # another process was faster with the same bytes
+        _refuse_foreign(out, plan)
+        damaged = _hidden_path(out)
+        with contextlib.suppress(FileNotFoundError):  # another process may move it too
             out.rename(damaged)
         shutil.rmtree(damaged, ignore_errors=True)
-    raise NotReadyError(f"{out} keeps changing under other processes' hands; try again when they have ended")
+    raise NotReadyError(f"{out} keeps changing; try again when other processes have ended")
 
 
-def _beside(out: Path) -> Path:
-    """A hidden name in the same folder, so that renaming is one step; no two are alike."""
+def _hidden_path(out: Path) -> Path:
+    """A unique hidden name in the same folder, so that renaming is atomic."""
     return out.parent / f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _sweep(out: Path) -> None:
-    """Removes what makers killed long ago left behind."""
+    """Removes stale folders of killed makers."""
     for folder in out.parent.glob(f".{glob.escape(out.name)}.*-*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _LEFT_OVER_S:
+            if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Reads and writes the sound files speech is learnt from: WAV, one channel, 16 bits."""
+"""Reads and writes mono 16-bit WAV files."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trainmark.record.atomic_files import write_user_file
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.whole_files import write_named
 
 if TYPE_CHECKING:
     import torch
 
 RATE = 22050
-"""Samples a second of every file that is read."""
+"""Required sample rate in Hz."""
 
 LEVEL_DBFS, PEAK_DBFS = -23.0, -1.0
-"""What is made to be heard has this root mean square over full scale, unless a peak would pass the other; then less."""
+"""Target RMS of generated audio, lowered where the peak would exceed the second."""
 
 Samples = npt.NDArray[np.float32]
 
 
 class BadAudioError(WorkloadError):
-    """A sound file that cannot be learnt from."""
+    """An unusable audio file."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)  # both as they are, so that the error can pass from process to process
+        super().__init__(path, reason)  # both unchanged, so that the error can be pickled
         self.path = path
         self.reason = reason
 
@@ -40,8 +40,8 @@ class BadAudioError(WorkloadError):
 
 
 def read(path: Path) -> Samples:
-    """The samples of a file, from -1 up to but not including 1."""
-    with _opened(path) as sound:
+    """The samples of a file, in [-1, 1)."""
+    with _open(path) as sound:
         samples: Samples = sound.read(dtype="float32")
         if len(samples) != sound.frames:
             raise BadAudioError(path, f"only {len(samples):,} of its {sound.frames:,} samples can be read")
@@ -49,27 +49,27 @@ def read(path: Path) -> Samples:
 
 
 def length(path: Path) -> int:
-    """How many samples a file has, by its header."""
-    with _opened(path) as sound:
+    """Number of samples, by the header."""
+    with _open(path) as sound:
         return int(sound.frames)
 
 
 def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None:
-    """Writes samples whole or not at all; those beyond -1..1 are made quieter together until the loudest fits."""
+    """Writes samples atomically, scaled down if any exceeds -1..1."""
     values = np.asarray(samples if isinstance(samples, np.ndarray) else samples.detach().cpu().float(), np.float32)
     if values.ndim != 1:
         raise ValueError(f"expected samples in one dimension, got shape {values.shape}")
     if not np.isfinite(values).all():
-        raise WorkloadError(f"cannot write {path}: the sound holds values that are no numbers; look at what made it")
+        raise WorkloadError(f"cannot write {path}: the audio holds NaN or infinite values; check what made it")
     peak = float(np.abs(values).max(initial=0.0))
     levels = np.rint(values * (32768 / max(peak, 1.0))).clip(-32768, 32767).astype(np.int16)
     wav = io.BytesIO()
-    _soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
-    write_named(path, wav.getvalue())
+    _import_soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
+    write_user_file(path, wav.getvalue())
 
 
-def levelled(samples: Samples) -> Samples:
-    """The same sound at the level all are made to be heard at; silence stays silence."""
+def normalise_level(samples: Samples) -> Samples:
+    """The samples scaled to the target level; silence stays silence."""
     values = np.asarray(samples, np.float32)
     power, peak = (
         float(np.square(values, dtype=np.float64).mean()) if len(values) else 0.0,
@@ -83,12 +83,12 @@ def levelled(samples: Samples) -> Samples:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """The file as soundfile sees it, once its header shows that it is the kind we read."""
-    soundfile = _soundfile()
+def _open(path: Path) -> Iterator[Any]:
+    """The file opened by soundfile, after its header was checked."""
+    soundfile = _import_soundfile()
     try:
-        # opened here because soundfile cannot say why a file does not open; unbuffered because soundfile begins where
-        # the system, not Python, has the file standing
+        # opened here because soundfile does not report why a file cannot be opened; unbuffered because soundfile starts
+        # at the descriptor's offset
         with path.open("rb", buffering=0) as file:
             _refuse_cut_short(path, file)
             file.seek(0)
@@ -102,7 +102,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _refuse_cut_short(path: Path, file: io.FileIO) -> None:
-    """Compares the size the header gives with the bytes there are: libsndfile would quietly take what it finds."""
+    """Compares the header's size with the file's: libsndfile silently accepts truncated files."""
     size = os.fstat(file.fileno()).st_size
     if size == 0:
         raise BadAudioError(path, "it is empty")
@@ -117,7 +117,7 @@ def _refuse_cut_short(path: Path, file: io.FileIO) -> None:
             if promised > size - at:
                 raise BadAudioError(path, f"it is cut short: {promised:,} bytes of sound promised, {size - at:,} there")
             return
-        at += promised + promised % 2  # parts begin at even places
+        at += promised + promised % 2  # chunks are aligned to 2 bytes
         file.seek(at)
     raise BadAudioError(path, "it is cut short before its sound begins")
 
@@ -128,14 +128,14 @@ def _refuse_other_kinds(path: Path, sound: Any) -> None:
     if sound.channels != 1:
         raise BadAudioError(path, f"it has {sound.channels} channels, not 1")
     if sound.samplerate != RATE:
-        raise BadAudioError(path, f"it has {sound.samplerate:,} samples a second, not {RATE:,}")
+        raise BadAudioError(path, f"it has {sound.samplerate:,} Hz, not {RATE:,}")
     if sound.frames == 0:
         raise BadAudioError(path, "it has a header and no samples")
 
 
-def _soundfile() -> Any:
+def _import_soundfile() -> Any:
     try:
         import soundfile
-    except (ImportError, OSError) as error:  # an OSError where libsndfile itself is missing
+    except (ImportError, OSError) as error:  # an OSError if libsndfile itself is missing
         raise NotReadyError(f"soundfile does not load ({error}); install it with 'pip install soundfile'") from error
     return soundfile

@@ -1,23 +1,23 @@
-"""Says which part of an image is used and at what size, by geometry and counted random numbers alone."""
+"""Crop geometry: which part of an image is used and at what size."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 
 MIN_AREA = 0.08
-"""The usual least share of the image's area that a random crop covers; up to all of it, drawn uniformly."""
+"""Default minimum share of the image's area that a random crop covers, uniform up to 1."""
 RATIO = (3 / 4, 4 / 3)
-"""Width over height of a random crop, drawn uniformly in the logarithm."""
+"""Aspect ratio of a random crop, log-uniform."""
 TRIES = 10
 """Random shapes tried before the central fallback."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Crop:
-    """A box of the image is resized, and a square of the result is kept, possibly mirrored."""
+    """A box of the image is resized, and a square of the result is kept, possibly flipped."""
 
     top: int
     left: int
@@ -30,7 +30,7 @@ class Crop:
     size: int
     """Side of the square that is kept, in pixels of the resized image."""
     flip: bool = False
-    """Mirror left and right, last."""
+    """Flip horizontally, last."""
 
 
 def train_crop(
@@ -44,8 +44,8 @@ def train_crop(
     view: int = 0,
     least_area: float = MIN_AREA,
 ) -> Crop:
-    """The usual random resized crop and flip, a function of (seed, epoch, index, view) and nothing else."""
-    draw = Draws(seed, epoch, index, view)
+    """The usual random resized crop and flip, a function of (seed, epoch, index, view)."""
+    draw = CounterRng(seed, epoch, index, view)
     flip = draw.uniform() < 0.5
     box_width, box_height = _random_shape(width, height, draw, least_area)
     if box_width:
@@ -66,10 +66,10 @@ def train_crop(
 
 
 def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
-    """The usual evaluation view: the shorter side resized to `resize_to`, then a centred square of `size`.
+    """The usual evaluation crop: the shorter side resized to `resize_to`, then a centred square of `size`.
 
-    It stays two steps: one direct resize of the matching box would sample the image at other places than the usual
-    definition wherever the box does not fall on whole pixels.
+    Two steps: one direct resize of the matching box would sample other positions wherever the box does not fall on
+    whole pixels.
     """
     if size > resize_to:
         raise ValueError(f"a square of {size} does not fit a shorter side of {resize_to}")
@@ -90,8 +90,8 @@ def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
     )
 
 
-def _random_shape(width: int, height: int, draw: Draws, least_area: float) -> tuple[int, int]:
-    """The first random (width, height) that fits the image, or (0, 0) when no try did."""
+def _random_shape(width: int, height: int, draw: CounterRng, least_area: float) -> tuple[int, int]:
+    """The first random (width, height) that fits the image, or (0, 0) if none did."""
     area = width * height
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for _ in range(TRIES):

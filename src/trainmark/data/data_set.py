@@ -1,4 +1,4 @@
-"""What a data set is to everybody else: its words, the options of its commands, and functions loaded when asked for."""
+"""A data set as the commands see it: names, options, and functions imported on first use."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
     from trainmark.data.verification import Report
 
 MANIFEST = "trainmark-set.json"
-"""At the root of a synthetic set: what its maker wrote."""
+"""At the root of a synthetic set: the parameters it was made with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """A word of `trainmark data` that is one set's own."""
+    """A command-line option of `trainmark data` for one set."""
 
     word: str
-    """As it is typed: `--clips`."""
+    """Such as `--clips`."""
     help: str
     metavar: str = "N"
     kind: type = int
     default: Any = None
-    """None: the function knows it."""
+    """None: the function's own default."""
     required: bool = False
 
     @property
@@ -35,7 +35,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """One folder beside this file; its modules `make`, `prepare` and `verify` bring numpy and are loaded late."""
+    """One folder beside this file; its modules `make`, `prepare` and `verify` import numpy and are loaded lazily."""
 
     name: str
     title: str
@@ -44,25 +44,25 @@ class DataSet:
     prepares: str
     verifies: str
     things: str
-    """What the maker counts: images."""
+    """Unit of progress, such as images."""
     takes: str
-    """How long the synthetic set is in the making."""
+    """How long making the synthetic set takes."""
     smallest: Mapping[str, Any] = field(default_factory=dict)
-    """What `make` is told for the smallest set on which every workload's smoke recipe can take a step."""
+    """Arguments of `make` for the smallest set on which every smoke recipe can take a step."""
     make_options: tuple[Option, ...] = ()
     prepare_options: tuple[Option, ...] = ()
 
     def default_name(self) -> str:
-        """What the folder of the synthetic set is called."""
+        """Folder name of the synthetic set."""
         name: str = self._module("make").default_name()
         return name
 
     def make(self, out: Path, *, progress: Callable[[int, int], None] | None = None, **contents: Any) -> None:
-        """Writes the synthetic set, whole or not at all; returns at once where it is whole already."""
+        """Writes the synthetic set atomically; returns at once if it is complete."""
         self._module("make").make(out, progress=progress, **contents)
 
     def prepare(self, out: Path, *, any_archive: bool, progress: Callable[[Any], None], **files: Path | None) -> str:
-        """Unpacks the published archives, and says what the set now holds."""
+        """Unpacks the published archives and returns a summary."""
         sentence: str = self._module("prepare").from_files(out, any_archive=any_archive, progress=progress, **files)
         return sentence
 
@@ -70,9 +70,9 @@ class DataSet:
         report: Report[Any] = self._module("verify").verify(folder, decode=decode)
         return report
 
-    def look(self, folder: Path) -> tuple[str, str]:
-        """What a folder seems to hold at a glance, and what is wrong with it; empty where nothing is."""
-        found: tuple[str, str] = self._module("verify").look(folder)
+    def inspect(self, folder: Path) -> tuple[str, str]:
+        """Quick summary of a folder, and its first fault or an empty string."""
+        found: tuple[str, str] = self._module("verify").inspect(folder)
         return found
 
     def _module(self, word: str) -> Any:

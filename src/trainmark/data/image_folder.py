@@ -1,4 +1,4 @@
-"""Finds the images in folders of classes, as ImageNet has them, and the class of each."""
+"""Lists images in class folders, as in ImageNet."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class ImageSet:
     root: Path
     split: Split
     classes: tuple[str, ...]
-    """Class names in label order; both splits carry the training set's."""
+    """Class names of the training split in label order."""
     labels: npt.NDArray[np.int64]
     names: bytes
-    """All file names end to end: a million Python strings would cost 100 MB in every decoding process."""
+    """Concatenated file names: a million Python strings would cost 100 MB per decoding process."""
     name_ends: npt.NDArray[np.int64]
-    """Where each name ends within `names`."""
+    """End offset of each name in `names`."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def relative_path(self, index: int) -> str:
-        """The image's path below the root, as a person would write it."""
+        """The image's path relative to the root."""
         start = int(self.name_ends[index - 1]) if index else 0
         name = os.fsdecode(self.names[start : int(self.name_ends[index])])
         return f"{self.split}/{self.classes[self.labels[index]]}/{name}"
@@ -52,25 +52,21 @@ class ImageSet:
 
 
 def read_bytes(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path object for each image costs as much as reading it
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path per image costs as much as reading it
         return file.readall()
 
 
-def open_split(root: Path, split: Split, *, expected_count: int | None = None) -> ImageSet:
-    """Lists one split; refuses in a sentence a folder that is missing, empty or does not fit the other split."""
+def open_split(root: Path, split: Split) -> ImageSet:
+    """Lists one split; NotReadyError if a folder is missing, empty or does not fit the other split."""
     classes = class_names(root, split)
     folders = classes if split == "train" else _class_folders(root, split)
     with ThreadPoolExecutor(_LISTING_THREADS) as pool:
         listings = list(pool.map(_image_names, [root / split / folder for folder in folders]))
     for folder, listing in zip(folders, listings, strict=True):
         if not listing:
-            raise NotReadyError(f"class folder {root / split / folder} holds no pictures; expected files *.JPEG")
+            raise NotReadyError(f"class folder {root / split / folder} holds no images; expected files *.JPEG")
     label_of = {name: label for label, name in enumerate(classes)}
     lengths = [len(name) for listing in listings for name in listing]
-    if expected_count is not None and len(lengths) != expected_count:
-        raise NotReadyError(
-            f"{root / split} is not whole: expected {expected_count:,} pictures, found {len(lengths):,}"
-        )
     return ImageSet(
         root=root,
         split=split,
@@ -85,7 +81,7 @@ def open_split(root: Path, split: Split, *, expected_count: int | None = None) -
 
 
 def class_names(root: Path, split: Split = "val") -> tuple[str, ...]:
-    """The training set's classes in label order; refuses a set whose other split has classes of its own."""
+    """The training set's classes in label order; NotReadyError if the other split has classes of its own."""
     classes = _class_folders(root, "train")
     strangers = sorted(set(_class_folders(root, split)) - set(classes))
     if strangers:
@@ -109,7 +105,7 @@ def _class_folders(root: Path, split: Split) -> tuple[str, ...]:
 
 
 def _image_names(folder: Path) -> list[bytes]:
-    # no look at each entry's kind: a stat a file would cost minutes on a network file system
+    # no stat per file, which would cost minutes on a network file system
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries]

@@ -1,4 +1,4 @@
-"""Opens a set of images that each have one class, in folders or in tar shards, whichever lies there."""
+"""Opens a classification set, in class folders or in tar shards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainmark.data.image_folder import Split
 
 
 class Images(Protocol):
-    """The images of one split; an image has the same number wherever the set lies."""
+    """The images of one split; an image has the same index in either format."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names in label order; both splits carry the training set's."""
+        """Class names of the training split in label order."""
 
     @property
     def labels(self) -> npt.NDArray[np.int64]: ...
@@ -25,18 +25,18 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def path(self, index: int, /) -> str:
-        """Where an image is, for sentences."""
+        """Where an image is, for messages."""
 
     def read(self, index: int, /) -> bytes:
-        """The bytes of an image; OSError or BadImage where they cannot be had."""
+        """The bytes of an image; OSError or BadImage if they cannot be read."""
 
 
 def open_split(root: Path, split: Split) -> Images:
-    if image_shards.lie_in(root):
+    if image_shards.has_shards(root):
         return image_shards.open_split(root, split)
     return image_folder.open_split(root, split)
 
 
 def class_names(root: Path) -> tuple[str, ...]:
-    """The training set's classes in label order; refuses a set whose other split has classes of its own."""
-    return image_shards.class_names(root) if image_shards.lie_in(root) else image_folder.class_names(root)
+    """The training set's classes in label order; NotReadyError if the other split has classes of its own."""
+    return image_shards.class_names(root) if image_shards.has_shards(root) else image_folder.class_names(root)

@@ -1,8 +1,7 @@
-"""Finds the images in tar shards, named as WebDataset names them, and the class of each.
+"""Indexes images in tar shards, named as in WebDataset.
 
-A sample is an image `key.jpg` and a text `key.cls` with the number of its class. Headers are read once; where each
-image lies is then kept in the cache folder, for as long as no shard has another size or time. Images are in the
-order that folders of the same images have, so that training on either is the same.
+A sample is an image `key.jpg` and a text `key.cls` with its class number. Headers are read once; the index is cached
+until a shard's size or time changes. Images are in the same order as in class folders, so that training is the same.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from trainmark.data.image_folder import SUFFIXES, Split
 from trainmark.data.synthetic import cache_folder
 from trainmark.data.verification import problem
 from trainmark.record.archives import ArchiveLimits, Member, tar_members
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import write_whole
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 MAX_CLASSES = 30_000
 CACHE = "shards"
-"""Below the cache folder: the indexes."""
+"""Folder of the indexes in the cache."""
 
 _NAME = re.compile(r"(?P<series>(?:.*[-_.])?(?P<split>train|val|validation)[-_])(?P<number>[0-9]+)(?:-of-[0-9]+)?\.tar")
 _LIMITS = ArchiveLimits(files=20_000_000, total_bytes=4 << 40)
-_HEADER_BUFFER = 4 << 10  # images are passed over, so that more would be read for nothing
+_HEADER_BUFFER = 4 << 10  # images are skipped, so a larger buffer would be wasted
 _LONGEST_CLASS = 32
-_THREADS = 16  # a network file system is waited for, shard beside shard
+_THREADS = 16  # hides the latency of network file systems
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,19 +50,19 @@ class ShardSet:
     root: Path
     shards: tuple[str, ...]
     classes: tuple[str, ...]
-    """Class names in label order; both splits carry the training set's."""
+    """Class names of the training split in label order."""
     labels: npt.NDArray[np.int64]
     names: bytes
-    """All names end to end, as an ImageSet has them."""
+    """Concatenated names, as in ImageSet."""
     name_ends: npt.NDArray[np.int64]
     places: npt.NDArray[np.int64]
-    """Of each image: number of the shard, offset, size."""
+    """Per image: shard number, offset, size."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def path(self, index: int) -> str:
-        """Where the image is, as if its shard were a folder."""
+        """The image's path, as if its shard were a folder."""
         start = int(self.name_ends[index - 1]) if index else 0
         name = os.fsdecode(self.names[start : int(self.name_ends[index])])
         return f"{self.root}/{self.shards[self.places[index, 0]]}/{name}"
@@ -76,13 +75,13 @@ class ShardSet:
         finally:
             os.close(file)
         if len(data) < size:
-            raise OSError("its shard has become shorter")
+            raise OSError("its shard was truncated")
         return data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardImage:
-    """One image of a shard, and where its bytes lie there."""
+    """One image of a shard, with its offset and size."""
 
     label: int
     name: bytes
@@ -92,43 +91,43 @@ class ShardImage:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardContents:
-    """What one shard holds, and what is wrong with it."""
+    """Images and problems of one shard."""
 
-    pictures: tuple[ShardImage, ...]
+    images: tuple[ShardImage, ...]
     problems: tuple[CheckResult, ...]
 
 
-def lie_in(root: Path) -> bool:
-    """Whether a folder holds shards rather than folders of classes."""
-    return root.is_dir() and not (root / "train").is_dir() and any(map(_NAME.fullmatch, _listed(root)))
+def has_shards(root: Path) -> bool:
+    """Whether a folder holds shards rather than class folders."""
+    return root.is_dir() and not (root / "train").is_dir() and any(map(_NAME.fullmatch, _list_names(root)))
 
 
 def shard_names(root: Path, split: Split) -> tuple[str, ...]:
-    """The shards of a split in the order of their numbers; refuses two series, and one with a gap."""
+    """The shards of a split by number; NotReadyError for two series, or one with a gap."""
     found: dict[str, dict[int, str]] = defaultdict(dict)
-    for name in sorted(_listed(root)):
+    for name in sorted(_list_names(root)):
         match = _NAME.fullmatch(name)
         if match and match["split"].startswith(split):  # validation is val, too
             other = found[match["series"]].setdefault(int(match["number"]), name)
             if other != name:
-                raise NotReadyError(f"{root} holds {other} and {name}, which have one number; leave one of them there")
+                raise NotReadyError(f"{root} holds {other} and {name}, which have the same number; keep one of them")
     if not found:
         raise NotReadyError(f"{root} holds no shards of {split}; expected files like {split}-000000.tar")
     if len(found) > 1:
         first, second = sorted(found)[:2]
-        raise NotReadyError(f"{root} holds two series of shards, {first}* and {second}*; leave one of them there")
+        raise NotReadyError(f"{root} holds two series of shards, {first}* and {second}*; keep one of them")
     [numbered] = found.values()
     for number in range(min(numbered), max(numbered)):
         if number not in numbered:
             before = max(each for each in numbered if each < number)
-            raise NotReadyError(f"{root} has no shard {number} behind {numbered[before]}; fetch what is missing")
+            raise NotReadyError(f"{root} has no shard {number} after {numbered[before]}; fetch the missing ones")
     return tuple(numbered[number] for number in sorted(numbered))
 
 
 def open_split(root: Path, split: Split) -> ShardSet:
-    """The images of one split, by the index that is kept or by reading the headers of all shards."""
+    """The images of one split, from the cached index or the headers of all shards."""
     classes = _class_names(root)
-    found = _indexed(root, split)
+    found = _load_index(root, split)
     first = int(np.searchsorted(found.labels, len(classes)))  # labels are in order
     if first < len(found):
         raise NotReadyError(f"{found.path(first)}: {_outside(int(found.labels[first]), len(classes))}")
@@ -136,29 +135,29 @@ def open_split(root: Path, split: Split) -> ShardSet:
 
 
 def class_names(root: Path) -> tuple[str, ...]:
-    """The training set's classes in label order; refuses a set of which either split has a fault."""
+    """The training set's classes in label order; NotReadyError if either split is faulty."""
     train, _ = (open_split(root, split) for split in SPLITS)
     return train.classes
 
 
 def _class_names(root: Path) -> tuple[str, ...]:
-    """As the maker of the set names them, or as many as the largest number in its training set tells."""
+    """By the manifest, or numbered up to the largest label of the training split."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return tuple(json.loads((root / MANIFEST).read_text("utf-8"))["names"])
-    return numbered(int(_indexed(root, "train").labels[-1]) + 1)
+    return default_class_names(int(_load_index(root, "train").labels[-1]) + 1)
 
 
-def numbered(count: int) -> tuple[str, ...]:
-    """What classes are called of which nothing but the number is known."""
+def default_class_names(count: int) -> tuple[str, ...]:
+    """Class names where only numbers are known."""
     return tuple(f"class {number}" for number in range(count))
 
 
-# What a shard holds
+# Contents of a shard
 
 
-def look_at_shard(path: Path) -> ShardContents:
-    """Reads the headers of a shard and the class of every image."""
-    pictures: dict[str, tuple[str, int, int]] = {}
+def scan_shard(path: Path) -> ShardContents:
+    """Reads a shard's headers and the class of every image."""
+    images: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, int] = {}
     problems: list[CheckResult] = []
     try:
@@ -168,9 +167,9 @@ def look_at_shard(path: Path) -> ShardContents:
                 stem, _, kind = name.partition(".")
                 key, kind = f"{folder}{slash}{stem}", kind.lower()
                 if f".{kind}" in SUFFIXES:
-                    if key in pictures:
-                        problems.append(problem(f"{path.name}/{key}", "there are two pictures of this name"))
-                    pictures[key] = (member.name, member.offset, member.size)
+                    if key in images:
+                        problems.append(problem(f"{path.name}/{key}", "there are two images of this name"))
+                    images[key] = (member.name, member.offset, member.size)
                 elif kind == "cls":
                     try:
                         labels[key] = _class_number(member)
@@ -180,43 +179,45 @@ def look_at_shard(path: Path) -> ShardContents:
     except OSError as error:
         problems.append(problem(path.name, f"cannot be read: {error.strerror}"))
     except NotReadyError as error:
-        return ShardContents(pictures=(), problems=(*problems, problem(path.name, str(error))))
-    for key in pictures.keys() - labels.keys():
-        problems.append(problem(f"{path.name}/{pictures[key][0]}", f"has no class; expected {key}.cls in the shard"))
-    for key in labels.keys() - pictures.keys():
-        problems.append(problem(f"{path.name}/{key}.cls", "has no picture in the shard"))
-    if not pictures and not problems:
-        problems.append(problem(path.name, "holds no pictures; expected files like name.jpg and name.cls"))
+        return ShardContents(images=(), problems=(*problems, problem(path.name, str(error))))
+    for key in images.keys() - labels.keys():
+        problems.append(problem(f"{path.name}/{images[key][0]}", f"has no class; expected {key}.cls in the shard"))
+    for key in labels.keys() - images.keys():
+        problems.append(problem(f"{path.name}/{key}.cls", "has no image in the shard"))
+    if not images and not problems:
+        problems.append(problem(path.name, "holds no images; expected files like name.jpg and name.cls"))
     kept = [
         ShardImage(label=labels[key], name=os.fsencode(name), offset=offset, size=size)
-        for key, (name, offset, size) in pictures.items()
+        for key, (name, offset, size) in images.items()
         if labels.get(key, -1) >= 0
     ]
-    return ShardContents(pictures=tuple(kept), problems=tuple(sorted(problems, key=lambda found: found.subject)))
+    return ShardContents(images=tuple(kept), problems=tuple(sorted(problems, key=lambda found: found.subject)))
 
 
-def look_at_shards(root: Path, names: Sequence[str]) -> list[ShardContents]:
+def scan_shards(root: Path, names: Sequence[str]) -> list[ShardContents]:
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(look_at_shard, [root / name for name in names]))
+        return list(pool.map(scan_shard, [root / name for name in names]))
 
 
-def twice(names: Sequence[str], contents: Iterable[ShardContents]) -> Iterable[CheckResult]:
-    """Images that are in two shards by the same name."""
+def find_duplicates(names: Sequence[str], contents: Iterable[ShardContents]) -> Iterable[CheckResult]:
+    """Images of the same name in two shards."""
     seen: dict[bytes, str] = {}
     for shard, held in zip(names, contents, strict=True):
-        for picture in held.pictures:
-            if picture.name in seen:
-                subject = f"{shard}/{os.fsdecode(picture.name)}"
-                yield problem(subject, f"a picture of this name is in {seen[picture.name]}, too")
-            seen[picture.name] = shard
+        for image in held.images:
+            if image.name in seen:
+                subject = f"{shard}/{os.fsdecode(image.name)}"
+                yield problem(subject, f"an image of this name is also in {seen[image.name]}")
+            seen[image.name] = shard
 
 
-def strangers(names: Sequence[str], contents: Iterable[ShardContents], classes: int) -> Iterable[CheckResult]:
-    """Images of classes that the set does not have."""
+def find_unknown_classes(
+    names: Sequence[str], contents: Iterable[ShardContents], classes: int
+) -> Iterable[CheckResult]:
+    """Images whose class the set does not have."""
     for shard, held in zip(names, contents, strict=True):
-        for picture in held.pictures:
-            if picture.label >= classes:
-                yield problem(f"{shard}/{os.fsdecode(picture.name)}", _outside(picture.label, classes))
+        for image in held.images:
+            if image.label >= classes:
+                yield problem(f"{shard}/{os.fsdecode(image.name)}", _outside(image.label, classes))
 
 
 def _outside(label: int, classes: int) -> str:
@@ -226,11 +227,11 @@ def _outside(label: int, classes: int) -> str:
 def _class_number(member: Member) -> int:
     text = member.read(_LONGEST_CLASS).decode("ascii", "replace").strip()
     if member.size > _LONGEST_CLASS or not text.isdigit() or int(text) >= MAX_CLASSES:
-        raise ValueError(f"says {text!r}, which is no number of a class; expected 0, 1, 2 ...")
+        raise ValueError(f"holds {text!r}, which is not a class number; expected 0, 1, 2 ...")
     return int(text)
 
 
-def _listed(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     try:
         return [path.name for path in folder.iterdir()]
     except OSError as error:
@@ -243,26 +244,26 @@ def _listed(folder: Path) -> list[str]:
 _ARRAYS = ("labels", "name_ends", "places")
 
 
-def _indexed(root: Path, split: Split) -> ShardSet:
-    """A split by itself: its classes have no names yet."""
+def _load_index(root: Path, split: Split) -> ShardSet:
+    """One split, without class names."""
     names = shard_names(root, split)
     stamp = json.dumps([_stamp(root / name) for name in names])
     place = hashlib.sha256(os.fsencode(root.absolute() / split)).hexdigest()[:32]
     file = cache_folder() / CACHE / f"{place}.npz"
-    # whatever is wrong with a file that can be made again, it is made again
+    # an unreadable index is rebuilt
     with contextlib.suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile), file.open("rb") as stream:
         kept = np.load(stream)
         if bytes(kept["stamp"]).decode() == stamp:
             arrays = {name: kept[name] for name in _ARRAYS}
             return ShardSet(root=root, shards=names, classes=(), names=bytes(kept["names"]), **arrays)
-    found = _made(root, names)
+    found = _build_index(root, names)
     arrays = {name: getattr(found, name) for name in _ARRAYS}
     for name, text in (("stamp", stamp.encode()), ("names", found.names)):
         arrays[name] = np.frombuffer(text, np.uint8)
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, **arrays)
-    with contextlib.suppress(OSError):  # without a cache the next to open the set reads the headers again
-        write_whole(file, packed.getvalue())
+    with contextlib.suppress(OSError):  # without a cache, headers are read again
+        write_atomic(file, packed.getvalue())
     return found
 
 
@@ -274,14 +275,14 @@ def _stamp(shard: Path) -> tuple[str, int, int]:
     return shard.name, now.st_size, now.st_mtime_ns
 
 
-def _made(root: Path, names: tuple[str, ...]) -> ShardSet:
-    contents = look_at_shards(root, names)
-    for found in (*(each for held in contents for each in held.problems), *twice(names, contents)):
+def _build_index(root: Path, names: tuple[str, ...]) -> ShardSet:
+    contents = scan_shards(root, names)
+    for found in (*(each for held in contents for each in held.problems), *find_duplicates(names, contents)):
         raise NotReadyError(f"{root}/{found}")
     rows = sorted(
-        (picture.label, picture.name, number, picture.offset, picture.size)
+        (image.label, image.name, number, image.offset, image.size)
         for number, held in enumerate(contents)
-        for picture in held.pictures
+        for image in held.images
     )
     return ShardSet(
         root=root,

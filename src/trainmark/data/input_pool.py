@@ -1,4 +1,4 @@
-"""Decodes images in worker processes, cropped and augmented, into batches of memory shared with the trainer."""
+"""Decodes, crops and augments images in worker processes, into batches in shared memory."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.crops import MIN_AREA, Crop, eval_crop, train_crop
 from trainmark.data.image_sets import Images
 from trainmark.data.jpeg import JpegDecoder, PlannedImage
-from trainmark.data.sample_pool import Row, SamplePool, WantedSample
+from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import UsageError
 
 Pixels = npt.NDArray[np.uint8]
 
 STRENGTHS = 31
-"""Magnitudes go from 0 to one less than this."""
-_STREAM = 2  # ends the key, so that no crop and no mixing of images has the same random numbers
+"""Number of magnitudes, which count from 0."""
+_STREAM = 2  # ends the key, so that crops and mixing have other random numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """One operation that a sample gets."""
+    """One operation on a sample."""
 
     name: str
     negative: bool = False
-    """The other way round: to the left, darker, less sharp."""
+    """Reversed: to the left, darker, less sharp."""
 
 
 def choices(count: int, *, seed: int, epoch: int, index: int, view: int = 0) -> list[Choice]:
-    """The operations of a sample, in order; a function of (seed, epoch, index, view) and nothing else."""
-    draw = Draws(seed, epoch, index, view, _STREAM)
+    """The operations of a sample, in order; a function of (seed, epoch, index, view)."""
+    draw = CounterRng(seed, epoch, index, view, _STREAM)
     found = []
     for _ in range(count):
         name = OPERATIONS[draw.below(len(OPERATIONS))]
@@ -47,7 +47,7 @@ def choices(count: int, *, seed: int, epoch: int, index: int, view: int = 0) -> 
 
 
 def strength(name: str, magnitude: int, size_px: int) -> float:
-    """What a magnitude means for an operation: a slope, pixels, degrees, a share, bits that stay, a level."""
+    """The value of a magnitude for an operation: a slope, pixels, degrees, a share, bits, a level."""
     if not 0 <= magnitude < STRENGTHS:
         raise UsageError(f"augmentation magnitude {magnitude} is not one of 0 to {STRENGTHS - 1}; 9 is usual")
     if name == "Posterize":
@@ -64,20 +64,20 @@ def strength(name: str, magnitude: int, size_px: int) -> float:
         "Sharpness": (0.0, 0.9),
         "Solarize": (255.0, 0.0),
     }.get(name, (0.0, 0.0))
-    # in float32 as usual: an angle's last bits decide where a level is cut off
+    # in float32 as usual: an angle's last bits affect rounding
     return float(torch.linspace(first, last, STRENGTHS)[magnitude])
 
 
 class Augmenter:
-    """Changes square images in place; where one is sheared or rotated, pixels are interpolated (bilinear), as in the
-    published runs, and what comes from outside is black."""
+    """RandAugment on square images, in place; shearing and rotation interpolate bilinearly, as in the published runs,
+    with black outside."""
 
     def __init__(self, *, size_px: int, operations: int, magnitude: int) -> None:
         self._count = operations
         self._strengths = {name: strength(name, magnitude, size_px) for name in OPERATIONS}
 
     def augment(self, pixels: Pixels, *, seed: int, epoch: int, index: int, view: int = 0) -> None:
-        """Gives a contiguous image (size, size, 3) the operations of its sample."""
+        """Applies a sample's operations to a contiguous image (size, size, 3)."""
         for choice in choices(self._count, seed=seed, epoch=epoch, index=index, view=view):
             self.apply(choice, pixels)
 
@@ -101,7 +101,7 @@ def _shear_y(image: Image.Image, level: float) -> Image.Image:
 
 
 def _angle(slope: float) -> float:
-    """The angle of a slope as the usual definition has it, by way of degrees, last bits included."""
+    """The angle of a slope computed via degrees, as in the usual definition, to the last bit."""
     return math.radians(math.degrees(math.atan(slope)))
 
 
@@ -122,13 +122,13 @@ _APPLY: dict[str, Callable[[Image.Image, float], Image.Image]] = {
     "Equalize": lambda image, level: ImageOps.equalize(image),
 }
 OPERATIONS = tuple(_APPLY)
-"""In the usual order, each as likely as any other."""
+"""In the usual order, with equal probability."""
 _SIGNED = frozenset(OPERATIONS[1:10])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageBatch:
-    """Decoded images and their classes. The images lie in a slot that is used again: see `SamplePool.batches`."""
+    """Decoded images and their classes. The images lie in a reused slot: see `SamplePool.batches`."""
 
     images: torch.Tensor
     """uint8, (count, 3, size, size), channels_last."""
@@ -136,12 +136,12 @@ class ImageBatch:
     """int64, (count,)."""
     count: int
     global_count: int
-    """What all ranks together meant to take in this step; files left out under `skip_bad` are still counted here."""
+    """Samples of this step over all ranks; includes files skipped under `skip_bad`."""
     mix_draws: tuple[float, ...] = ()
-    """Random numbers in [0, 1) for whoever mixes the images with each other."""
+    """Random numbers in [0, 1) for mixing the images."""
 
     def parts(self, parts: int) -> list[ImageBatch]:
-        """This batch as so many smaller ones of like length, none empty, that look at the same memory."""
+        """Views of this batch as that many smaller ones of similar length, none empty."""
         parts = min(parts, self.count)
         cuts = [self.count * number // parts for number in range(parts + 1)]
         return [
@@ -151,7 +151,7 @@ class ImageBatch:
 
 
 class InputPool(SamplePool[ImageBatch]):
-    """A pool of images that each have one class."""
+    """A pool of images with one class each."""
 
     def __init__(
         self,
@@ -169,11 +169,11 @@ class InputPool(SamplePool[ImageBatch]):
         augment_magnitude: int = 9,
         turn_by_exif: bool = False,
     ) -> None:
-        """augment_ops: random operations on each training image after its crop, as strong as augment_magnitude.
-        turn_by_exif: make every image upright first, by its camera's note."""
+        """augment_ops: random operations on each training image after its crop, of strength augment_magnitude.
+        turn_by_exif: apply the EXIF orientation first."""
         if augment_ops < 0:
             raise ValueError("an input pool needs augment_ops >= 0")
-        maker = _Pictures(
+        maker = _ImageMaker(
             sets=tuple(sets.values()),
             size=image_px,
             resize_to=eval_resize_px,
@@ -189,7 +189,7 @@ class InputPool(SamplePool[ImageBatch]):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Pictures:
+class _ImageMaker:
     sets: Sequence[Images]
     size: int
     resize_to: int
@@ -201,9 +201,9 @@ class _Pictures:
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         return {"pixels": ((self.size, self.size, 3), np.uint8)}
 
-    def read(self, sample: WantedSample) -> PlannedImage:
+    def read(self, sample: SampleKey) -> PlannedImage:
         choose: functools.partial[Crop]
-        if sample.at_random:
+        if sample.is_random:
             choose = functools.partial(
                 train_crop,
                 size=self.size,
@@ -216,13 +216,13 @@ class _Pictures:
         else:
             choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
         data = self.sets[sample.set_number].read(sample.index)
-        # what is scored is scored on the pixels of the usual definition, however large the photograph
-        return self.decoder.plan(data, choose, may_reduce=sample.at_random)
+        # evaluation uses full-resolution pixels, as in the usual definition
+        return self.decoder.plan(data, choose, may_reduce=sample.is_random)
 
-    def make(self, sample: WantedSample, read: PlannedImage, row: Row) -> None:
+    def make(self, sample: SampleKey, read: PlannedImage, row: Row) -> None:
         pixels = row["pixels"]
         self.decoder.make(read, pixels)
-        if sample.at_random and self.augmenter is not None:
+        if sample.is_random and self.augmenter is not None:
             self.augmenter.augment(pixels, seed=sample.seed, epoch=sample.epoch, index=sample.index, view=sample.view)
 
     def batch(

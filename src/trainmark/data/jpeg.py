@@ -1,4 +1,4 @@
-"""Turns the bytes of an image file into a cropped, resized square of RGB pixels, as Pillow would but faster."""
+"""Decodes an image file into a cropped, resized RGB square, as Pillow would but faster."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 Pixels = npt.NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG")
-"""What a file named .JPEG may hold, by Pillow's names: ImageNet has a PNG among its JPEGs."""
+"""Accepted formats of a .JPEG file, by Pillow's names: ImageNet has a PNG among its JPEGs."""
 MAX_PIXELS = 100_000_000
-"""A header that claims more is refused: a few bytes could otherwise ask for all memory."""
-KEPT_SCRATCH_BYTES = 48_000_000
-"""The decoding buffer kept between images; a rare larger image gets its own."""
+"""A header that claims more is refused: a few bytes could otherwise request all memory."""
+MAX_SCRATCH_BYTES = 48_000_000
+"""Limit of the reused decoding buffer; larger images get their own."""
 REDUCE_MARGIN = 1.25
-"""How much larger than the resize's output a crop decoded at reduced scale must stay. Measured on synthetic
-photographs: the mean difference to a full decode is about 2.5 levels at 1.0 and about 1.2 at 1.25."""
+"""Minimum size of a crop decoded at reduced scale, relative to the resize's output. Measured on synthetic photographs:
+the mean difference to a full decode is about 2.5 levels at 1.0 and about 1.2 at 1.25."""
 
 
-class BadImage(ValueError):  # noqa: N818 - it reads as what it says: a bad image
-    """A file that is no whole image; its text is the reason."""
+class BadImage(ValueError):  # noqa: N818 - reads as what it is
+    """An incomplete or undecodable image; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Turn:
-    """How a stored image becomes upright: rows and columns swapped, then either of them reversed."""
+    """EXIF orientation: rows and columns swapped, then either reversed."""
 
     swap: bool = False
     reverse_rows: bool = False
@@ -56,23 +56,23 @@ _TURNS = {
     7: _Turn(swap=True, reverse_rows=True, reverse_columns=True),
     8: _Turn(swap=True, reverse_rows=True),
 }
-"""By the number EXIF has for the way the camera was held."""
+"""By EXIF orientation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Header:
-    """What must be known of an ordinary JPEG before it is decoded."""
+    """Header of an ordinary JPEG."""
 
     width: int
     height: int
     height_at: int
-    """Where in the file the height stands, two bytes."""
+    """Offset of the two bytes of the height."""
     turn: _Turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Box:
-    """A part of an image as it is stored, in whole pixels."""
+    """A part of the stored image, in whole pixels."""
 
     top: int
     bottom: int
@@ -82,36 +82,34 @@ class _Box:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PlannedImage:
-    """An image's bytes and what is to be done with them; see `JpegDecoder.plan`."""
+    """An encoded image with its crop; see `JpegDecoder.plan`."""
 
     data: bytes
     choose_crop: Callable[[int, int], Crop]
     header: _Header | None
-    """None where Pillow has to look at the bytes before anything can be said of them."""
+    """None if Pillow must decode the image."""
     crop: Crop | None
     factor: int
 
 
 class JpegDecoder:
-    """Decodes one image after another through one scratch buffer; make one a process or thread.
+    """Decodes images through one scratch buffer; create one per process or thread.
 
-    Pixels are those of Pillow: the same exact transform and smooth colour upsampling of libjpeg, whose quick variants
-    were measured to save 3 to 4 % of the time and to change pixels by 0.6 to 1.0 levels on average and up to 40; so
-    they are not used.
+    Pixels equal Pillow's: libjpeg's exact DCT and smooth chroma upsampling. The fast variants were measured to save 3
+    to 4 % of the time and to change pixels by 0.6 to 1.0 levels on average and up to 40, so they are not used.
     """
 
     def __init__(self, *, turn_by_exif: bool = False) -> None:
-        """turn_by_exif: make images upright by the camera's EXIF note before the crop. The usual training pipelines
-        do not, and learn from a few images that lie on their side."""
+        """turn_by_exif: apply the EXIF orientation before the crop, which the usual training pipelines do not."""
         self._turn_by_exif = turn_by_exif
         self._scratch: Pixels = np.empty(0, np.uint8)
         self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
 
     def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedImage:
-        """Decides by the header alone what `make` will do, or raises `BadImage`.
+        """Plans the work of `make` from the header, or raises `BadImage`.
 
-        may_reduce: decode an image whose crop is much larger than what it becomes at a half, a quarter or an eighth of
-        its size, which is quicker and no longer equal to Pillow's way.
+        may_reduce: decode an image whose crop is much larger than its output at 1/2, 1/4 or 1/8 scale, which is faster
+        and no longer equal to Pillow.
         """
         header = _read_header(data, turn_by_exif=self._turn_by_exif)
         if header is None:
@@ -131,9 +129,9 @@ class JpegDecoder:
             except ValueError:
                 pass
             else:
-                self._place(_cut_out(pixels, box, planned.factor), crop, header.turn, out)
+                self._place(_slice_box(pixels, box, planned.factor), crop, header.turn, out)
                 return
-        # everything out of the ordinary: CMYK, a PNG named .JPEG, bytes libjpeg warns about. Pillow has the last word.
+        # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about
         whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
         crop = planned.choose_crop(whole.shape[1], whole.shape[0])
         self._place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
@@ -141,11 +139,11 @@ class JpegDecoder:
     def decode(
         self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
     ) -> None:
-        """Writes `choose_crop(width, height)` of the image into `out`: plans and makes it."""
+        """Writes `choose_crop(width, height)` of the image into `out`."""
         self.make(self.plan(data, choose_crop, may_reduce=may_reduce), out)
 
-    def whole(self, data: bytes) -> Pixels:
-        """The image as it is stored (height, width, 3), valid until the next is decoded; or raises `BadImage`."""
+    def decode_whole(self, data: bytes) -> Pixels:
+        """The stored image (height, width, 3), valid until the next decode; or raises `BadImage`."""
         header = _read_header(data, turn_by_exif=False)
         if header is not None:
             with contextlib.suppress(ValueError):
@@ -153,7 +151,7 @@ class JpegDecoder:
         return _decode_with_pillow(data, turn_by_exif=False)
 
     def check(self, data: bytes) -> str:
-        """Raises `BadImage` where `decode` would for some crop; else what libjpeg complained of, most often nothing."""
+        """Raises `BadImage` where `decode` would for some crop; else returns libjpeg's warning, usually empty."""
         header = _read_header(data, turn_by_exif=False)
         complaint = ""
         if header is not None:
@@ -169,16 +167,16 @@ class JpegDecoder:
         return complaint
 
     def _decode_jpeg(self, data: bytes, header: _Header, bottom: int, factor: int, *, strict: bool = False) -> Pixels:
-        """The stored image down to row `bottom` at least, at 1/factor of its size.
+        """The stored image down to row `bottom` at least, at 1/factor scale.
 
-        Raises ValueError where Pillow should look, and if strict also where damage would be passed over.
+        Raises ValueError where Pillow should decode, and if strict also for damage that libjpeg tolerates.
         """
         whole = data.endswith(_END_OF_IMAGE)
         source: bytes | bytearray = data
         rows = header.height
-        # one row more than is wanted: where two share one of colour, smooth upsampling looks at the next of those
+        # one row more than needed: smooth chroma upsampling reads the next row
         if whole and bottom + factor < rows:
-            # told that the image ends here, the decoder stops here: nothing below the crop is ever decoded
+            # with a smaller height in the header, nothing below the crop is decoded
             rows = bottom + factor
             source = bytearray(data)
             source[header.height_at : header.height_at + 2] = rows.to_bytes(2, "big")
@@ -186,11 +184,11 @@ class JpegDecoder:
         pixels: Pixels = simplejpeg.decode_jpeg(
             source,
             "RGB",
-            # the smallest scale that keeps both minima is the one asked for
+            # the smallest scale that keeps both minima is 1/factor
             min_height=height if factor > 1 else 0,
             min_width=width if factor > 1 else 0,
-            buffer=self._room(height * width * 3),
-            # a file that was cut short is a fault; damage libjpeg can pass over, Pillow passes over as well
+            buffer=self._get_buffer(height * width * 3),
+            # a truncated file is a fault; damage that libjpeg tolerates, Pillow tolerates too
             strict=strict or not whole,
         )
         if pixels.shape != (height, width, 3):
@@ -198,12 +196,12 @@ class JpegDecoder:
         return pixels
 
     def _place(self, box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
-        """Resizes a cut-out box and writes the part that is kept into `out`, turned and mirrored if so asked."""
-        import torch  # late: who only checks files needs the decoder and no more
+        """Resizes a box and writes its kept part into `out`, oriented and flipped."""
+        import torch  # lazy: checking files needs no torch
 
         size = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
         if size == out.shape[:2] and turn is _AS_STORED:
-            # mirrored before it is resized, for the same levels, so that the resize can write where they are wanted
+            # flipped before the resize, with the same result, so that the resize can write into `out`
             stored = _as_image(box)
             _resize(stored.flip(3) if crop.flip else stored, out)
             return
@@ -216,15 +214,15 @@ class JpegDecoder:
         top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
         left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
         square = image[top : top + crop.size, left : left + crop.size]
-        # a mirrored image that is mirrored again needs no flip at all
+        # two flips cancel
         flips = [0] * turn.reverse_rows + [1] * (turn.reverse_columns != crop.flip)
         if flips:
             square = square.flip(flips)
         torch.from_numpy(out).copy_(square)
 
-    def _room(self, size_bytes: int) -> Pixels:
-        # fresh memory for every image would cost a page fault every 4 KiB
-        if size_bytes > KEPT_SCRATCH_BYTES:
+    def _get_buffer(self, size_bytes: int) -> Pixels:
+        # new memory per image would cost a page fault every 4 KiB
+        if size_bytes > MAX_SCRATCH_BYTES:
             return np.empty(size_bytes, np.uint8)
         if len(self._scratch) < size_bytes:
             self._scratch = np.empty(size_bytes, np.uint8)
@@ -235,7 +233,7 @@ _END_OF_IMAGE = b"\xff\xd9"
 
 
 def _stored_box(crop: Crop, header: _Header) -> _Box:
-    """Where the crop's box of the turned image lies in the stored one."""
+    """The crop's box in the stored image."""
     turn = header.turn
     height, width = (header.width, header.height) if turn.swap else (header.height, header.width)
     top = height - crop.top - crop.height if turn.reverse_rows else crop.top
@@ -246,7 +244,7 @@ def _stored_box(crop: Crop, header: _Header) -> _Box:
 
 
 def _reduction(crop: Crop) -> int:
-    """The largest power of two by which the decoder may shrink the image and still leave the resize enough.
+    """The largest power of two by which the decoder may shrink the image for this crop.
 
     Only powers of two: libjpeg's other scales are slower than a full decode.
     """
@@ -254,8 +252,8 @@ def _reduction(crop: Crop) -> int:
     return 8 if spare >= 8 else 4 if spare >= 4 else 2 if spare >= 2 else 1
 
 
-def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
-    """The box of an image decoded at 1/factor; its edges snap to whole pixels so that no half-pixel shift blurs it."""
+def _slice_box(pixels: Pixels, box: _Box, factor: int) -> Pixels:
+    """The box of an image decoded at 1/factor, snapped to whole pixels."""
     if factor == 1:
         return pixels[box.top : box.bottom, box.left : box.right]
     return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
@@ -264,23 +262,23 @@ def _cut_out(pixels: Pixels, box: _Box, factor: int) -> Pixels:
 def _resize(image: Tensor, out: Pixels) -> None:
     import torch
 
-    # torch has a vectorised antialiased resize for exactly this layout, equal to Pillow's to within one level; it is
-    # called as `interpolate` calls it, which itself cannot be told where to write
+    # torch has a vectorised antialiased resize for this layout, equal to Pillow's to within one level; called directly
+    # because `interpolate` has no `out`
     torch._C._nn._upsample_bilinear2d_aa(image, out.shape[:2], False, out=_as_image(out))  # type: ignore[call-arg]
 
 
 def _as_image(pixels: Pixels) -> Tensor:
-    """(height, width, 3) as torch wants it, a batch of one with its channels last."""
+    """(height, width, 3) as a channels_last batch of one."""
     import torch
 
-    # turned by numpy, whose views cost less than torch's
+    # transposed by numpy, whose views cost less than torch's
     return torch.from_numpy(pixels.transpose(2, 0, 1)[None])
 
 
 def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
-    """Size and perhaps orientation of an ordinary JPEG (8 bits, grey or three colours), or None for Pillow to look at.
+    """Size and orientation of an ordinary JPEG (8 bits, grey or three colours); None leaves it to Pillow.
 
-    Walking the segments takes some microseconds, where opening the file with Pillow would take a hundred.
+    Walking the segments takes a few microseconds, opening the file with Pillow a hundred.
     """
     if data[:2] != b"\xff\xd8":
         return None
@@ -310,7 +308,7 @@ def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
 
 
 def _exif_orientation(tiff: bytes) -> int:
-    """The orientation tag of an EXIF block's first directory; 1 (upright) where it is absent or makes no sense."""
+    """The orientation tag of an EXIF block's first directory; 1 if absent or invalid."""
     order = {b"II": "little", b"MM": "big"}.get(tiff[:2])
     if order is None:
         return 1
@@ -329,10 +327,10 @@ def _exif_orientation(tiff: bytes) -> int:
 
 
 def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:
-    """The whole image as RGB, whatever a .JPEG file of an old collection turns out to hold."""
+    """The whole image as RGB, in any accepted format."""
     try:
         with warnings.catch_warnings():
-            # odd metadata and transparency are not the reader's business; size is checked below
+            # warnings about metadata and transparency; size is checked below
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(*image.size)
@@ -341,9 +339,9 @@ def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage("no JPEG and no PNG picture" if data else "the file is empty") from error
+        raise BadImage("no JPEG and no PNG image" if data else "the file is empty") from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, Image.DecompressionBombError) as error:
-        # Pillow's readers raise any of these on broken bytes
+        # raised by Pillow's readers on broken bytes
         raise BadImage(str(error) or type(error).__name__) from error
 
 

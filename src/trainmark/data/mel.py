@@ -1,4 +1,4 @@
-"""Turns sound into log mel spectrograms: what a voice sounds like, 86 times a second, in 80 bands."""
+"""Computes log mel spectrograms: 80 bands, 86 frames per second."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 
 VERSION = 1
-"""Counts up whenever the same settings give other numbers."""
+"""Increased whenever the same settings give other numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MelSettings:
-    """How sound becomes a mel spectrogram; two that agree in this agree in every number."""
+    """Parameters that determine a mel spectrogram."""
 
     rate: int = 22050
     fft: int = 1024
@@ -28,11 +28,11 @@ class MelSettings:
     lowest_hz: float = 0.0
     highest_hz: float = 8000.0
     least: float = 1e-5
-    """What a band holds at least, so that silence has a logarithm."""
+    """Minimum of a band, so that silence has a logarithm."""
 
     @property
     def key(self) -> str:
-        """A short name for these settings, another for any other."""
+        """A short hash of these settings."""
         fields = json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
         return hashlib.sha256(fields.encode()).hexdigest()[:12]
 
@@ -41,13 +41,13 @@ MEL = MelSettings()
 
 
 def frames(samples: int, settings: MelSettings = MEL) -> int:
-    """How many frames a clip of this many samples has."""
+    """Frames of a clip with this many samples."""
     return samples // settings.hop + 1
 
 
 @functools.cache
 def filter_bank(settings: MelSettings = MEL) -> torch.Tensor:
-    """The weights (bands, fft // 2 + 1) of overlapping triangles of equal area; shared, so not to be changed.
+    """The weights (bands, fft // 2 + 1) of overlapping triangles of equal area; shared, do not modify.
 
     Slaney's mel scale: 15 mels up to 1000 Hz, evenly; above, 27 mels for every factor 6.4.
     """
@@ -62,12 +62,12 @@ def filter_bank(settings: MelSettings = MEL) -> torch.Tensor:
 
 
 def log_mel(samples: torch.Tensor, settings: MelSettings = MEL) -> torch.Tensor:
-    """The logarithm (bands, frames) of the spectrum's magnitude in each band, the first frame centred on sample 0.
+    """Log magnitude (bands, frames) in each band, the first frame centred on sample 0.
 
-    A clip too short to be mirrored at its ends is first lengthened by silence; its number of frames stays its own.
+    A clip too short for reflection padding is first padded with silence; its number of frames is unchanged.
     """
     count = frames(len(samples), settings)
-    # mirroring needs one sample more than it adds
+    # reflection needs one sample more than it adds
     samples = F.pad(samples.float(), (0, max(0, settings.fft // 2 + 1 - len(samples))))
     magnitude = stft(samples, settings)[:, :count].abs()
     mel = filter_bank(settings).to(samples.device) @ magnitude
@@ -90,7 +90,7 @@ def stft(samples: torch.Tensor, settings: MelSettings = MEL, pad_mode: str = "re
 
 @functools.cache
 def hann(length: int) -> torch.Tensor:
-    """The window every frame is seen through; shared, so not to be changed."""
+    """The analysis window; shared, do not modify."""
     return torch.hann_window(length, periodic=True, dtype=torch.float64).float()
 
 

@@ -1,7 +1,7 @@
-"""Keeps mel spectrograms on disk so that each clip is analysed once, by whichever process comes first.
+"""Caches mel spectrograms on disk, so that each clip is analysed once.
 
-A clip of average length takes 181 kB, the 13,100 clips of LJSpeech 2.4 GB. What was kept of a wav that has changed
-since stays until the folder is removed, which is always safe.
+An average clip takes 181 kB, the 13,100 clips of LJSpeech 2.4 GB. Entries of changed files stay until the folder is
+removed, which is always safe.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,20 +22,16 @@ import torch
 from trainmark.data import audio
 from trainmark.data.audio import BadAudioError
 from trainmark.data.mel import MEL, MelSettings, log_mel
+from trainmark.record.atomic_files import UNFINISHED, write_atomic
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import UNFINISHED, write_whole
 
 Mel = npt.NDArray[np.float32]
 
 _HEADER_BYTES = 128
 _CHECKSUM_BYTES = 4
-_LEFT_OVER_S = 24 * 3600
+_STALE_AFTER_S = 24 * 3600
 _STEM_CHARACTERS = 48
-"""Of a wav's name in its entry's: enough for a reader, short enough for any file system."""
-
-
-def _silent(done: int, total: int) -> None:
-    pass
+"""Characters of a wav's name in its entry's name: short enough for any file system."""
 
 
 class MelCache:
@@ -47,40 +43,36 @@ class MelCache:
         self._sweep()
 
     def get(self, wav: Path) -> Mel:
-        """The log mel (frames, bands) of a wav: from disk if it is there and whole, else computed and kept."""
+        """The log mel (frames, bands) of a wav, from the cache or computed and cached."""
         entry = self._entry(wav)
         mel = self._load(entry)
         return self._keep(entry, wav) if mel is None else mel
 
     def has(self, wav: Path) -> bool:
-        """Whether a wav's mel is on disk with nothing missing; only `get` also looks for damage inside."""
+        """Whether a complete entry of a wav exists; only `get` verifies its checksum."""
         try:
             with self._entry(wav).open("rb") as file:
                 return self._is_complete(file.read(_HEADER_BYTES), os.fstat(file.fileno()).st_size)
         except (BadAudioError, OSError):
             return False
 
-    def fill(self, wavs: Sequence[Path], say: Callable[[int, int], None] = _silent) -> list[tuple[Path, str]]:
-        """Computes what is missing of these; returns the wavs that are no good, each with the reason.
-
-        After every wav, `say` is told how many are done and how many were given.
-        """
+    def fill(self, wavs: Sequence[Path]) -> list[tuple[Path, str]]:
+        """Computes missing entries; returns unusable wavs with the reason."""
         bad: list[tuple[Path, str]] = []
-        for done, wav in enumerate(wavs, 1):
+        for wav in wavs:
             try:
                 if not self.has(wav):
                     self._keep(self._entry(wav), wav)
             except BadAudioError as error:
                 bad.append((error.path, error.reason))
-            say(done, len(wavs))
         return bad
 
     def put(self, wav: Path, mel: Mel) -> None:
-        """Keeps a mel (frames, bands) of a wav that was made elsewhere."""
+        """Stores a mel (frames, bands) computed elsewhere."""
         self._write(self._entry(wav), np.ascontiguousarray(mel))
 
     def _entry(self, wav: Path) -> Path:
-        """Where a wav's mel lies; elsewhere as soon as the wav is another."""
+        """Path of a wav's entry, which changes with its size and time."""
         path = wav.absolute()
         try:
             stat = path.stat()
@@ -88,11 +80,11 @@ class MelCache:
             raise BadAudioError(wav, f"it cannot be read ({error.strerror or error})") from error
         identity = b"%s\0%d\0%d" % (os.fsencode(path), stat.st_size, stat.st_mtime_ns)
         digest = hashlib.sha256(identity).hexdigest()[:16]
-        # two levels, because folders of many thousands of files are slow to list and to remove
+        # two levels, because folders with many thousands of files are slow
         return self.folder / digest[:2] / f"{wav.stem[:_STEM_CHARACTERS]}-{digest}.npy"
 
     def _load(self, entry: Path) -> Mel | None:
-        """What an entry holds; None where there is none, or one that was torn, damaged, or is not ours."""
+        """The entry's mel; None if missing, truncated or damaged."""
         try:
             data = entry.read_bytes()
         except OSError:
@@ -104,7 +96,7 @@ class MelCache:
         return mel if np.isfinite(mel).all() else None
 
     def _is_complete(self, start: bytes, size: int) -> bool:
-        """Whether a file of this size begins as a mel of ours of that size does."""
+        """Whether the header fits a mel of this file size."""
         frames, odd_bytes = divmod(size - _HEADER_BYTES - _CHECKSUM_BYTES, self.settings.bands * 4)
         return frames >= 1 and odd_bytes == 0 and start == self._header(frames)
 
@@ -122,23 +114,23 @@ class MelCache:
 
     def _write(self, entry: Path, mel: Mel) -> None:
         content = self._header(len(mel)) + mel.tobytes()
-        # no sync: an entry torn by a power cut is noticed and made again, and 13,100 syncs would take minutes
+        # no sync: an entry truncated by a power cut is detected and recomputed, and 13,100 syncs would take minutes
         try:
-            write_whole(entry, content + _checksum(entry, content), beside=self.folder)
+            write_atomic(entry, content + _checksum(entry, content), beside=self.folder)
         except OSError as error:
             raise NotReadyError(
-                f"cannot keep mel spectrograms in {self.folder}: {error.strerror or error}; "
+                f"cannot cache mel spectrograms in {self.folder}: {error.strerror or error}; "
                 "make room there (LJSpeech needs 2.4 GB) or set TRAINMARK_CACHE to another folder"
             ) from error
 
     def _sweep(self) -> None:
-        """Removes what killed processes left behind; what is younger than a day may still be in use."""
+        """Removes temporary files of killed processes; those younger than a day may be in use."""
         for path in self.folder.glob(f".*{UNFINISHED}"):
-            with contextlib.suppress(OSError):  # another process sweeps too, or the folder is not ours to write
-                if path.stat().st_mtime < time.time() - _LEFT_OVER_S:
+            with contextlib.suppress(OSError):  # another process may sweep too, or the folder is read-only
+                if path.stat().st_mtime < time.time() - _STALE_AFTER_S:
                     path.unlink()
 
 
 def _checksum(entry: Path, content: bytes) -> bytes:
-    """Of the content and the name, so that an entry copied to another clip's name is not taken for it."""
+    """Checksum of content and name, so that a renamed entry is rejected."""
     return zlib.crc32(content, zlib.crc32(os.fsencode(entry.name))).to_bytes(_CHECKSUM_BYTES, "little")

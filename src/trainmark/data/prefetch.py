@@ -1,4 +1,4 @@
-"""Makes batches in a thread ahead of the trainer, for data of which a batch takes far less time than its step."""
+"""Prefetches batches in a thread, for data whose batches take far less time than a step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DEPTH = 2
-"""Batches made ready while the trainer computes."""
+"""Batches prefetched while the trainer computes."""
 
 
 def prefetch(batches: Iterable[T]) -> Iterator[T]:
-    """The same batches, made in a thread while those before are in use; what goes wrong there is raised here."""
+    """The same batches, prefetched in a thread; its exceptions are raised here."""
     ready: queue.Queue[T | BaseException | None] = queue.Queue(DEPTH)
     abandoned = threading.Event()
 
@@ -38,6 +38,6 @@ def prefetch(batches: Iterable[T]) -> Iterator[T]:
             yield made
     finally:
         abandoned.set()
-        while not ready.empty():  # room for what the maker is about to hand over, so that it can end
+        while not ready.empty():  # unblocks the thread so that it can end
             ready.get_nowait()
         maker.join()

@@ -1,4 +1,4 @@
-"""Prepares a set from its published archives: checksums, space, one user at a time, and a memory of what is done."""
+"""Prepares a set from its published archives: checksums, disk space, locking, and resuming."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainmark.record.archives import Destination, Member
 from trainmark.record.errors import NotReadyError
 
 STATE = PurePosixPath(".trainmark-prepare")
-"""Below the prepared set: what is finished and which archives were checked. Removing it only costs time."""
+"""In the prepared set: what is finished and which archives were checked. Safe to remove."""
 
 PROGRESS_EVERY_BYTES = 64 << 20
 
@@ -26,7 +26,7 @@ Size = TypeVar("Size")
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared(Generic[Size]):
-    """What the prepared folder holds, and how much of it this call wrote (the rest was there from an earlier one)."""
+    """Contents of the prepared folder, and the number of files this call wrote."""
 
     found: Size
     written: int
@@ -37,7 +37,7 @@ class Prepared(Generic[Size]):
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveProgress:
-    """How far one phase is: `checksum`, or the part of the set that is unpacked."""
+    """Progress of one phase: `checksum`, or the part of the set that is unpacked."""
 
     phase: str
     done_bytes: int
@@ -57,12 +57,12 @@ def prepare_folder(
     folders: tuple[str, ...],
     free_bytes: Callable[[Path], int] | None,
 ) -> Iterator[Destination]:
-    """Opens the folder for one preparation at a time, if the archives are there and the disk is large enough.
+    """Locks the folder for one preparation, if the archives exist and the disk has space.
 
-    `archives` says where each is to be had; `needed_bytes` is what the whole set takes in its `folders`.
+    `archives` maps each to its download page; `needed_bytes` is the size of the complete set in its `folders`.
     """
     check_archives(archives)
-    with Destination(out) as destination, sole_user(out):
+    with Destination(out) as destination, lock_folder(out):
         _check_space(out, needed_bytes(), folders, free_bytes)
         yield destination
 
@@ -70,15 +70,15 @@ def prepare_folder(
 def check_archives(archives: Mapping[Path, str]) -> None:
     for archive, source in archives.items():
         if not archive.is_file():
-            raise NotReadyError(f"archive {archive} is not there; download it from {source}")
+            raise NotReadyError(f"archive {archive} does not exist; download it from {source}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
     sizes: Mapping[PurePosixPath, int]
-    """Of every file below the destination."""
+    """Size of every file in the destination."""
     written: int
-    """Files that were not there before."""
+    """Files that did not exist before."""
 
     def total_bytes(self, folder: PurePosixPath) -> int:
         return sum(size for place, size in self.sizes.items() if place.parent == folder)
@@ -93,7 +93,7 @@ def unpack(
     phase: str = "unpack",
     total_bytes: int = 0,
 ) -> Unpacked:
-    """Writes each member where `place` says; `total_bytes` is what they may come to, for the report."""
+    """Writes each member to `place(member)`; `total_bytes` is an estimate for the report."""
     sizes: dict[PurePosixPath, int] = {}
     written = done_bytes = reported = 0
     for member in members:
@@ -115,20 +115,20 @@ def check_md5(
     progress: Report,
     mistaken: Mapping[str, str] | None = None,
 ) -> None:
-    """Reads the archive through, once as long as it is not touched; `mistaken` says what files of other md5s are."""
+    """Checks the archive's md5, once while it is unchanged; `mistaken` describes files of other md5s."""
     if wanted is None:
         return
     status = archive.stat()
     marker = STATE / f"{archive.name}.json"
     seen = {"md5": wanted, "bytes": status.st_size, "modified_ns": status.st_mtime_ns}
-    if read_json(destination, marker) == seen:  # read through once already, and not touched since
+    if read_json(destination, marker) == seen:  # checked already and unchanged since
         return
     compare_md5(archive, wanted, progress, mistaken)
     write_json(destination, marker, seen)
 
 
 def compare_md5(archive: Path, wanted: str, progress: Report, mistaken: Mapping[str, str] | None = None) -> None:
-    """Reads the archive through and refuses another than the wanted one."""
+    """Reads the archive; NotReadyError if its md5 differs."""
     found = _md5_of(archive, progress)
     if found == wanted:
         return
@@ -138,7 +138,7 @@ def compare_md5(archive: Path, wanted: str, progress: Report, mistaken: Mapping[
 
 
 def _md5_of(path: Path, progress: Report) -> str:
-    digest = hashlib.md5(usedforsecurity=False)  # it is what the publisher gives; against damage, not against forgery
+    digest = hashlib.md5(usedforsecurity=False)  # published by the authors; against damage, not forgery
     try:
         with path.open("rb", buffering=0) as file:
             total_bytes, done_bytes, reported = os.fstat(file.fileno()).st_size, 0, 0
@@ -156,7 +156,7 @@ def _md5_of(path: Path, progress: Report) -> str:
 def _check_space(
     out: Path, whole_bytes: float, folders: tuple[str, ...], free_bytes: Callable[[Path], int] | None
 ) -> None:
-    """Refuses a disk too small for a set of `whole_bytes`, less what is in its `folders` below `out` already."""
+    """NotReadyError if the disk is too small for a set of `whole_bytes`, less what its `folders` in `out` hold."""
     there = sum(_bytes_below(out / folder) for folder in folders)
     needed = max(0, int(whole_bytes) - there)
     free = (free_bytes or _free_bytes)(out)
@@ -179,15 +179,15 @@ def _bytes_below(folder: Path) -> int:
 
 
 @contextmanager
-def sole_user(out: Path) -> Iterator[None]:
-    """Two preparations of one folder would take each other's unfinished files away."""
+def lock_folder(out: Path) -> Iterator[None]:
+    """Holds a lock: two preparations of one folder would remove each other's unfinished files."""
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise NotReadyError(f"another preparation is at work in {out}; wait for it or stop it") from error
-        except OSError:  # a file system without locks: go on without
+            raise NotReadyError(f"another preparation is running in {out}; wait for it or stop it") from error
+        except OSError:  # a file system without locks
             pass
         yield
     finally:
@@ -195,14 +195,14 @@ def sole_user(out: Path) -> Iterator[None]:
 
 
 def read_json(destination: Destination, path: PurePosixPath) -> object:
-    """What an earlier run noted down; None where it did not."""
+    """State written by an earlier run; None if missing."""
     try:
         return json.loads(destination.read(path) or b"null")
     except ValueError:
-        return None  # damaged: as good as absent, the work is done again
+        return None  # damaged: the work is done again
 
 
 def write_json(destination: Destination, path: PurePosixPath, value: object) -> None:
-    """Notes something down for a later run."""
+    """Writes state for a later run."""
     data = json.dumps(value).encode()
     destination.write(path, io.BytesIO(data), len(data), keep=False)

@@ -1,4 +1,4 @@
-"""Makes samples in worker processes that write straight into batches of memory shared with the trainer."""
+"""Worker processes that write samples into batches in shared memory."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ from trainmark.record.errors import NotReadyError, WorkloadError
 
 Transform = Literal["train", "eval"]
 
-_TASK = struct.Struct("<iiii")  # generation, slot, first row, last row; 16 bytes, so a pipe never tears one
-_TASKS_A_WRITE = 4096 // _TASK.size  # a pipe takes this much whole or not at all
+_TASK = struct.Struct("<iiii")  # generation, slot, first row, last row; 16 bytes, written to a pipe atomically
+_TASKS_PER_WRITE = 4096 // _TASK.size  # written to a pipe atomically
 _MAX_CHUNK = 16
-_TASKS_A_WORKER = 2  # of a batch: each costs both sides a wake, and the more samples one has, the more are read ahead
+_TASKS_PER_WORKER = 2  # per batch: each task costs a wake-up on both sides, and larger ones read more samples ahead
 _JOIN_TIMEOUT_S = 5.0
-_TRAINERS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TRAINER_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def default_workers(local_ranks: int) -> int:
-    """Decoding processes for each of `local_ranks` trainers of this machine: its share of the cores less its own."""
-    return max(1, min(16, cores.usable() // local_ranks - 1))
+    """Workers per rank: its share of the cores less one for itself."""
+    return max(1, min(16, cores.count_usable_cores() // local_ranks - 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WantedSample:
-    """A sample of a set, and in training which random view of it."""
+class SampleKey:
+    """A sample of a set, and in training its random view."""
 
     set_number: int
     index: int
-    at_random: bool
+    is_random: bool
     seed: int
     epoch: int
     view: int
 
 
 class SampleSet(Protocol):
-    """All that the pool asks of a set: where a sample lies, for its sentences."""
+    """What the pool needs of a set: a sample's path, for messages."""
 
     def path(self, index: int, /) -> str: ...
 
@@ -70,37 +70,37 @@ class SampleSet(Protocol):
 Made = TypeVar("Made", covariant=True)
 Pool = TypeVar("Pool", bound="SamplePool[Any]")
 Row = Mapping[str, npt.NDArray[Any]]
-"""One sample's part of the shared memory, by the names of the planes."""
+"""One sample's arrays in shared memory, by plane."""
 
 
 class SampleMaker(Protocol[Made]):
-    """What a worker does for a sample, and what a batch of them becomes. Workers inherit it when they are forked."""
+    """Makes samples in workers, which inherit it by fork, and batches of them."""
 
     @property
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
-        """What a sample holds: by name, the shape and type of an array."""
+        """Shape and type of a sample's arrays, by name."""
 
-    def read(self, sample: WantedSample, /) -> Any:
-        """What `make` needs of the sample's files; BadImage or OSError where they cannot be read.
+    def read(self, sample: SampleKey, /) -> Any:
+        """Reads what `make` needs; BadImage or OSError if it cannot be read.
 
-        Some samples are read before the first of them is made: decoding an image leaves nothing of the code and the
-        tables that reading one needs in the processor's caches, so that turn by turn both would be slower.
+        Several samples are read before the first is made: decoding evicts from the processor's caches what reading
+        needs, so alternating would be slower.
         """
 
-    def make(self, sample: WantedSample, read: Any, row: Row, /) -> None:
-        """Fills a row; BadImage where what was read makes no sense."""
+    def make(self, sample: SampleKey, read: Any, row: Row, /) -> None:
+        """Fills a row; BadImage if the data is invalid."""
 
     def batch(
         self, set_number: int, rows: Mapping[str, torch.Tensor], indices: npt.NDArray[np.int64], global_count: int, /
     ) -> Made:
-        """What the trainer gets of rows that are made; they look at the shared memory."""
+        """The batch of finished rows, which are views of shared memory."""
 
 
 class SamplePool(Generic[Made]):
-    """Worker processes and a ring of shared batch slots, for one rank and for as long as the run lasts.
+    """Worker processes and a ring of shared batch slots, for one rank and a whole run.
 
-    Make it early and in the main thread: the workers are forked, so no device may be open yet, and they end with the
-    thread that made them. Memory is (depth + 1 + hold) batches, whatever the size of the data set.
+    Create it early and in the main thread: the workers are forked, so no device may be open yet, and they end with the
+    thread that created them. Memory is (depth + 1 + hold) batches, whatever the size of the data set.
     """
 
     def __init__(
@@ -114,16 +114,16 @@ class SamplePool(Generic[Made]):
         hold: int = 0,
         skip_bad: int = 0,
     ) -> None:
-        """Forks `workers` processes (0: make samples in this one). The maker knows the sets by their place.
+        """Forks `workers` processes (0: make samples in this one). The maker identifies sets by position.
 
-        depth: batches decoded ahead of the one in use.
-        hold: batches that stay valid after the next one is asked for, for copies to a device still under way.
-        skip_bad: files that may be left out over the pool's life because they cannot be read.
+        depth: batches prefetched beyond the one in use.
+        hold: batches that stay valid after the next is requested, for asynchronous copies to a device.
+        skip_bad: unreadable files that may be skipped over the pool's life.
         """
         if min(workers, hold, skip_bad) < 0 or min(batch_capacity, depth) < 1:
             raise ValueError("an input pool needs workers, hold and skip_bad >= 0, batch_capacity and depth >= 1")
         self.skipped: list[tuple[str, str]] = []
-        """(path, reason) of every file left out so far."""
+        """(path, reason) of every file skipped so far."""
         self._sets = dict(sets)
         self._workers = workers
         self._hold = hold
@@ -137,8 +137,8 @@ class SamplePool(Generic[Made]):
         self._decoders: _DecodeWorkers | None = None
         if workers:
             self._decoders = _DecodeWorkers(self._job, workers)
-            # for a pool that is dropped or left to the interpreter's end; multiprocessing's own hook, which would wait
-            # for ever on workers that ignore SIGTERM, was registered before and so runs after
+            # for a pool that is not closed; multiprocessing's own hook, which would wait for ever on workers that
+            # ignore SIGTERM, was registered before and so runs after
             self._shut_down = weakref.finalize(self, self._decoders.stop)
             self._shut_down.atexit = False
             atexit.register(self._shut_down)
@@ -146,10 +146,10 @@ class SamplePool(Generic[Made]):
     def batches(
         self, set_name: str, shares: Iterable[BatchShare], *, transform: Transform, seed: int = 0, epoch: int = 0
     ) -> Iterator[Made]:
-        """The shares as decoded batches, in order; decoding starts now and runs `depth` batches ahead.
+        """The shares as decoded batches, in order; decoding starts now and prefetches `depth` batches.
 
-        A batch's images are valid until the next batch is asked for (`hold` batches longer), be it of this iterator
-        or by starting another. Only one is alive at a time: another abandons the one before, wherever it was.
+        A batch's images are valid until the next batch is requested (`hold` batches longer), of this iterator or
+        another. Only one iterator is alive at a time: a new one abandons the one before.
         """
         if self._ring.closed:
             raise ValueError("this input pool is closed")
@@ -159,14 +159,14 @@ class SamplePool(Generic[Made]):
             raise ValueError(f"no transform named {transform!r}; there are 'train' and 'eval'")
         self._cancel()
         self._drain()
-        self._take_back()
+        self._reclaim()
         number = list(self._sets).index(set_name)
         batches = _Batches(self, self._sets[set_name], iter(shares), (number, transform == "train", seed, epoch))
         batches.post()
         return batches
 
     def close(self) -> None:
-        """Ends the workers and gives the memory back once no batch uses it; doing so twice is harmless."""
+        """Ends the workers and frees the memory once no batch uses it; may be called twice."""
         self._cancel()
         if self._decoders is not None:
             self._shut_down()
@@ -182,48 +182,48 @@ class SamplePool(Generic[Made]):
         self.close()
 
     def _cancel(self) -> None:
-        """Ends the iterator that is alive, if any: workers drop the tasks of an older generation."""
+        """Cancels the current iterator, if any: workers drop tasks of an older generation."""
         self._generation += 1
         self._ring.generation[0] = self._generation
 
     def _drain(self) -> None:
-        """Makes every slot free, waiting for the workers to have dropped what was cancelled."""
+        """Frees every slot, waiting for workers to drop cancelled tasks."""
         while self._decoders is not None and any(slot.pending for slot in self._slots):
-            self._hear(self._decoders)
+            self._receive(self._decoders)
         for slot in self._slots:
             slot.clear()
 
-    def _take_back(self) -> list[_Slot]:
-        """Ends the loan of every batch but the `hold` latest; gives the slots that are free by that."""
+    def _reclaim(self) -> list[_Slot]:
+        """Reclaims every lent batch but the `hold` latest; returns their slots."""
         return [self._lent.popleft() for _ in range(len(self._lent) - self._hold)]
 
     def _post(self, slot: _Slot, share: BatchShare, how: tuple[int, int, int, int]) -> None:
-        """Hands a share to the workers, to be decoded into a free slot."""
+        """Sends a share to the workers, to be decoded into a free slot."""
         count = len(share.indices)
         if count > self._ring.capacity:
             raise ValueError(f"a batch of {count} does not fit the pool's batch_capacity of {self._ring.capacity}")
         slot.clear()
         slot.share = share
         self._ring.write_request(slot.number, share, how)
-        chunk = max(1, min(_MAX_CHUNK, math.ceil(count / (_TASKS_A_WORKER * max(1, self._workers)))))
+        chunk = max(1, min(_MAX_CHUNK, math.ceil(count / (_TASKS_PER_WORKER * max(1, self._workers)))))
         tasks = [(self._generation, slot.number, first, min(first + chunk, count)) for first in range(0, count, chunk)]
         slot.pending = len(tasks)
         if self._decoders is not None:
-            self._decoders.give(tasks)
+            self._decoders.send(tasks)
 
     def _finish(self, slot: _Slot) -> None:
-        """Returns when every image of the slot is decoded or known to be bad."""
+        """Waits until every image of the slot is decoded or known to be bad."""
         if self._decoders is None:
             rows = len(slot.share.indices)
             slot.bad = _make_rows(self._job, slot.number, 0, rows, self._generation)
             return
         while slot.pending:
-            self._hear(self._decoders)
+            self._receive(self._decoders)
 
-    def _hear(self, decoders: _DecodeWorkers) -> None:
-        """Takes in what the workers have to say, waiting for at least one of them."""
+    def _receive(self, decoders: _DecodeWorkers) -> None:
+        """Processes the workers' answers, waiting for at least one."""
         crashes = []
-        for number, bad, crash in decoders.hear():
+        for number, bad, crash in decoders.receive():
             self._slots[number].pending -= 1
             self._slots[number].bad.extend((row, reason) for row, reason in bad)
             if crash:
@@ -231,8 +231,8 @@ class SamplePool(Generic[Made]):
         if crashes:
             raise RuntimeError(f"a decode worker failed:\n{crashes[0]}")
 
-    def _judge(self, sample_set: SampleSet, slot: _Slot) -> npt.NDArray[np.int64]:
-        """The sample numbers left after bad files; raises once there are more than the run allows."""
+    def _drop_bad_rows(self, sample_set: SampleSet, slot: _Slot) -> npt.NDArray[np.int64]:
+        """The sample indices without bad files; raises once there are more than allowed."""
         indices: npt.NDArray[np.int64] = slot.share.indices
         if not slot.bad:
             return indices
@@ -243,12 +243,12 @@ class SamplePool(Generic[Made]):
                 continue
             if len(known) >= self._skip_bad:
                 allowed = f" (skip-bad allows {self._skip_bad} and all are used up)" if self._skip_bad else ""
-                raise WorkloadError(f"picture {path} cannot be read: {reason}{allowed}")
+                raise WorkloadError(f"image {path} cannot be read: {reason}{allowed}")
             known.add(path)
             self.skipped.append((path, reason))
         good = np.setdiff1d(np.arange(len(indices)), [row for row, _ in slot.bad])
         if not len(good):
-            raise WorkloadError(f"no picture of a batch of {len(indices)} can be read, the last is {path}: {reason}")
+            raise WorkloadError(f"no image of a batch of {len(indices)} can be read, the last is {path}: {reason}")
         for plane in self._ring.planes.values():
             rows = plane[slot.number]
             rows[: len(good)] = rows[good]
@@ -272,7 +272,7 @@ class _Batches(Iterator[Made]):
         self._how = how
         self._generation = pool._generation
         self._free = deque(slot for slot in pool._slots if slot not in pool._lent)
-        self._ahead: deque[_Slot] = deque()
+        self._prefetched: deque[_Slot] = deque()
 
     def post(self) -> None:
         """Starts decoding into every free slot."""
@@ -282,65 +282,67 @@ class _Batches(Iterator[Made]):
                 return
             slot = self._free.popleft()
             self._pool._post(slot, share, self._how)
-            self._ahead.append(slot)
+            self._prefetched.append(slot)
 
     def __next__(self) -> Made:
         pool = self._pool
         if pool._generation != self._generation:
-            raise RuntimeError("these batches were abandoned when the pool was closed or asked for others")
-        self._free.extend(pool._take_back())
+            raise RuntimeError("these batches were abandoned when the pool was closed or another iterator was started")
+        self._free.extend(pool._reclaim())
         self.post()
-        if not self._ahead:
+        if not self._prefetched:
             raise StopIteration
-        slot = self._ahead.popleft()
+        slot = self._prefetched.popleft()
         try:
             pool._finish(slot)
-            indices = pool._judge(self._set, slot)
+            indices = pool._drop_bad_rows(self._set, slot)
         except BaseException:
-            pool._cancel()  # going on after a failure would silently leave out a batch
+            pool._cancel()  # continuing after a failure would silently skip a batch
             raise
         pool._lent.append(slot)
         rows = {name: slots[slot.number][: len(indices)] for name, slots in pool._ring.tensors.items()}
         return pool._maker.batch(self._how[0], rows, indices, slot.share.global_count)
 
 
-_NOTHING = BatchShare(indices=np.empty(0, np.int64), global_count=0)
+_EMPTY_SHARE = BatchShare(indices=np.empty(0, np.int64), global_count=0)
 
 
 class _Slot:
-    """What the trainer knows of one batch of shared memory."""
+    """The trainer's state of one batch slot."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.clear()
 
     def clear(self) -> None:
-        self.share = _NOTHING
+        self.share = _EMPTY_SHARE
         self.pending = 0
-        """Chunks handed to the workers and not yet answered."""
+        """Chunks sent to the workers and not yet answered."""
         self.bad: list[tuple[int, str]] = []
 
 
 class _Ring:
-    """The shared memory: samples, and beside them what is to be made where.
+    """The shared memory: samples, and the requests for them.
 
-    It is mapped without a name, so nothing can stay behind however the processes end.
+    Mapped anonymously, so nothing is left behind however the processes end.
     """
 
     def __init__(self, slots: int, capacity: int, planes: Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]) -> None:
         self.capacity = capacity
         self.closed = False
-        self.generation = _shared((1,), np.int64)
+        self.generation = _allocate_shared((1,), np.int64)
         """Tasks of another generation are dropped; one aligned word, so no lock is needed."""
-        self.how = _shared((slots, 4), np.int64)
-        """For each slot: number of the set, whether to crop at random, seed, epoch."""
-        self.indices = _shared((slots, capacity), np.int64)
-        self.views = _shared((slots, capacity), np.int64)
-        self.planes = {name: _shared((slots, capacity, *shape), dtype) for name, (shape, dtype) in planes.items()}
+        self.how = _allocate_shared((slots, 4), np.int64)
+        """Per slot: set number, whether to crop at random, seed, epoch."""
+        self.indices = _allocate_shared((slots, capacity), np.int64)
+        self.views = _allocate_shared((slots, capacity), np.int64)
+        self.planes = {
+            name: _allocate_shared((slots, capacity, *shape), dtype) for name, (shape, dtype) in planes.items()
+        }
         self.tensors = {name: [torch.from_numpy(slot) for slot in plane] for name, plane in self.planes.items()}
 
     def drop(self) -> None:
-        """Lets go of the samples; the memory is gone once no batch looks at it either."""
+        """Releases the samples; the memory is freed once no batch uses it."""
         self.closed = True
         self.planes.clear()
         self.tensors.clear()
@@ -351,33 +353,33 @@ class _Ring:
         self.views[slot, : len(share.indices)] = 0 if share.views is None else share.views
 
 
-def _shared(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def _allocate_shared(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     return np.frombuffer(mmap.mmap(-1, size_bytes), dtype=dtype).reshape(shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Job:
-    """What a worker inherits; the maker's buffers become its own when it first writes to them."""
+    """State that a worker inherits; the maker's buffers are copied on write."""
 
     maker: SampleMaker[Any]
     ring: _Ring
 
 
 def _make_rows(job: _Job, slot: int, first: int, last: int, generation: int) -> list[tuple[int, str]]:
-    """Makes the samples of rows [first, last) of a slot in place; returns the rows that could not be read, and why."""
+    """Makes rows [first, last) of a slot in place; returns unreadable rows with the reason."""
     ring = job.ring
-    set_number, at_random, seed, epoch = ring.how[slot].tolist()
+    set_number, is_random, seed, epoch = ring.how[slot].tolist()
     indices, views = ring.indices[slot, first:last].tolist(), ring.views[slot, first:last].tolist()
     bad: list[tuple[int, str]] = []
-    found: list[tuple[int, WantedSample, Any]] = []
+    found: list[tuple[int, SampleKey, Any]] = []
     for row, index, view in zip(range(first, last), indices, views, strict=True):
         if ring.generation[0] != generation:
-            return bad  # nobody waits for this batch any more
-        sample = WantedSample(
+            return bad  # this batch was cancelled
+        sample = SampleKey(
             set_number=set_number,
             index=index,
-            at_random=bool(at_random),
+            is_random=bool(is_random),
             seed=seed,
             epoch=epoch,
             view=view,
@@ -401,8 +403,8 @@ def _make_rows(job: _Job, slot: int, first: int, last: int, generation: int) -> 
 class _DecodeWorkers:
     """The worker processes and the pipes to them.
 
-    All workers read tasks from one pipe, so that a slow one simply takes fewer; each answers on its own, so that its
-    end is noticed as the end of that pipe.
+    All workers read tasks from one pipe, so that a slow one takes fewer; each answers on its own, so that its death is
+    noticed as EOF.
     """
 
     def __init__(self, job: _Job, workers: int) -> None:
@@ -434,12 +436,12 @@ class _DecodeWorkers:
                 os.close(writer)
             self._processes.append(process)
 
-    def give(self, tasks: list[tuple[int, int, int, int]]) -> None:
+    def send(self, tasks: list[tuple[int, int, int, int]]) -> None:
         self._backlog.extend(_TASK.pack(*task) for task in tasks)
         self._flush()
 
-    def hear(self) -> list[tuple[int, list[tuple[int, str]], str]]:
-        """Waits until a worker answers; gives (slot, bad rows, crash) of each answer."""
+    def receive(self) -> list[tuple[int, list[tuple[int, str]], str]]:
+        """Waits for an answer; returns (slot, bad rows, crash) of each."""
         self._flush()
         answers = []
         for key, _ in self._selector.select():
@@ -447,13 +449,13 @@ class _DecodeWorkers:
             try:
                 answers.append(json.loads(connection.recv_bytes()))
             except (EOFError, OSError) as error:
-                raise WorkloadError(self._obituary(number)) from error
+                raise WorkloadError(self._describe_death(number)) from error
         return answers
 
     def stop(self) -> None:
-        """Ends every worker at once (it holds nothing that could be lost) and waits for it, so that no zombie stays."""
+        """Kills every worker (it holds nothing that could be lost) and reaps it."""
         if os.getpid() != self._owner_pid:
-            return  # a forked child drops its copy of the pool: the workers are not its own
+            return  # in a forked child: the workers are not its own
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -467,9 +469,9 @@ class _DecodeWorkers:
             os.close(end)
 
     def _flush(self) -> None:
-        # never blocks: the trainer must stay free to hear answers, or both sides could wait for each other
+        # never blocks: the trainer must stay free to receive answers, or both sides could deadlock
         while self._backlog:
-            some = [self._backlog[i] for i in range(min(len(self._backlog), _TASKS_A_WRITE))]
+            some = [self._backlog[i] for i in range(min(len(self._backlog), _TASKS_PER_WRITE))]
             try:
                 os.write(self._task_writer, b"".join(some))
             except BlockingIOError:
@@ -477,7 +479,7 @@ class _DecodeWorkers:
             for _ in some:
                 self._backlog.popleft()
 
-    def _obituary(self, number: int) -> str:
+    def _describe_death(self, number: int) -> str:
         process = self._processes[number]
         process.join(_JOIN_TIMEOUT_S)
         code = process.exitcode
@@ -491,11 +493,11 @@ class _DecodeWorkers:
 
 
 def _start(process: ForkProcess) -> None:
-    # an interrupt that comes before the child has decided what to do with it waits until then
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TRAINERS_SIGNALS)
+    # signals are blocked until the child has installed its handlers
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TRAINER_SIGNALS)
     try:
         with warnings.catch_warnings():
-            # newer Pythons warn of fork beside threads: the child uses no lock a thread of ours could hold
+            # newer Pythons warn of fork with threads: the child uses no lock that a thread could hold
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
     finally:
@@ -503,7 +505,7 @@ def _start(process: ForkProcess) -> None:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are not 0, 1 or 2, even in a process that was started with those closed."""
+    """A pipe whose descriptors are not 0, 1 or 2, even if those were closed."""
     ends = []
     for end in os.pipe():
         ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
@@ -512,12 +514,12 @@ def _pipe() -> tuple[int, int]:
 
 
 def _work(job: _Job, tasks: int, answers: int, not_mine: list[int], parent_pid: int) -> None:
-    """A worker's life: take a task, decode it into place, say so; ends when the trainer does."""
+    """A worker's loop: takes a task, decodes it in place, answers; ends with the trainer."""
     end_with_parent(parent_pid)
-    # the trainer decides what these mean, and may want one more batch to finish its step; it ends us with SIGKILL
-    for number in _TRAINERS_SIGNALS:
+    # the trainer handles these, and may need one more batch to finish its step; it ends workers with SIGKILL
+    for number in _TRAINER_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINERS_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _TRAINER_SIGNALS)
     for end in not_mine:
         os.close(end)
     torch.set_num_threads(1)

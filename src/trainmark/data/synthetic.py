@@ -1,4 +1,4 @@
-"""The data every installation can make for itself, so that a first run needs nothing from outside."""
+"""The synthetic sets, so that a first run needs no download."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from trainmark.data.data_set import MANIFEST
 
 
 def cache_folder() -> Path:
-    """Where synthetic data is kept between runs."""
+    """Where synthetic data is cached between runs."""
     if chosen := os.environ.get("TRAINMARK_CACHE"):
         return Path(chosen).absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainmark"
 
 
 def folder(data_set: str) -> Path:
-    """Where the synthetic set of this name lies, or will lie."""
+    """Folder of the synthetic set of this name."""
     return cache_folder() / datasets.find(data_set).default_name()
 
 
 def is_synthetic(root: Path, given: str | None) -> bool:
-    """True for a set made by trainmark: the usual one, or one a user made with `trainmark data make`."""
+    """True for a set made by trainmark: the default one, or one of `trainmark data make`."""
     return given is None or (root / MANIFEST).exists()
 
 
 def ensure(data_set: str, root: Path, say: Callable[[str], None]) -> None:
-    """Makes the synthetic set if it is not there yet, and again if it was damaged."""
+    """Makes the synthetic set if it is missing or damaged."""
     known = datasets.find(data_set)
     if not (root / MANIFEST).exists():
         say(f"making the synthetic {data_set} set in {root} (once, {known.takes})")

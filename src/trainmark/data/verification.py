@@ -1,4 +1,4 @@
-"""Verifies a set: its size, what is wrong with it and what is only unusual."""
+"""Verification reports of a set: size, problems and notes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
 
 Decode = Literal["none", "header", "full"]
-"""How closely to look: at names and sizes, at where files begin and end, or at everything in them."""
+"""How much is read: names and sizes, the beginning and end of files, or everything."""
 
 Size = TypeVar("Size", bound=Any)
 Job = TypeVar("Job")
@@ -23,21 +23,21 @@ Seen = TypeVar("Seen")
 
 
 def problem(path: str, text: str) -> CheckResult:
-    """A run that reads this fails or learns the wrong thing; the path is below the root, with forward slashes."""
+    """A file that fails or misleads a run; the path is relative to the root, with forward slashes."""
     return CheckResult(verdict="failed", subject=path, sentence=text)
 
 
 def note_on(path: str, text: str) -> CheckResult:
-    """Unusual, and still read without loss: a PNG named .JPEG, a file that belongs to no clip."""
+    """Unusual but harmless: a PNG named .JPEG, a file that belongs to no clip."""
     return CheckResult(verdict="note", subject=path, sentence=text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Generic[Size]):
-    """What was expected, what was found, and which files are not as they should be."""
+    """Expected and actual size, problems and notes."""
 
     expected: Size | None
-    """None where nothing is known of the set."""
+    """None if unknown."""
     found: Size
     problems: tuple[CheckResult, ...]
     notes: tuple[CheckResult, ...]
@@ -68,14 +68,14 @@ class Report(Generic[Size]):
 
 @dataclass(kw_only=True)
 class Findings:
-    """What one process saw of a part of a set."""
+    """Results of one process for a part of a set."""
 
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[CheckResult] = field(default_factory=list)
     notes: list[CheckResult] = field(default_factory=list)
 
     def add(self, path: str, fault: str = "", note: str = "") -> None:
-        """What is wrong with a file, and what is only unusual."""
+        """Adds a file's fault and note, unless empty."""
         self.problems += [problem(path, fault)] if fault else []
         self.notes += [note_on(path, note)] if note else []
 
@@ -89,22 +89,22 @@ class Findings:
         return found
 
 
-def look(verify: Callable[..., Report[Any]], folder: Path) -> tuple[str, str]:
-    """What a folder seems to hold by names and sizes alone, and what is wrong with it."""
+def inspect(verify: Callable[..., Report[Any]], folder: Path) -> tuple[str, str]:
+    """Summary of a folder by names and sizes alone, and its faults."""
     report = verify(folder, decode="none")
     return str(report.found), "" if report.ok else report.sentence()
 
 
-def in_parallel(look: Callable[[Job], Seen], jobs: Sequence[Job], processes: int, what: str) -> list[Seen]:
-    """What `look` sees in each job, in order; `what` names the things looked at in case a process dies over them."""
+def map_parallel(check: Callable[[Job], Seen], jobs: Sequence[Job], processes: int, what: str) -> list[Seen]:
+    """What `check` finds in each job, in order; `what` names the items if a process dies."""
     if processes == 1 or len(jobs) < 2:
-        return [look(job) for job in jobs]
-    # started afresh, not forked: the caller may have threads, and a fork of those can hang
+        return [check(job) for job in jobs]
+    # spawned, not forked: the caller may have threads, and forking those can hang
     with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
         try:
-            return list(pool.map(look, jobs, chunksize=max(1, len(jobs) // (processes * 16))))
+            return list(pool.map(check, jobs, chunksize=max(1, len(jobs) // (processes * 16))))
         except BrokenProcessPool as error:
             raise NotReadyError(
-                f"a process died while looking at the {what} (out of memory, or a file that crashes the decoder); "
+                f"a process died while checking the {what} (out of memory, or a file that crashes the decoder); "
                 "try decode 'header', or one process to see where"
             ) from error

@@ -1,1 +1,1 @@
-"""The run: planning, preflight, worker processes, supervision, sampler; other hosts by ssh, Slurm and Kubernetes."""
+"""Runs: planning, preflight, worker processes, supervision, sampler; other hosts by ssh, Slurm and Kubernetes."""

@@ -1,4 +1,4 @@
-"""Finds out where a process is: alone, or one of several that a cluster environment has started."""
+"""Detects the cluster environment of a process: alone, or one of several launchers of a job."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ if TYPE_CHECKING:
     from trainmark.record.plan import Plan
 
 PORT = 29400
-"""Where launchers meet unless told otherwise; torchrun's own choice."""
+"""The default port of the rendezvous, as in torchrun."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEnv:
-    """One `trainmark run` process among those of a job. A process that has ranks under it is a launcher to the run."""
+    """One `trainmark run` process among those of a job: a launcher, which starts ranks."""
 
     kind: str = "alone"
     """The module of `launch/clusters` that detected it."""
     launchers: int = 1
     launcher: int = 0
-    """This process's number; launcher 0 leads."""
+    """The number of this process; launcher 0 is the leader."""
     first_rank: int = 0
     ranks: int = 1
-    """How many ranks this launcher starts: all of its node, or only itself where every rank was started for us."""
+    """How many ranks this launcher starts: all of its node, or one where the cluster starts a process per rank."""
     first_local_rank: int = 0
     local_ranks: int = 1
-    """How many ranks this machine has in all, other launchers' included."""
+    """How many ranks this machine has, including those of other launchers."""
     leader: str = "localhost"
     port: int = PORT
     is_rank: bool = False
-    """Every rank was started by somebody else, so that this launcher has one."""
+    """The cluster starts one process per rank, so that this launcher has one rank."""
     is_batch: bool = False
-    """An allocation in which nothing was started for us yet: its environment's `start_tasks` does it."""
-    joins_store: bool = False
-    """A store of torchrun's listens at leader:port, where the leader can tell the others how to find it."""
+    """An allocation without started launchers: `start_tasks` of its environment starts them."""
+    has_torchrun_store: bool = False
+    """The store of torchrun listens at leader:port, where the leader publishes its own address."""
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.launcher == 0
 
     @property
     def unit(self) -> str:
-        """What a launcher of this run stands for."""
+        """What a launcher of this run is called."""
         return "rank" if self.is_rank else "node"
 
     @property
@@ -59,43 +59,43 @@ class ClusterEnv:
         return self.launchers * self.ranks
 
     @property
-    def one_machine(self) -> bool:
-        """Whether all ranks are here, whoever started them."""
+    def is_one_machine(self) -> bool:
+        """Whether all ranks are on this machine."""
         return self.launchers == 1 or (self.is_rank and self.launchers == self.local_ranks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedRun:
-    """A run that another machine is to start."""
+    """A run to be started on another machine."""
 
     options: RunOptions
     plans: Sequence[Plan]
     as_json: bool = False
-    """The run is to print its record as JSON."""
+    """The run prints its record as JSON."""
 
 
 class ClusterEnvironment(Protocol):
-    """A module of `launch/clusters`. One that detects nothing, or has nothing to render, leaves those parts out."""
+    """A module of `launch/clusters`; all parts but those for detection, or those for rendering, are optional."""
 
     PRIORITY: int
-    """Smaller numbers are asked first: a torchrun inside a Slurm job is a torchrun."""
+    """Smaller numbers are tried first: a torchrun inside a Slurm job is a torchrun."""
     RENDERS: str
     """What `render` writes, for the help."""
     REQUEST: type
     """A dataclass whose fields are the options of `trainmark launch render NAME` (`cluster_job.option`)."""
 
     def detect(self, topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
-        """This process's place, if the environment has started it."""
+        """The environment of this process, if it was started by this cluster."""
 
     def start_tasks(self, topology: Topology, command: Sequence[str]) -> NoReturn:
-        """Becomes the program that starts the launchers of an allocation."""
+        """Replaces this process by the program that starts the launchers of an allocation."""
 
     def render(self, request: Any, run: RenderedRun, say: Callable[[str], None]) -> str:
-        """A run for others to start."""
+        """The run as a script or manifest."""
 
 
-def environments(ability: str) -> dict[str, ClusterEnvironment]:
-    """Those that have an ability, `detect` or `render`, by name."""
+def load_environments(ability: str) -> dict[str, ClusterEnvironment]:
+    """The environments with a function, `detect` or `render`, by name."""
     names = [module.name for module in pkgutil.iter_modules(clusters.__path__)]
     found = {name: _load(name) for name in names}
     return {name: each for name, each in found.items() if hasattr(each, ability)}
@@ -105,9 +105,9 @@ def _load(name: str) -> ClusterEnvironment:
     return cast(ClusterEnvironment, import_module(f"{clusters.__name__}.{name}"))
 
 
-def find(topology: Topology, environ: Mapping[str, str], port: int | None = None) -> ClusterEnv:
-    """What the environment speaks of, checked against the topology asked for."""
-    for environment in sorted(environments("detect").values(), key=lambda each: each.PRIORITY):
+def detect_env(topology: Topology, environ: Mapping[str, str], port: int | None = None) -> ClusterEnv:
+    """The environment of this process, checked against the requested topology."""
+    for environment in sorted(load_environments("detect").values(), key=lambda each: each.PRIORITY):
         if (env := environment.detect(topology, environ, port)) is not None:
             return env
     if topology.nodes > 1:
@@ -115,11 +115,11 @@ def find(topology: Topology, environ: Mapping[str, str], port: int | None = None
             f"topology {topology} needs {topology.nodes} nodes and only this machine is known; name them with "
             f"--hosts a,b, or start it in Slurm or Kubernetes ('trainmark launch render slurm ...' writes the script)"
         )
-    return alone(topology)
+    return make_local_env(topology)
 
 
-def alone(topology: Topology) -> ClusterEnv:
-    """One machine, whose ranks are all ours to start."""
+def make_local_env(topology: Topology) -> ClusterEnv:
+    """One machine with one launcher."""
     return ClusterEnv(ranks=topology.devices_per_node, local_ranks=topology.devices_per_node)
 
 
@@ -128,14 +128,14 @@ def start_tasks(env: ClusterEnv, topology: Topology, command: Sequence[str]) -> 
     _load(env.kind).start_tasks(topology, command)
 
 
-def rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, locals_: int) -> ClusterEnv:
-    """Of a process that is one rank."""
+def make_rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, locals_: int) -> ClusterEnv:
+    """The environment of a process that is one rank."""
     if world != topology.devices:
-        raise NotReadyError(f"{topology} asked, {world} ranks joined")
+        raise NotReadyError(f"{topology} requested, {world} ranks joined")
     if not 0 <= rank < world or not 0 <= local < locals_ or locals_ > world:
         raise NotReadyError(f"the launcher contradicts itself: rank {rank} of {world}, {local} of {locals_} here")
     if locals_ != topology.devices_per_node:
-        raise NotReadyError(f"{topology} asked, {locals_} ranks were started on this node")
+        raise NotReadyError(f"{topology} requested, {locals_} ranks were started on this node")
     return ClusterEnv(
         kind=kind,
         launchers=world,
@@ -147,23 +147,25 @@ def rank_env(topology: Topology, kind: str, rank: int, world: int, local: int, l
     )
 
 
-def node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
-    """Of a process that starts all ranks of a node."""
+def make_node_env(topology: Topology, kind: str, node: int) -> ClusterEnv:
+    """The environment of a process that starts all ranks of a node."""
     if not 0 <= node < topology.nodes:
-        raise NotReadyError(f"{topology} asked, and this is node {node}; nodes count from 0 to {topology.nodes - 1}")
+        raise NotReadyError(
+            f"{topology} requested, and this is node {node}; nodes count from 0 to {topology.nodes - 1}"
+        )
     each = topology.devices_per_node
     return ClusterEnv(
         kind=kind, launchers=topology.nodes, launcher=node, first_rank=node * each, ranks=each, local_ranks=each
     )  # fmt: skip
 
 
-def at_leader(env: ClusterEnv, leader: str, port: int, *, joins_store: bool = False) -> ClusterEnv:
-    return replace(env, leader=leader, port=port, joins_store=joins_store)
+def set_leader(env: ClusterEnv, leader: str, port: int, *, has_torchrun_store: bool = False) -> ClusterEnv:
+    return replace(env, leader=leader, port=port, has_torchrun_store=has_torchrun_store)
 
 
 def read_number(environ: Mapping[str, str], name: str, who: str) -> int:
     value = environ.get(name)
     if value is None or not re.fullmatch(r"[0-9]+", value):
-        said = "is not set" if value is None else f"is {value!r}, not a number"
-        raise NotReadyError(f"this looks like a process of {who}, but {name} {said}")
+        problem = "is not set" if value is None else f"is {value!r}, not a number"
+        raise NotReadyError(f"this looks like a process of {who}, but {name} {problem}")
     return int(value)

@@ -1,4 +1,4 @@
-"""A decided run and the words that ask for it again on another machine, with what every rendering says of it."""
+"""A planned run with the command that starts it on another machine, and what all renderings share."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
 
-LONGEST_NAME = 53
-"""Kubernetes names pods NAME-node-0-0, in 63 letters at most."""
+MAX_NAME_LENGTH = 53
+"""Kubernetes names pods NAME-node-0-0, with at most 63 characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob:
     plans: tuple[Plan, ...]
     words: tuple[tuple[str, ...], ...]
-    """`run` with its workloads, then every option with its value."""
+    """`run` with its workloads, then each option with its value."""
     name: str
 
     @property
@@ -31,7 +31,7 @@ class ClusterJob:
 
     @property
     def on_cpu(self) -> bool:
-        """True where there are no devices to ask a scheduler for."""
+        """True where no devices are requested from the scheduler."""
         return files.load(self.plans[0].platform).device_type == "cpu"
 
     @property
@@ -39,39 +39,39 @@ class ClusterJob:
         return ["trainmark", *(word for group in self.words for word in group)]
 
     def shell_command(self) -> str:
-        """The command for a shell, an option a line."""
+        """The command for a shell, one option per line."""
         first, *rest = self.words
         lines = [shlex.join(["trainmark", *first]), *map(shlex.join, rest)]
         return " \\\n    ".join(lines)
 
 
-def job_of(run: RenderedRun, name: str | None = None) -> ClusterJob:
+def make_job(run: RenderedRun, name: str | None = None) -> ClusterJob:
     names, *rest = run.options.to_argv()
     words = (("run", *names), *rest, *([("--json",)] if run.as_json else []))
-    return ClusterJob(plans=tuple(run.plans), words=words, name=name or name_for(run.plans))
+    return ClusterJob(plans=tuple(run.plans), words=words, name=name or make_name(run.plans))
 
 
 def option(flag: str, help_: str, *, metavar: str = "NAME", default: Any = None, kind: type = str) -> Any:
-    """A field of a request that is an option of `trainmark launch render`; one whose default is ... must be given."""
+    """A field of a request that is an option of `trainmark launch render`; required where its default is `...`."""
     metadata = {"flag": flag, "help": help_, "metavar": metavar, "kind": kind}
     return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
-def absolute(path: str | None) -> str | None:
-    """Paths mean the same wherever the job starts."""
+def make_absolute(path: str | None) -> str | None:
+    """An absolute path, valid wherever the job starts."""
     return None if path is None else str(Path(path).expanduser().absolute())
 
 
-def name_for(plans: Iterable[Plan]) -> str:
-    """A name that Slurm and Kubernetes both take."""
+def make_name(plans: Iterable[Plan]) -> str:
+    """A job name that is valid in Slurm and Kubernetes."""
     plans = list(plans)
     what = "-".join(dict.fromkeys(plan.workload for plan in plans))
-    said = f"trainmark-{what}-{plans[0].recipe_name}-{plans[0].topology}"
-    return re.sub(r"[^a-z0-9]+", "-", said.lower())[:LONGEST_NAME].strip("-")
+    name = f"trainmark-{what}-{plans[0].recipe_name}-{plans[0].topology}"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME_LENGTH].strip("-")
 
 
-def about(job: ClusterJob) -> list[str]:
-    """What is trained, for the comment at the top."""
+def describe_job(job: ClusterJob) -> list[str]:
+    """What is trained, for the comment at the top of a rendering."""
     lines = []
     for plan in job.plans:
         synthetic = " (synthetic)" if plan.data.synthetic else ""
@@ -80,21 +80,21 @@ def about(job: ClusterJob) -> list[str]:
             f"  data {plan.data.folder}{synthetic}",
             f"  plan {plan.fingerprint}",
         ]
-    return [printable(line) for line in lines]
+    return [replace_unprintable(line) for line in lines]
 
 
-def printable(text: str) -> str:
-    """For comments: a line break in a path must not end the comment it stands in."""
+def replace_unprintable(text: str) -> str:
+    """For comments: a line break in a path must not end the comment."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
-def activation_line(venv: str) -> str:
-    """The shell line that enters a virtual environment."""
+def make_activation_line(venv: str) -> str:
+    """The shell line that activates a virtual environment."""
     return f". {shlex.quote(str(PurePosixPath(venv) / 'bin' / 'activate'))}"
 
 
 def check_option(option: str, text: str, pattern: str, wanted: str) -> str:
-    """The value of an option that becomes part of a line of the rendering, if it looks as it must."""
+    """The value of an option, if it matches the pattern."""
     if not re.fullmatch(pattern, text):
         raise UsageError(f"{option} {text!r} is not {wanted}")
     return text

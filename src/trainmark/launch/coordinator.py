@@ -1,4 +1,4 @@
-"""What the launchers of a run on several nodes tell each other through the leader's store: facts, faults, files."""
+"""Coordinates the launchers of a run on several nodes through the store of the leader: facts, faults, files."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import torch
 from torch.distributed import DistStoreError
 
 import trainmark
@@ -26,20 +27,20 @@ from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.rendezvous import StoreServer
 from trainmark.launch.secret import VARIABLE as SECRET_VARIABLE
 from trainmark.platforms import files
-from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, of_exit_code
+from trainmark.record.atomic_files import write_atomic
+from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, error_from_exit_code
 from trainmark.record.plan import Plan
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
-from trainmark.record.whole_files import write_whole
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 from trainmark.train.rendezvous_store import LostStoreError, RendezvousStore
 
 JOIN_TIMEOUT_S = 60.0
-"""How long the launchers wait for each other to appear."""
+"""How long launchers wait for each other to join."""
 READY_TIMEOUT_S = 900.0
-"""How long they wait for each other's data to be made and machine to be checked."""
+"""How long they wait for data preparation and preflight checks of each other."""
 HEARTBEAT_S = 0.5
 LOST_S = 15.0
-"""A launcher without a heartbeat for so long counts as lost, unless the plan allows less silence."""
+"""A launcher without a heartbeat for so long is lost, unless the plan has a shorter timeout."""
 LEAVE_TIMEOUT_S = 5.0
 """How long the leader waits for the others to leave, and they for its reply."""
 CHUNK_BYTES = 1 << 20
@@ -50,16 +51,16 @@ RANK_FILE = re.compile(
 """The only files a launcher may send to the leader."""
 
 RestartDecision = Literal["restart", "stop"]
-"""What happens once some ranks have ended: all start again, or none."""
+"""What happens once some ranks have ended: all restart, or none."""
 
 
-def plan_file(env: ClusterEnv) -> str:
+def plan_file_name(env: ClusterEnv) -> str:
     """The name of a launcher's plan in the run folder."""
-    return PLAN_FILE if env.leads else f"plan.launcher{env.launcher}.json"
+    return PLAN_FILE if env.is_leader else f"plan.launcher{env.launcher}.json"
 
 
 class Coordinator:
-    """One for a whole command: every run of it has keys of its own, told apart by their number."""
+    """One per command; the keys of each run are prefixed by its number."""
 
     def __init__(
         self,
@@ -69,14 +70,14 @@ class Coordinator:
         interface: str | None = None,
         join_timeout_s: float | None = None,
     ) -> None:
-        """Without a secret, that of the variable counts."""
+        """Without a secret, that of the variable is used."""
         self.env = env
-        self.host = host_name(os.environ)
+        self.host = read_host_name(os.environ)
         self.shares_folder = True
-        """The leader sees the run folder of this launcher, so that no file has to be sent."""
+        """The leader sees the run folder of this launcher, so that no file is sent."""
         self._join_timeout_s = JOIN_TIMEOUT_S if join_timeout_s is None else join_timeout_s
         self._server: StoreServer | None = None
-        if env.leads:
+        if env.is_leader:
             self._server, self._address = rendezvous.serve(env, secret, interface, self._join_timeout_s)
         else:
             self._address = rendezvous.find_leader(env, secret, self._join_timeout_s)
@@ -97,13 +98,13 @@ class Coordinator:
 
     @property
     def rank_prefix(self) -> str:
-        """What the keys of this run's ranks begin with."""
+        """The key prefix of the ranks of this run."""
         return self._key("ranks")
 
     def begin_run(self, plan: Plan, store: Path, make_folder: Callable[[str], Path]) -> Path:
-        """Checks that all nodes can make the run together; its folder, which is the leader's where all see that."""
-        everybody = self._exchange({"host": self.host, **versions(plan)})
-        if not self.env.leads:
+        """Checks that all nodes can run together; returns the run folder, that of the leader where all see it."""
+        everybody = self._exchange({"host": self.host, **collect_versions(plan)})
+        if not self.env.is_leader:
             return self._join_run(plan, store)
         if error := _compare_nodes(everybody):
             self._put("start", {"refused": str(error), "exit_code": error.exit_code})
@@ -114,9 +115,9 @@ class Coordinator:
         return folder
 
     def refuse_run(self, error: TrainmarkError) -> None:
-        """Tells the other launchers that the next run cannot be made here, so that nobody waits for it."""
+        """Tells the other launchers that the next run cannot start here, so that nobody waits."""
         self._exchange({"not_ready": str(error), "exit_code": error.exit_code, "host": self.host})
-        if self.env.leads:
+        if self.env.is_leader:
             refused = {"refused": f"{self.host} is not ready: {error}", "exit_code": error.exit_code}
             self._put("start", refused)
 
@@ -126,16 +127,16 @@ class Coordinator:
         return self._heartbeat
 
     def decide_restart(self, restarts: int, wish: RestartDecision) -> RestartDecision:
-        """What the first launcher to ask decided: whether the ranks, after so many restarts, start again everywhere."""
+        """The decision of the first launcher to call this after so many restarts; it holds for all."""
         decided = self._store.compare_set(self._key(f"restart/{restarts}"), "", wish)
         return "restart" if decided == b"restart" else "stop"
 
     def report(self, fault: Mapping[str, Any]) -> None:
-        """Tells everybody that something failed here. The order of reports is the order of failures."""
+        """Reports a fault to all launchers; the order of reports is the order of failures."""
         self._put(f"fault/{self._store.add(self._key('faults'), 1)}", fault)
 
     def faults(self) -> list[dict[str, Any]]:
-        """All that was reported so far, in order."""
+        """All faults reported so far, in order."""
         number, found = 1, []
         while self._store.check([self._key(f"fault/{number}")]):
             found.append(self._get(f"fault/{number}"))
@@ -143,7 +144,7 @@ class Coordinator:
         return found
 
     def send_files(self, paths: Mapping[str, Path]) -> None:
-        """A follower's last act in a run: its ranks' files, in chunks."""
+        """Sends the files of a follower at the end of a run, in chunks."""
         chunks = {}
         for name, path in paths.items():
             if path.is_file():
@@ -155,7 +156,7 @@ class Coordinator:
         self._put(f"done/{self.env.launcher}", {"files": chunks})
 
     def receive_files(self, launcher: int, folder: Path, is_alive: Callable[[], bool]) -> bool:
-        """The leader's side: waits for a follower's files while that is alive; False if it was lost before."""
+        """Waits for the files of a follower on the leader; False if it was lost before."""
         while not self._store.check([self._key(f"done/{launcher}")]):
             if not is_alive():
                 return False
@@ -164,53 +165,53 @@ class Coordinator:
             if not RANK_FILE.fullmatch(name):
                 raise NotReadyError(f"launcher {launcher} sent a file with the name {name!r}; nothing was written")
             keys = [self._key(f"file/{name}/{number}") for number in range(chunks)]
-            write_whole(folder / name, b"".join(self._store.get(key) for key in keys))
+            write_atomic(folder / name, b"".join(self._store.get(key) for key in keys))
             for key in keys:
                 self._store.delete_key(key)
         return True
 
     def finish(self, exit_code: int) -> None:
-        """The leader says how a run ended."""
+        """The leader publishes the exit code of a run."""
         self._put("over", {"exit_code": exit_code})
         self._stop_heartbeat()
 
     def wait_for_end(self) -> int:
-        """A follower waits for the exit code that the leader gives."""
-        self._wait("over", "the leader did not say how the run ended")
+        """A follower waits for the exit code of the leader."""
+        self._wait("over", "the leader did not report how the run ended")
         self._stop_heartbeat()
         return int(self._get("over")["exit_code"])
 
-    def name_of(self, launcher: int) -> str:
-        """For people: which node or rank a launcher is, and where."""
+    def describe_launcher(self, launcher: int) -> str:
+        """The node or rank of a launcher, and its host."""
         return f"{self.env.unit} {launcher} ({self._store.get(f'here/{launcher}').decode()})"
 
     def leave(self) -> None:
-        """The store must outlive the last follower's last request."""
+        """The store must outlive the last request of all followers."""
         self._stop_heartbeat()
         self._store.reply_timeout_s = LEAVE_TIMEOUT_S
-        with suppress(Exception):  # whoever is gone cannot be waited for
+        with suppress(Exception):  # peers that are gone are not waited for
             self._store.set(f"left/{self.env.launcher}", "")
-            if self.env.leads:
+            if self.env.is_leader:
                 self._wait_for_all("left", LEAVE_TIMEOUT_S, lambda missing: "")
         self._store.close()
         if self._server:
             self._server.close()
 
     def _exchange(self, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Starts the next run: every launcher gives its facts, and the leader gets them all."""
+        """Starts the next run: every launcher publishes its facts, and the leader gets them all."""
         self._run += 1
         self._put(f"facts/{self.env.launcher}", facts)
-        if not self.env.leads:
+        if not self.env.is_leader:
             return []
         self._wait_for_all(self._key("facts"), READY_TIMEOUT_S, lambda missing: f"launcher {missing[0]} is not ready")
         return [self._get(f"facts/{launcher}") for launcher in range(self.env.launchers)]
 
     def _join_run(self, plan: Plan, store: Path) -> Path:
-        """A follower's side: the leader's folder where this node sees it too, else one of its own."""
-        self._wait("start", "the leader did not say how to run")
+        """The run folder of a follower: that of the leader where this node sees it too, else its own."""
+        self._wait("start", "the leader did not start the run")
         start = self._get("start")
         if "refused" in start:
-            raise of_exit_code(start["exit_code"], start["refused"])
+            raise error_from_exit_code(start["exit_code"], start["refused"])
         folder = store / str(start["folder"])
         try:
             head = msgspec.json.decode((folder / HEAD_FILE).read_bytes(), type=RunHead)
@@ -220,7 +221,7 @@ class Coordinator:
         if not self.shares_folder:
             folder = store / "launchers" / f"{folder.name}-{self.env.launcher}"
             folder.mkdir(parents=True)
-        write_whole(folder / plan_file(self.env), json.dumps(plan.to_json(), indent=1).encode())
+        write_atomic(folder / plan_file_name(self.env), json.dumps(plan.to_json(), indent=1).encode())
         return folder
 
     def _stop_heartbeat(self) -> None:
@@ -269,7 +270,7 @@ class Coordinator:
 
 
 class Heartbeat:
-    """Beats in a thread of its own, so that a cut line stops this thread and not the supervision of the ranks."""
+    """Runs in its own thread, so that a broken connection does not block the supervision of ranks."""
 
     def __init__(self, store: RendezvousStore, env: ClusterEnv, prefix: str, lost_after_s: float) -> None:
         self._store = store
@@ -278,20 +279,20 @@ class Heartbeat:
         self._prefix = prefix
         self._stopped = threading.Event()
         self._replied_at_s = time.monotonic()
-        self._heard: dict[int, tuple[bytes, float]] = {}
+        self._beats: dict[int, tuple[bytes, float]] = {}
         self.fault = False
-        """Somebody reported a fault."""
+        """A launcher reported a fault."""
         self.restarts = 0
-        """How often it was decided that all ranks start again."""
+        """How many restarts of all ranks were decided."""
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
     def lost_launchers(self) -> list[int]:
-        """Launchers not heard from for too long; a follower can lose only the leader."""
+        """Launchers without a recent heartbeat; a follower only checks the leader."""
         now = time.monotonic()
-        if not self._env.leads:
+        if not self._env.is_leader:
             return [0] if now - self._replied_at_s > self.lost_after_s else []
-        return [launcher for launcher, (_, at_s) in self._heard.items() if now - at_s > self.lost_after_s]
+        return [launcher for launcher, (_, at_s) in self._beats.items() if now - at_s > self.lost_after_s]
 
     def stop(self) -> None:
         self._stopped.set()
@@ -308,24 +309,22 @@ class Heartbeat:
                 decision = f"{self._prefix}restart/{self.restarts}"
                 if self._store.check([decision]) and self._store.get(decision) == b"restart":
                     self.restarts += 1
-                if self._env.leads:
+                if self._env.is_leader:
                     self._listen()
                 self._replied_at_s = time.monotonic()
-            except Exception:  # whatever the trouble is, silence says it
+            except Exception:  # on any error the heartbeat stops, which the others notice
                 return
 
     def _listen(self) -> None:
         for launcher in range(1, self._env.launchers):
             key = f"{self._prefix}beat/{launcher}"
             beat = self._store.get(key) if self._store.check([key]) else b""
-            if launcher not in self._heard or self._heard[launcher][0] != beat:
-                self._heard[launcher] = (beat, time.monotonic())
+            if launcher not in self._beats or self._beats[launcher][0] != beat:
+                self._beats[launcher] = (beat, time.monotonic())
 
 
-def versions(plan: Plan) -> dict[str, str]:
-    """What must be the same on all nodes of a run."""
-    import torch
-
+def collect_versions(plan: Plan) -> dict[str, str]:
+    """Versions that must be equal on all nodes of a run."""
     plugin = files.load(plan.platform).plugin
     return {
         "python": ".".join(host_platform.python_version_tuple()[:2]),
@@ -340,7 +339,9 @@ def _compare_nodes(everybody: list[dict[str, Any]]) -> TrainmarkError | None:
     """Why these launchers cannot run together."""
     for launcher in everybody:
         if "not_ready" in launcher:
-            return of_exit_code(launcher["exit_code"], f"{launcher['host']} is not ready: {launcher['not_ready']}")
+            return error_from_exit_code(
+                launcher["exit_code"], f"{launcher['host']} is not ready: {launcher['not_ready']}"
+            )
     names = [name for name in everybody[0] if name != "host"]
     rows = [name for name in names if len({launcher.get(name) for launcher in everybody}) > 1]
     if not rows:
@@ -351,5 +352,5 @@ def _compare_nodes(everybody: list[dict[str, Any]]) -> TrainmarkError | None:
         + "  ".join(f"{launcher.get(name, '?'):<{width}}" for launcher, width in zip(everybody, widths, strict=True))
         for name in ["host", *rows]
     ]
-    head = "the machines of this run are not alike; make these the same on all of them:"
+    head = "the machines of this run differ; make these equal on all of them:"
     return NotReadyError("\n".join([head, *lines]))

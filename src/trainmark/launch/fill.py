@@ -1,4 +1,4 @@
-"""Finds the largest useful batch of a device by trying: grows until memory or throughput says stop, then halves."""
+"""Searches the largest useful batch of a device: doubles until memory or throughput is exhausted, then bisects."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ import psutil
 
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.coordinator import plan_file
+from trainmark.launch.coordinator import plan_file_name
 from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.platforms import files
-from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, of_exit_code
+from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, error_from_exit_code
 from trainmark.record.machine import BatchTry, FillSearch
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
-from trainmark.record.recipe import Limits, from_values, kind_of, to_values
+from trainmark.record.recipe import Limits, from_values, get_recipe_kind, to_values
 
 MAX_OF_DEVICE = 0.9
-"""Share of a device's memory a batch may take: evaluation and the exchange of gradients need some too."""
+"""Share of device memory that a batch may take: evaluation and collectives need some too."""
 MAX_OF_HOST = 0.6
-"""Share of the machine's memory that all ranks on a CPU may take together."""
+"""Share of host memory that all ranks on a CPU may take together."""
 TRAIN_S = 4.0
-"""About how long the counted steps of a try are to take."""
+"""About how long the counted steps of a trial take."""
 MIN_STEPS, MAX_STEPS = 2, 20
 POLL_S = 0.05
 
 
 class Trial:
-    """Runs a plan's training for a few steps with other batches: same data, device and arithmetic, one rank."""
+    """Trains a plan for a few steps with another batch: same data, device and arithmetic, one rank."""
 
     def __init__(
         self, plan: Plan, *, memory_bytes: int | None = None, bounds: Bounds | None = None, try_s: float | None = None
     ) -> None:
-        """What is not given is decided by the platform. `memory_bytes` is what a rank may take of the host's memory,
-        and is only held against platforms that compute there."""
+        """Defaults depend on the platform. `memory_bytes` limits the host memory of a rank, on a CPU only."""
         workload = workloads.of_plan(plan)
         self.item = workload.item
         self._plan = plan
@@ -52,7 +51,7 @@ class Trial:
         self._devices = Topology.parse(plan.topology).devices
         self._worked = False
         on_host = files.load(plan.platform).device_type == "cpu"
-        self._memory_bytes = (memory_bytes or _host_share(self._ranks)) if on_host else None
+        self._memory_bytes = (memory_bytes or _compute_host_share(self._ranks)) if on_host else None
         self._try_s = try_s or (60.0 if on_host else 180.0)
         batch = int(plan.recipe["batch_per_device"])
         self.bounds = bounds or (
@@ -68,7 +67,7 @@ class Trial:
             plan = self._plan_for(batch, steps)
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
-            (Path(name) / plan_file(env)).write_text(json.dumps(plan.to_json()), encoding="utf-8")
+            (Path(name) / plan_file_name(env)).write_text(json.dumps(plan.to_json()), encoding="utf-8")
             workers = WorkerProcesses(plan, env, Path(name), task="trial")
             workers.start()
             try:
@@ -94,22 +93,22 @@ class Trial:
         )
 
     def _watch(self, workers: WorkerProcesses, steps: int) -> bool:
-        """Until the steps are done, or it failed, or its time is over; True where the process has ended by itself."""
+        """Until the steps are done, it failed, or it timed out; True where the process has ended by itself."""
         [log] = workers.ranks
         deadline_s = time.monotonic() + self._try_s
         limited = False
         while time.monotonic() < deadline_s:
             ended = workers.wait(POLL_S)
             workers.read()
-            if log.pid is not None and not limited:  # it has said its first word, and taken no memory yet
+            if log.pid is not None and not limited:  # it has started, and taken no memory yet
                 self._limit_memory(log.pid)
                 limited = True
-            if ended or log.failed or _done(log, steps):
+            if ended or log.failed or _is_done(log, steps):
                 return ended
         return False
 
     def _limit_memory(self, pid: int) -> None:
-        """A host without room would look for somebody to kill, so the try is refused memory before that."""
+        """Limits the memory of the trial, before the OOM killer of the host strikes."""
         if self._memory_bytes is None or not hasattr(resource, "prlimit"):
             return
         try:
@@ -124,41 +123,41 @@ class Trial:
         if log.failed:
             if log.failed.out_of_memory:
                 return Try(batch=batch, unfit="out of memory")
-            return self._failed(batch, log.failed.exit_code, log.failed.sentence)
-        if not _done(log, steps):
+            return self._handle_failure(batch, log.failed.exit_code, log.failed.sentence)
+        if not _is_done(log, steps):
             if not ended:
                 return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
             death = next(iter(workers.deaths), Death(rank=0, code=0))  # none where it was done before its steps were
             if death.code == -signal.SIGKILL:
                 return Try(batch=batch, unfit="out of memory: the kernel killed it")
-            return self._failed(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")
+            return self._handle_failure(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")
         compute_s = [ns / 1e9 for ns in log.compute_ns[1:]]
         done = Try(
             batch=batch,
             items_per_s=sum(log.items[1:]) / max(sum(compute_s), 1e-9),
             step_s=statistics.median(compute_s),
             memory_bytes=log.memory_peak_bytes,
-            most=self._most(batch, log.steps_per_epoch),
+            most=self._find_max_batch(batch, log.steps_per_epoch),
         )
         self._worked = True
-        return replace(done, unfit=self._too_full(log))
+        return replace(done, unfit=self._explain_memory(log))
 
-    def _failed(self, batch: int, exit_code: int, sentence: str) -> Try:
-        """A batch that fails after smaller ones worked is too large; if nothing worked yet, it is not the batch."""
+    def _handle_failure(self, batch: int, exit_code: int, sentence: str) -> Try:
+        """A batch that fails after smaller ones worked is too large; if none worked yet, the batch is not the cause."""
         if self._worked:
             return Try(batch=batch, unfit=sentence)
         kind = exit_code if exit_code in (UsageError.exit_code, NotReadyError.exit_code) else WorkloadError.exit_code
-        raise of_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
+        raise error_from_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
 
-    def _most(self, batch: int, steps_per_epoch: int | None) -> int | None:
-        """What all but the last step of an epoch, which may be short, show of the set's size; a stream has none."""
+    def _find_max_batch(self, batch: int, steps_per_epoch: int | None) -> int | None:
+        """The largest batch that the training set can fill, by its full steps per epoch; None for a stream."""
         if steps_per_epoch is None:
             return None
         micro_batches = int(self._plan.recipe["accumulate"])
         samples = (steps_per_epoch - 1) * batch * micro_batches + 1
         return samples // (micro_batches * self._devices)
 
-    def _too_full(self, log: RankLog) -> str:
+    def _explain_memory(self, log: RankLog) -> str:
         used = log.memory_peak_bytes
         if self._memory_bytes is not None:
             most, share = self._memory_bytes, "what a rank may take of this machine"
@@ -170,24 +169,24 @@ class Trial:
         return f"it takes {used / 2**30:.2f} GiB, more than {share} ({most / 2**30:.2f} GiB)"
 
 
-def _done(log: RankLog, steps: int) -> bool:
+def _is_done(log: RankLog, steps: int) -> bool:
     return bool(log.phases_ns) and len(log.compute_ns) >= steps
 
 
-def _host_share(ranks: int) -> int:
+def _compute_host_share(ranks: int) -> int:
     memory = psutil.virtual_memory()
     return int(MAX_OF_HOST * min(memory.total, memory.available) / ranks)
 
 
 MIN_GAIN = 0.03
-"""A batch is worth its size if it is faster than all smaller ones by this share."""
+"""A larger batch is useful if it is faster than all smaller ones by this share."""
 CLOSE = 8
-"""The search ends when the batch that fits and the one that does not are an eighth apart."""
+"""The search ends when the largest fitting batch and the smallest other are 1/8 apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """What one batch size did."""
+    """The result of one batch."""
 
     batch: int
     items_per_s: float = 0.0
@@ -196,16 +195,16 @@ class Try:
     unfit: str = ""
     """Why this batch cannot be used; empty where it can."""
     most: int | None = None
-    """A batch the training set can surely fill on all devices."""
+    """The largest batch that the training set can fill on all devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Where a search begins and what it may take."""
+    """The start and the limits of a search."""
 
     start: int
     all_s: float
-    """No further batch is tried after this."""
+    """No further batch is tried after so long."""
     longest_step_s: float = float("inf")
 
 
@@ -214,7 +213,7 @@ class FillResult:
     batch_per_device: int
     reason: str
     curve: tuple[Try, ...]
-    """Every batch that was tried, in the order of their sizes."""
+    """Every batch that was tried, by size."""
     took_s: float = 0.0
 
     def facts(self) -> FillSearch:
@@ -225,16 +224,16 @@ class FillResult:
 
 
 Attempt = Callable[[int, float | None], Try]
-"""Trains a few steps with a batch; also given is how long a step may take, where that can be foreseen."""
+"""Trains a few steps with a batch, given the expected time of a step where known."""
 
 
 def needs_search(plan: Plan, options: RunOptions) -> bool:
-    """True where a plan's batch is still to be found: recipe fill, and no word of the user about it."""
-    return kind_of(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
+    """True where the batch of a plan is not known yet: recipe fill without --set batch_per_device."""
+    return get_recipe_kind(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
 
 
 def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
-    """Parties of one run must agree on the batch before they meet, and a search would find another on each."""
+    """Launchers of one run must agree on the batch before the rendezvous, and each search might find another."""
     for plan in decided:
         if needs_search(plan, options):
             raise UsageError(
@@ -243,34 +242,32 @@ def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
             )
 
 
-def find(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
-    """Searches on the first device of this machine, with one rank: the batch is a device's own."""
-    # folded
-
+def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
+    """Searches on the first device of this machine, with one rank: the batch is per device."""
     trial = Trial(plan)
     say(f"{plan.workload}: looking for the largest useful batch, for {trial.bounds.all_s:.0f} s at most")
 
-    def try_and_say(batch: int, step_s: float | None) -> Try:
+    def try_and_report(batch: int, step_s: float | None) -> Try:
         done = trial(batch, step_s)
         memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 2**30:.2f} GiB"
         say(f"  batch {batch}: {done.unfit or f'{done.items_per_s:.3g} {trial.item}/s{memory}'}")
         return done
 
-    found = search(try_and_say, trial.bounds)
+    found = search(try_and_report, trial.bounds)
     say(f"{plan.workload}: batch_per_device={found.batch_per_device}; {found.reason}")
     return found
 
 
 def search(attempt: Attempt, bounds: Bounds, now_s: Callable[[], float] = time.monotonic) -> FillResult:
-    """The smallest of the batches tried that none is faster than by more than 3 %."""
-    looking = _Search(attempt, bounds, now_s)
-    fits, unfit = looking.first()
+    """The smallest batch that no other is faster than by more than 3 %."""
+    search = _Search(attempt, bounds, now_s)
+    fits, unfit = search.find_start()
     reason = ""
     if unfit is None:
-        fits, unfit, reason = looking.grow(fits)
+        fits, unfit, reason = search.grow(fits)
     if unfit is not None:
-        reason = looking.close_in(fits, unfit) or reason
-    return looking.found(reason)
+        reason = search.bisect(fits, unfit) or reason
+    return search.choose(reason)
 
 
 class _Search:
@@ -279,7 +276,7 @@ class _Search:
         self._began_s = now_s()
         self._tries: dict[int, Try] = {}
 
-    def first(self) -> tuple[int, int | None]:
+    def find_start(self) -> tuple[int, int | None]:
         """A batch that fits, and the one above it that did not if the start was too large."""
         batch, unfit = self._bounds.start, None
         while (done := self._try(batch)).unfit:
@@ -289,33 +286,33 @@ class _Search:
         return batch, unfit
 
     def grow(self, batch: int) -> tuple[int, int | None, str]:
-        """Doubles: the largest that fits, the one above it to close in on if one cannot be used, and why it stopped."""
+        """Doubles: the largest batch that fits, the one above it to bisect to if that is unfit, and why it stopped."""
         slow = 0
         while True:
             larger = 2 * batch
             best = max(done.items_per_s for done in self._fitting)
-            if unfit := self._why_not_try(larger) or self._try(larger).unfit:
+            if unfit := self._explain_skip(larger) or self._try(larger).unfit:
                 return batch, None if slow else larger, f"not {larger}: {unfit}"
             batch = larger
-            # one batch may meet a slow kernel: only two that gain nothing end the search
+            # one batch may hit a slow kernel: only two without a gain end the search
             slow = slow + 1 if self._tries[larger].items_per_s < (1 + MIN_GAIN) * best else 0
             if slow == 2:
                 return batch, None, ""
 
-    def close_in(self, fits: int, unfit: int) -> str:
-        """Halves what lies between a batch that fits and one that does not; returns what stopped the last one."""
-        reason = self._tries[unfit].unfit if unfit in self._tries else self._why_not_try(unfit)
+    def bisect(self, fits: int, unfit: int) -> str:
+        """Bisects between a batch that fits and one that does not; returns why the last one did not."""
+        reason = self._tries[unfit].unfit if unfit in self._tries else self._explain_skip(unfit)
         while unfit - fits > max(1, fits // CLOSE):
             middle = (fits + unfit) // 2
             if unfit - fits > 2 * CLOSE:
                 middle -= middle % CLOSE
-            if why_not := self._why_not_try(middle) or self._try(middle).unfit:
+            if why_not := self._explain_skip(middle) or self._try(middle).unfit:
                 unfit, reason = middle, why_not
             else:
                 fits = middle
         return f"not {unfit}: {reason}"
 
-    def found(self, reason: str) -> FillResult:
+    def choose(self, reason: str) -> FillResult:
         best = max(done.items_per_s for done in self._fitting)
         chosen = min(done.batch for done in self._fitting if (1 + MIN_GAIN) * done.items_per_s >= best)
         if chosen < max(done.batch for done in self._fitting):
@@ -330,24 +327,24 @@ class _Search:
     def _try(self, batch: int) -> Try:
         done = self._attempt(batch, self._step_s(batch))
         if not done.unfit and done.step_s > self._bounds.longest_step_s:
-            done = replace(done, unfit=self._too_long(done.step_s))
+            done = replace(done, unfit=self._explain_long_step(done.step_s))
         self._tries[batch] = done
         return done
 
-    def _why_not_try(self, batch: int) -> str:
-        """Why a batch need not be tried, or nothing."""
+    def _explain_skip(self, batch: int) -> str:
+        """Why a batch is not tried; empty where it is."""
         if self._now_s() - self._began_s > self._bounds.all_s:
             return f"the {self._bounds.all_s:.0f} s for the search were over"
         most = max((done.most for done in self._fitting if done.most is not None), default=batch)
         if batch > most:
             return "the training set has too few samples for it"
         step_s = self._step_s(batch)
-        return self._too_long(step_s) if step_s is not None and step_s > self._bounds.longest_step_s else ""
+        return self._explain_long_step(step_s) if step_s is not None and step_s > self._bounds.longest_step_s else ""
 
     def _step_s(self, batch: int) -> float | None:
-        """What a step will take, by the largest batch that was timed."""
+        """The expected time of a step, by the largest batch that was timed."""
         timed = max(self._fitting, key=lambda done: done.batch, default=None)
         return None if timed is None else timed.step_s * batch / timed.batch
 
-    def _too_long(self, step_s: float) -> str:
+    def _explain_long_step(self, step_s: float) -> str:
         return f"a step takes {step_s:.1f} s, longer than {self._bounds.longest_step_s:g} s"

@@ -1,4 +1,4 @@
-"""Measures the links between the ranks of a topology: they are started only to exchange messages."""
+"""Measures the links between the ranks of a topology, without training."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import planning, ssh_run, without_training
+from trainmark.launch import planning, rank_tasks, ssh_run
 from trainmark.launch.options import RunOptions
-from trainmark.launch.without_training import Probed
+from trainmark.launch.rank_tasks import ProbeResult
 from trainmark.record import links, site
 from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
-from trainmark.record.format import links_summary, pairs_summary
+from trainmark.record.format import summarise_links, summarise_pairs
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.plan import Plan, Topology
 from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
 
 NAME = "links"
 RESULTS = "results"
-"""The fact that holds what each message size took."""
+"""The fact with the times per message size."""
 
 PAIRS = "pairs"
-"""The fact that holds what each pair of nodes carries."""
+"""The fact with the bandwidth per pair of nodes."""
 HOSTS = "hosts"
-"""And what the nodes call themselves, in their order."""
+"""The fact with the host names of the nodes."""
 
 
 def measure(
@@ -42,65 +42,65 @@ def measure(
     say: Callable[[str], None],
     trust: bool = False,
 ) -> CheckResult:
-    """Between the devices of this machine and of its job, or of the hosts named; with `pair_rounds` between the nodes,
-    two by two, in so many rounds of disjoint pairs."""
+    """Between the devices of this machine and its job, or of the given hosts; with `pair_rounds` between pairs of
+    nodes, in so many rounds of disjoint pairs."""
     if pair_rounds is not None and topology.nodes == 1:
-        return _result("ok", f"{topology} has one node, and no pair of them")
+        return _make_result("ok", f"{topology} has one node, and no pair of them")
     if topology.devices == 1:
-        return _result("ok", f"{topology} has one rank, which exchanges with nobody")
+        return _make_result("ok", f"{topology} has one rank, which exchanges with nobody")
     if hosts:
         found = _probe_hosts(hosts, topology, platform, pair_rounds, trust=trust)
     else:
         options = RunOptions(recipe="smoke", topology=str(topology), platform=platform)
         # which workload does not matter: no model is built
-        plan = planning.decide(workloads.names()[0], options)
+        plan = planning.make_plan(workloads.names()[0], options)
         found = _probe_here(plan, topology, store, pair_rounds, say)
     measured: dict[str, Any] = {RESULTS: found.results} if pair_rounds is None else {PAIRS: found.pairs}
     if found.exit_code:
-        return replace(_result("failed", found.sentence, **measured), exit_code=found.exit_code)
+        return replace(_make_result("failed", found.sentence, **measured), exit_code=found.exit_code)
     if not any(measured.values()):
-        return _result("ok", found.sentence)
+        return _make_result("ok", found.sentence)
     if pair_rounds is not None:
-        return _result("ok", pairs_summary(found.pairs, pair_rounds), **measured, **{HOSTS: found.hosts})
-    remedy = _remedy(found.results[-1].size_bytes, topology)
-    sentence = links_summary(found.results, ranks=topology.devices, hosts=topology.nodes)
-    return replace(_result("doubt" if remedy else "ok", sentence, **measured), remedy=remedy)
+        return _make_result("ok", summarise_pairs(found.pairs, pair_rounds), **measured, **{HOSTS: found.hosts})
+    remedy = _find_remedy(found.results[-1].size_bytes, topology)
+    sentence = summarise_links(found.results, ranks=topology.devices, hosts=topology.nodes)
+    return replace(_make_result("doubt" if remedy else "ok", sentence, **measured), remedy=remedy)
 
 
-def _result(verdict: Verdict, sentence: str, **measured: Any) -> CheckResult:
+def _make_result(verdict: Verdict, sentence: str, **measured: Any) -> CheckResult:
     return CheckResult(name=NAME, verdict=verdict, sentence=sentence, facts=measured)
 
 
 def _probe_here(
     plan: Plan, topology: Topology, store: Path, pair_rounds: int | None, say: Callable[[str], None]
-) -> Probed:
-    """On this machine, together with the others of its job if there are any; the first of them reports the results."""
+) -> ProbeResult:
+    """On this machine, together with the other launchers of its job; the leader reports the results."""
     own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    with without_training.join_launchers(topology, own_command) as together:
-        found = without_training.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
-        leads = together is None or together.env.leads
+    with rank_tasks.join_launchers(topology, own_command) as together:
+        found = rank_tasks.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
+        leads = together is None or together.env.is_leader
         if together and leads:
             together.finish(found.exit_code)
     if leads:
         return found
     if found.sentence:
         say(f"trainmark: {found.sentence}")
-    return Probed(exit_code=found.exit_code)
+    return ProbeResult(exit_code=found.exit_code)
 
 
 def _probe_hosts(
     hosts: str, topology: Topology, platform: str | None, pair_rounds: int | None, *, trust: bool
-) -> Probed:
-    """What the doctor of the first host tells."""
+) -> ProbeResult:
+    """The result of `trainmark doctor` on the first host."""
     words = ["doctor", "--topology", str(topology), *(["--platform", platform] if platform else [])]
     words += [] if pair_rounds is None else ["--pairs", "--rounds", str(pair_rounds)]
     known = site.load().entering_hosts(trust=trust)
-    document, code = ssh_run.ask_hosts(hosts, words, topology, known, quiet=True)
+    document, code = ssh_run.query_hosts(hosts, words, topology, known, quiet=True)
     if document is None:
-        return Probed(exit_code=code, sentence="ended before the links were measured")
+        return ProbeResult(exit_code=code, sentence="ended before the links were measured")
     try:
         result = document["sections"][0]
-        return Probed(
+        return ProbeResult(
             results=msgspec.convert(result["results"], tuple[AllReduce, ...]),
             pairs=msgspec.convert(result.get("pairs", []), tuple[PairLink, ...]),
             hosts=msgspec.convert(result.get("hosts", []), tuple[str, ...]),
@@ -109,16 +109,18 @@ def _probe_hosts(
         )
     except (KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
         raise NotReadyError(
-            f"the first of the hosts {hosts} answers with something else than its links; "
-            "see that it has the same version of trainmark as this machine"
+            f"the first of the hosts {hosts} sent no links; "
+            "check that it has the same version of trainmark as this machine"
         ) from error
 
 
-def _remedy(largest_bytes: int, topology: Topology) -> str:
-    """What to look at where the probe had no time for its large messages; nothing where it had."""
+def _find_remedy(largest_bytes: int, topology: Topology) -> str:
+    """What to check where the probe had no time for large messages; empty where it had."""
     if largest_bytes >= SIZES_BYTES[-1]:
         return ""
-    slow = f"messages above {links.size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
+    slow = (
+        f"messages above {links.format_size(largest_bytes)} were left out, as {BUDGET_S:g} s were not enough for them"
+    )
     if topology.nodes == 1:
         return f"{slow}; see what else is running on this machine"
     return f"{slow}; see whether the ranks use the network meant for them (interface in trainmark.toml)"

@@ -1,4 +1,4 @@
-"""Which network the processes of a run use: the interface of their collectives, and where the leader listens."""
+"""Chooses the network of a run: the interface of collectives, and the address of the leader."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from trainmark.record.errors import NotReadyError
 
 LOOPBACK = "127.0.0.1"
 _ANYWHERE = ("192.0.2.1", 9)
-"""An address kept for documents: which way packets to it would go tells the default route, and none is sent."""
+"""A documentation address: the route to it is the default route, and no packet is sent."""
 
 
-def collective_variables(env: ClusterEnv, interface: str | None) -> dict[str, str]:
-    """By which interface ranks are to talk: loopback on one machine, else the site's, or the way to the leader."""
-    if env.one_machine:
-        # of themselves these libraries take an outer interface, and listen there
-        return _variables(_interface_of(LOOPBACK), named=True)
-    address = _address_of(interface) if interface else _address_towards(env.leader, env.port)
-    return _variables(interface or _interface_of(address), named=interface is not None)
+def make_collective_variables(env: ClusterEnv, interface: str | None) -> dict[str, str]:
+    """The interface of collectives: loopback on one machine, else that of the site, or that towards the leader."""
+    if env.is_one_machine:
+        # by default these libraries listen at an external interface
+        return _make_interface_variables(_find_interface(LOOPBACK), named=True)
+    address = _find_address(interface) if interface else _find_address_towards(env.leader, env.port)
+    return _make_interface_variables(interface or _find_interface(address), named=interface is not None)
 
 
-def dialled_host(env: ClusterEnv) -> str:
-    """Where the launchers of a run find their leader."""
-    return LOOPBACK if env.one_machine else env.leader
+def choose_leader_host(env: ClusterEnv) -> str:
+    """The host at which launchers connect to their leader."""
+    return LOOPBACK if env.is_one_machine else env.leader
 
 
 def listen(env: ClusterEnv, interface: str | None, port: int) -> socket.socket:
-    """The leader's socket, at the one address where the others look for it; port 0 takes any that is free."""
-    address = _listening_address(env, interface)
+    """The listening socket of the leader, at the address that the others connect to; port 0 takes any free one."""
+    address = _choose_address(env, interface)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family, backlog=1024)
@@ -46,38 +46,38 @@ def listen(env: ClusterEnv, interface: str | None, port: int) -> socket.socket:
         raise NotReadyError(f"cannot open {address}:{port} for the other nodes: {error.strerror}") from error
 
 
-def _listening_address(env: ClusterEnv, interface: str | None) -> str:
-    """The address the leader's name stands for, if it is this machine's; many machines know themselves as loopback
-    only, and there the site's interface counts, or that of the default route."""
-    host = dialled_host(env)
+def _choose_address(env: ClusterEnv, interface: str | None) -> str:
+    """The address of the leader's name, if it is one of this machine. Many machines resolve their own name to loopback;
+    then that of the site's interface, or of the default route."""
+    host = choose_leader_host(env)
     own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
-    found = [address for address in _addresses(host) if address in own or _is_loopback(address)]
+    found = [address for address in _resolve(host) if address in own or _is_loopback(address)]
     outer = [address for address in found if not _is_loopback(address)]
     if outer:
         return outer[0]
     if found and (host == "localhost" or _is_loopback(host)):
         return found[0]
     if interface:
-        return _address_of(interface)
+        return _find_address(interface)
     try:
-        return _source_address(socket.AF_INET, _ANYWHERE)
+        return _find_source_address(socket.AF_INET, _ANYWHERE)
     except OSError as error:
         raise NotReadyError(
-            f"the leader's name {host} does not say at which of this machine's addresses the other nodes look for it; "
+            f"the leader's name {host} is no address of this machine, so the other nodes cannot find it; "
             "name its interface under [network] in trainmark.toml"
         ) from error
 
 
-def _variables(interface: str | None, *, named: bool) -> dict[str, str]:
-    """gloo picks the interface by the host's name, which on many machines leads to loopback. NCCL and its like choose
-    well among several fabrics, so between machines they are told only what the site has told us."""
+def _make_interface_variables(interface: str | None, *, named: bool) -> dict[str, str]:
+    """gloo picks the interface by host name, which is often loopback. NCCL chooses well among several fabrics, so
+    between machines it is only set where the site names an interface."""
     if interface is None:
         return {}
     names = ["GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if named else [])]
     return dict.fromkeys(names, interface)
 
 
-def _addresses(host: str) -> list[str]:
+def _resolve(host: str) -> list[str]:
     try:
         return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
     except OSError:
@@ -91,23 +91,23 @@ def _is_loopback(text: str) -> bool:
         return False
 
 
-def _address_towards(host: str, port: int) -> str:
-    """This machine's address as the leader sees it."""
+def _find_address_towards(host: str, port: int) -> str:
+    """The address of this machine as the leader sees it."""
     try:
         family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        return _source_address(family, target)
+        return _find_source_address(family, target)
     except OSError as error:
-        raise NotReadyError(f"there is no way from here to the leader {host}: {error.strerror or error}") from error
+        raise NotReadyError(f"no route to the leader {host}: {error.strerror or error}") from error
 
 
-def _source_address(family: int, target: tuple[Any, ...]) -> str:
-    """From where packets to a target would go. Connecting a datagram socket sends nothing."""
+def _find_source_address(family: int, target: tuple[Any, ...]) -> str:
+    """The source address of packets to a target. Connecting a datagram socket sends nothing."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)
         return str(probe.getsockname()[0])
 
 
-def _address_of(interface: str) -> str:
+def _find_address(interface: str) -> str:
     known = psutil.net_if_addrs()
     for entry in known.get(interface, ()):
         if entry.family in (socket.AF_INET, socket.AF_INET6):
@@ -115,7 +115,7 @@ def _address_of(interface: str) -> str:
     raise NotReadyError(f"network interface {interface!r} has no address here; this machine has {', '.join(known)}")
 
 
-def _interface_of(address: str) -> str | None:
+def _find_interface(address: str) -> str | None:
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return str(name)

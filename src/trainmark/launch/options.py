@@ -11,18 +11,18 @@ from typing import Any, NamedTuple, TypedDict
 
 from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
-from trainmark.record.index import check_note, parse_tags, tag_words
+from trainmark.record.index import check_note, format_tags, parse_tags
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.recipe import LARGEST
 
 BARE_BUDGET_S = 180.0
-"""What a command that names neither workload nor length takes, however many workloads there are."""
+"""The budget of a command without a workload and without a limit."""
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,63}")
 LIMITS = ("steps", "seconds", "epochs", "items")
-"""By what a run may stop before its recipe ends."""
+"""Limits that stop a run before its recipe ends."""
 PLAN, RECORD, SWEEP, LOCAL = "plan", "record", "sweep", "local"
-"""Groups of options: of every plan, of every run, of several topologies, of a run started here."""
+"""Groups of options: of plans, of runs, of sweeps, of runs started here."""
 Place = str | PathLike[str]
 """A file or a folder."""
 
@@ -31,11 +31,11 @@ class CommandOption(NamedTuple):
     """How a field is written on a command line."""
 
     flag: str
-    """Empty for the words without one."""
+    """Empty for positional arguments."""
     group: str
     help: str
     metavar: str | None
-    """None of a flag without a value."""
+    """None for a flag without a value."""
     parse: Callable[[str], object]
 
 
@@ -58,7 +58,7 @@ def _parse_budget(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What was requested; None, or the default, where nothing was."""
+    """The requested options; None, or the default, where not given."""
 
     workloads: tuple[str, ...] = _option(
         (), PLAN, "what to train: a name, or a .py file that defines WORKLOAD (default: all of ours)", flag=""
@@ -68,20 +68,20 @@ class RunOptions:
     sweep: str | None = _option(
         None,
         SWEEP,
-        "one workload at several topologies, like 1x1,1x2,1x4; asked for again, it goes on where it was",
+        "one workload at several topologies, like 1x1,1x2,1x4; given again, it continues",
         "NxM,...",
     )
     precision: str | None = _option(None, PLAN, f"one of {', '.join(PRECISIONS)} (default: fp32)", "P")
     platform: str | None = _option(None, PLAN, "a platform's name, or a .toml file (default: auto)", "NAME")
-    data: str | None = _option(None, PLAN, "the real data set (default: a synthetic one, made once and kept)", "DIR")
+    data: str | None = _option(None, PLAN, "the real data set (default: a synthetic one, generated once)", "DIR")
     steps: int | None = _option(None, PLAN, "stop after N steps", "N", parse=int)
     seconds: float | None = _option(None, PLAN, "stop after S seconds of training", "S", parse=float)
     epochs: int | None = _option(None, PLAN, "stop after N epochs", "N", parse=int)
-    items: int | None = _option(None, PLAN, "stop after N images, mel frames or what else is counted", "N", parse=int)
+    items: int | None = _option(None, PLAN, "stop after N items: images, mel frames, tokens", "N", parse=int)
     budget_s: float | None = _option(
         None,
         PLAN,
-        "time all runs share, data making and start-up included: 90s, 3m, 1h (default: 3m without a workload)",
+        "time budget of all runs, data and start-up included: 90s, 3m, 1h (default: 3m without a workload)",
         "TIME",
         flag="--budget",
         parse=_parse_budget,
@@ -89,39 +89,37 @@ class RunOptions:
     settings: tuple[str, ...] = _option((), PLAN, "change one field of the recipe", "key=value", flag="--set")
     seed: int | None = _option(None, PLAN, "the seed of weights, order and augmentation", "N", parse=int)
     init_from: str | None = _option(None, PLAN, "begin with the weights in FILE instead of random ones", "FILE")
-    skip_bad: int = _option(0, PLAN, "leave out up to N unreadable data files (default: 0)", "N", parse=int)
+    skip_bad: int = _option(0, PLAN, "skip up to N unreadable data files (default: 0)", "N", parse=int)
     max_restarts: int = _option(
-        0, PLAN, "start failed ranks again up to K times, from their last checkpoint (default: 0)", "K", parse=int
+        0, PLAN, "restart failed ranks up to K times from the last checkpoint (default: 0)", "K", parse=int
     )
-    profile: int = _option(0, PLAN, "after the steps that count, profile N more", "N", parse=int)
+    profile: int = _option(0, PLAN, "profile N extra steps after training (torch.profiler)", "N", parse=int)
     hang_timeout_s: float | None = _option(
         None,
         PLAN,
-        "seconds without progress that end the run (default: from the steps; at least 30 while it starts)",
+        "end the run after S seconds without progress (default: by step time; at least 30 during start-up)",
         "S",
         flag="--hang-timeout",
         parse=float,
     )
     repeat: int = _option(1, RECORD, "run K times and report the spread", "K", parse=int)
-    group: str | None = _option(
-        None, LOCAL, "what these runs have in common (default: of repeats and sweeps, made up)", "NAME"
-    )
+    group: str | None = _option(None, LOCAL, "name of a group of runs (default: random for repeats and sweeps)", "NAME")
     tags: tuple[str, ...] = _option(
-        (), RECORD, "kept on the record, to find the run by; may be given several times", "key=value", flag="--tag"
+        (), RECORD, "stored in the record, to find the run; may be repeated", "key=value", flag="--tag"
     )
-    note: str | None = _option(None, RECORD, "kept on the record, for people", "TEXT")
+    note: str | None = _option(None, RECORD, "stored in the record, for people", "TEXT")
     store: str | None = _option(
         None, RECORD, "where records are kept (default: $TRAINMARK_STORE or the user's data folder)", "DIR"
     )
-    resume: str | None = _option(None, LOCAL, "go on with an earlier run from its last checkpoint", "RUN")
+    resume: str | None = _option(None, LOCAL, "resume an earlier run from its last checkpoint", "RUN")
     hosts: str | None = _option(None, LOCAL, "the nodes of a topology such as 2x8, reached by ssh", "A,B")
-    port: int | None = _option(None, LOCAL, "where the first of several nodes listens for the others", "N", parse=int)
-    trust: bool = _option(False, LOCAL, "follow what trainmark.toml in this folder says of ssh and programs")
+    port: int | None = _option(None, LOCAL, "port of the first of several nodes", "N", parse=int)
+    trust: bool = _option(False, LOCAL, "apply ssh and program settings of trainmark.toml in this folder")
     join_timeout_s: float | None = _option(
         None, RECORD, "seconds the nodes wait for each other (default: 60)", "S", flag="--join-timeout", parse=float
     )
     strict: bool = _option(
-        False, RECORD, "exit 5 if the target is missed, the result too noisy, or the precision another"
+        False, RECORD, "exit 5 if the target is missed, the result is too noisy, or the precision differs"
     )
     quiet: bool = _option(False, RECORD, "no progress, only the result")
 
@@ -135,19 +133,19 @@ class RunOptions:
         if self.group and not _GROUP.fullmatch(self.group):
             raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):
-            self._check_value(option_of(each).flag, getattr(self, each.name))
+            self._check_value(read_option(each).flag, getattr(self, each.name))
         parse_tags(self.tags)
         check_note(self.note or "")
         if len(ends := [name for name in LIMITS if getattr(self, name) is not None]) > 1:
-            raise UsageError(f"--{ends[0]} and --{ends[1]} both say when the run stops; leave one of them out")
+            raise UsageError(f"--{ends[0]} and --{ends[1]} are both limits of the run; leave one of them out")
 
     def sweep_topologies(self) -> list[Topology]:
-        """Those of --sweep, smallest first; UsageError where it does not go with what else was said."""
+        """The topologies of --sweep, smallest first; UsageError where other options contradict it."""
         words = (self.sweep or "").split(",")
         found = sorted({Topology.parse(word) for word in words}, key=lambda each: (each.devices, each.nodes))
         for name in ("topology", "resume", "group"):
             if getattr(self, name) is not None:
-                raise UsageError(f"--sweep says itself what runs where; leave --{name} out")
+                raise UsageError(f"--sweep does not work with --{name}; leave it out")
         if len(found) < 2:
             raise UsageError(f"--sweep {self.sweep} is one topology; name two or more, like 1x1,1x2,1x4")
         if len(self.workloads) != 1:
@@ -165,57 +163,57 @@ class RunOptions:
 
     @property
     def shared_s(self) -> float | None:
-        """The time that all runs share; None where nobody limits it."""
+        """The time budget of all runs; None where unlimited."""
         lengths = any(getattr(self, name) is not None for name in LIMITS)
         if self.budget_s is None and not self.workloads and self.recipe in (None, "quick") and not lengths:
             return None if self.resume else BARE_BUDGET_S * self.repeat
         return self.budget_s
 
     def _check_value(self, option: str, value: object) -> None:
-        """An empty text is a shell's variable that was never set; no training needs larger numbers."""
+        """An empty value is usually an unset shell variable; no training needs larger numbers."""
         if value == "":
-            raise UsageError(f"{option} was given nothing; leave it out, or say what it is to be")
+            raise UsageError(f"{option}: empty value; leave it out, or give one")
         if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
             raise UsageError(f"{option} must be a number of at most {LARGEST:g}, not {value}")
 
     def is_set(self, name: str) -> bool:
-        """True where the user said what a field of the recipe is to be."""
+        """True where --set gives a field of the recipe."""
         return any(setting.partition("=")[0].strip() == name for setting in self.settings)
 
     def to_argv(self) -> tuple[tuple[str, ...], ...]:
-        """As one would type it after `trainmark run`: the workloads, then each option with its value."""
-        return (self.workloads, *self._typed())
+        """The arguments of `trainmark run`: the workloads, then each option with its value."""
+        return (self.workloads, *self._format_options())
 
-    def _typed(self) -> Iterator[tuple[str, ...]]:
+    def _format_options(self) -> Iterator[tuple[str, ...]]:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name == "workloads" or value == each.default:
                 continue
-            option = option_of(each).flag
+            option = read_option(each).flag
             if value is True:
                 yield (option,)
                 continue
             for text in map(str, value if isinstance(value, tuple) else [value]):
-                # a value that looks like an option has to be tied to its own
+                # a value that looks like an option is joined by =
                 yield (f"{option}={text}",) if text.startswith("-") else (option, text)
 
 
-def option_of(each: Field[Any]) -> CommandOption:
-    """How a field of RunOptions is written on a command line."""
+def read_option(each: Field[Any]) -> CommandOption:
+    """The command line option of a field of RunOptions."""
     written = dict(each.metadata)
     if written["flag"] is None:
         written["flag"] = f"--{each.name.replace('_', '-')}"
     return CommandOption(**written)
 
 
-def settings_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    """A recipe's fields as a program has them, as `key=value`."""
+def format_settings(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Fields of a recipe as `key=value`."""
     words = {True: "yes", False: "no"}
     return tuple(f"{name}={words[value] if isinstance(value, bool) else value}" for name, value in values.items())
 
 
 class PlanKeywords(TypedDict, total=False):
-    """What Python calls the options of a plan; a test holds names and types equal to those of RunOptions."""
+    """The Python keywords of a plan; a test compares them with RunOptions."""
 
     recipe: str | None
     topology: str | None
@@ -232,7 +230,7 @@ class PlanKeywords(TypedDict, total=False):
 
 
 class RunKeywords(PlanKeywords, total=False):
-    """What Python calls the options of one run."""
+    """The Python keywords of one run."""
 
     budget_s: float | None
     skip_bad: int
@@ -253,10 +251,10 @@ class RunKeywords(PlanKeywords, total=False):
 
 
 def from_keywords(workloads: tuple[str, ...], given: Mapping[str, Any], known: type) -> RunOptions:
-    """Options as a program has them: paths, and mappings for settings and tags."""
+    """Options from Python keywords: paths, and mappings for settings and tags."""
     if unknown := [name for name in given if name not in known.__annotations__]:
         raise TypeError(f"{unknown[0]!r} is no option here; known: {', '.join(known.__annotations__)}")
-    said = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in given.items()}
-    said["settings"] = settings_of(said.pop("set", None) or {})
-    said["tags"] = tag_words(said.get("tags") or {})
-    return RunOptions(workloads=workloads, **said)
+    values = {name: fspath(value) if isinstance(value, PathLike) else value for name, value in given.items()}
+    values["settings"] = format_settings(values.pop("set", None) or {})
+    values["tags"] = format_tags(values.get("tags") or {})
+    return RunOptions(workloads=workloads, **values)

@@ -1,6 +1,6 @@
-"""The rendezvous of nodes: a key-value store that the leader serves, to peers that have proved the secret of the run.
+"""The rendezvous of nodes: a key-value store of the leader, for peers that prove the secret of the run.
 
-The leader listens at one address, and reads a proof of fixed length and nothing else until that proof is right.
+Before the handshake succeeds, the leader reads nothing but a proof of fixed length.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
+from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from trainmark.launch import network
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.secret import VARIABLE, make as make_secret, read as read_secret
+from trainmark.platforms.device_errors import first_line
 from trainmark.record.errors import HangError, NotReadyError
-from trainmark.train.rendezvous_store import MAX_WAIT_S, Reply, Request, encode, receive, receive_message
+from trainmark.train.rendezvous_store import MAX_WAIT_S, Reply, Request, encode, receive_exactly, receive_message
 
 GREETING = b"trainmark store 2"
-"""What the server says first, before a nonce: a client that hears anything else has reached something else."""
+"""Sent by the server before a nonce: a client that receives anything else has reached another service."""
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_PENDING_HANDSHAKES = 256
-"""Unauthenticated peers at a time; more are turned away."""
+"""Unauthenticated peers at a time; more are rejected."""
 RETRY_S = 0.2
 """Between two attempts to reach a leader that does not listen yet."""
 
@@ -48,7 +50,7 @@ class Address(NamedTuple):
 
 
 class StoreServer:
-    """One thread for each connection, until it is closed."""
+    """One thread per connection, until it is closed."""
 
     def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self.rejected: list[str] = []
@@ -57,7 +59,7 @@ class StoreServer:
         self._values: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self._arrivals: dict[str, threading.Condition] = {}
-        """Notified when a key that somebody waits for is set."""
+        """Notified when an awaited key is set."""
         self._pending = 0
         self._connections: set[socket.socket] = set()
         threading.Thread(target=self._accept, name="store", daemon=True).start()
@@ -82,9 +84,11 @@ class StoreServer:
                     self._pending += 1
                     self._connections.add(connection)
             if not full:
-                threading.Thread(target=self._attend, args=(connection, str(address[0])), daemon=True).start()
+                threading.Thread(
+                    target=self._handle_connection, args=(connection, str(address[0])), daemon=True
+                ).start()
 
-    def _attend(self, connection: socket.socket, host: str) -> None:
+    def _handle_connection(self, connection: socket.socket, host: str) -> None:
         with connection:
             try:
                 authenticated = self._authenticate(connection)
@@ -102,7 +106,7 @@ class StoreServer:
         nonce = secrets.token_bytes(NONCE_BYTES)
         try:
             connection.sendall(GREETING + nonce)
-            answer = receive(connection, NONCE_BYTES + PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
+            answer = receive_exactly(connection, NONCE_BYTES + PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
             client_nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
             if not hmac.compare_digest(proof, prove(self._secret, b"client", nonce, client_nonce)):
                 return False
@@ -113,8 +117,8 @@ class StoreServer:
         return True
 
     def _serve(self, connection: socket.socket) -> None:
-        """Replies until the peer goes; what is no request, or too long for one, ends the connection."""
-        with suppress(OSError, ValueError, msgspec.MsgspecError):  # the other connections go on
+        """Replies until the peer disconnects; an invalid or too long request ends the connection."""
+        with suppress(OSError, ValueError, msgspec.MsgspecError):  # other connections are not affected
             while True:
                 request = msgspec.msgpack.decode(receive_message(connection, None), type=Request)
                 with self._lock:
@@ -151,31 +155,29 @@ class StoreServer:
 
 
 def serve(env: ClusterEnv, secret: str | None, interface: str | None, timeout_s: float) -> tuple[StoreServer, Address]:
-    """The leader's part. Where torchrun has a store, the others learn the address and a secret from it."""
-    secret = make_secret() if env.joins_store else secret or read_secret(os.environ)
-    listener = network.listen(env, interface, 0 if env.joins_store else env.port)
+    """Starts the server of the leader. Where torchrun has a store, it publishes address and secret there."""
+    secret = make_secret() if env.has_torchrun_store else secret or read_secret(os.environ)
+    listener = network.listen(env, interface, 0 if env.has_torchrun_store else env.port)
     host, port = listener.getsockname()[:2]
     address = Address(str(host), int(port), secret)
     server = StoreServer(listener, secret.encode())
-    if env.joins_store:
-        _torchrun_store(env, timeout_s).set(_torchrun_key(os.environ), msgspec.json.encode(address).decode())
+    if env.has_torchrun_store:
+        _open_torchrun_store(env, timeout_s).set(_make_torchrun_key(os.environ), msgspec.json.encode(address).decode())
     return server, address
 
 
 def find_leader(env: ClusterEnv, secret: str | None, timeout_s: float) -> Address:
-    if not env.joins_store:
-        return Address(network.dialled_host(env), env.port, secret or read_secret(os.environ))
-    from torch.distributed import DistError
-
+    if not env.has_torchrun_store:
+        return Address(network.choose_leader_host(env), env.port, secret or read_secret(os.environ))
     try:
-        found = _torchrun_store(env, timeout_s).get(_torchrun_key(os.environ))
+        found = _open_torchrun_store(env, timeout_s).get(_make_torchrun_key(os.environ))
         return msgspec.json.decode(found, type=Address)
     except (DistError, ValueError) as error:
-        raise HangError(f"rank 0 did not say at torchrun's store where it listens: {_first_line(error)}") from error
+        raise HangError(f"rank 0 did not publish its address in torchrun's store: {first_line(error)}") from error
 
 
 def connect(address: Address, timeout_s: float) -> socket.socket:
-    """An authenticated connection to the leader, as soon as it listens."""
+    """An authenticated connection to the leader, once it listens."""
     where = f"{address.host}:{address.port}"
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -188,7 +190,7 @@ def connect(address: Address, timeout_s: float) -> socket.socket:
         except OSError as error:
             if time.monotonic() + RETRY_S > deadline_s:
                 raise HangError(
-                    f"the leader did not answer at {where} within {timeout_s:.0f} s: {_first_line(error)}"
+                    f"the leader did not answer at {where} within {timeout_s:.0f} s: {first_line(error)}"
                 ) from error
         time.sleep(RETRY_S)
 
@@ -205,15 +207,15 @@ def _connect_once(address: Address, timeout_s: float) -> socket.socket:
 
 
 def shake_hands(connection: socket.socket, secret: bytes) -> None:
-    """The client's side of the handshake: proves the secret to the server, and has it prove the same."""
+    """The client side of the handshake: both sides prove that they know the secret."""
     connection.settimeout(HANDSHAKE_TIMEOUT_S)
-    greeting = receive(connection, len(GREETING) + NONCE_BYTES, HANDSHAKE_TIMEOUT_S)
+    greeting = receive_exactly(connection, len(GREETING) + NONCE_BYTES, HANDSHAKE_TIMEOUT_S)
     if not greeting.startswith(GREETING):
-        raise ConnectionError("something else than a launcher of trainmark listens there")
+        raise ConnectionError("the service there is no launcher of trainmark")
     server_nonce, nonce = greeting[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)
     connection.sendall(nonce + prove(secret, b"client", server_nonce, nonce))
     try:
-        proof = receive(connection, PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
+        proof = receive_exactly(connection, PROOF_BYTES, HANDSHAKE_TIMEOUT_S)
     except ConnectionError as error:
         raise WrongSecretError from error
     if not hmac.compare_digest(proof, prove(secret, b"server", server_nonce, nonce)):
@@ -224,23 +226,17 @@ def prove(secret: bytes, role: bytes, server_nonce: bytes, client_nonce: bytes) 
     return hmac.digest(secret, role + server_nonce + client_nonce, "sha256")
 
 
-def _torchrun_store(env: ClusterEnv, timeout_s: float) -> Any:
-    from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
-
+def _open_torchrun_store(env: ClusterEnv, timeout_s: float) -> Any:
     timeout = timedelta(seconds=timeout_s)
     try:
         return TCPStore(env.leader, env.port, is_master=False, wait_for_workers=False, timeout=timeout)
     except DistError as error:
         raise HangError(
-            f"torchrun's store did not answer at {env.leader}:{env.port} within {timeout_s:.0f} s: {_first_line(error)}"
+            f"torchrun's store did not answer at {env.leader}:{env.port} within {timeout_s:.0f} s: {first_line(error)}"
         ) from error
 
 
-def _torchrun_key(environ: Mapping[str, str]) -> str:
-    """One for each time torchrun starts its ranks: what those before them left in its store is of no use."""
+def _make_torchrun_key(environ: Mapping[str, str]) -> str:
+    """A new key for each restart by torchrun, as addresses of earlier ranks are stale."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     return "/".join(["trainmark", *(environ.get(name, "") for name in names)])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

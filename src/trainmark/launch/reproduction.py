@@ -1,4 +1,4 @@
-"""The plan of an earlier run, made to run again on this machine."""
+"""Rebuilds the plan of an earlier run for this machine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.record import Record
 
 
-def plan_again(
+def rebuild_plan(
     records: Sequence[Record], data: str | None = None, *, platform: str | None = None, trust: bool = False
 ) -> Plan:
-    """What these repeats of one plan were told, with its files where they lie on this machine.
+    """The plan of these repeats, with the paths of its files on this machine.
 
-    A record may come from a stranger: files it names that run programs are not opened unless there is `trust`.
+    A record may come from anybody: files that it names and that run code are not used without `trust`.
     """
     record = records[0]
     for each in records:
         if each.status != "valid":
             raise UsageError(f"run {each.run_id} is {each.status} ({each.ended}); there is no result to reproduce")
-    plan = replace(record.plan, platform=_platform(record, platform, trust=trust))
+    plan = replace(record.plan, platform=_choose_platform(record, platform, trust=trust))
     if Topology.parse(plan.topology).nodes > 1:
         raise UsageError(
             f"run {record.run_id} took {plan.topology}, and reproduce works on one machine; "
@@ -41,24 +41,24 @@ def plan_again(
     if plan.workload_source and plan.workload_source.file and not trust:
         raise UsageError(
             f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
-            "say --trust if you know what it holds"
+            "add --trust if you know what it contains"
         )
     planning.check_initial_weights(plan)
-    return with_data_here(plan, data)
+    return locate_data(plan, data)
 
 
-def with_data_here(plan: Plan, data: str | None) -> Plan:
-    """A plan of another machine with its data where that lies on this one."""
+def locate_data(plan: Plan, data: str | None) -> Plan:
+    """The plan of another machine with the data folder of this one."""
     if plan.data.folder == NO_FOLDER and not data:
         return plan
-    return replace(plan, data=replace(plan.data, folder=str(_data_folder(plan, data))))
+    return replace(plan, data=replace(plan.data, folder=str(_find_data_folder(plan, data))))
 
 
-def _platform(record: Record, given: str | None, *, trust: bool) -> str:
-    """The platform by its name, or the file by which it ran: as given, or with `trust` where it lay if it is the same.
+def _choose_platform(record: Record, given: str | None, *, trust: bool) -> str:
+    """The platform by name, or its file: as given, or with `trust` the recorded one if unchanged.
 
-    A file may name programs and modules, and a record may be anybody's: what it carries is written down for the user to
-    look at, and used only where the user names it.
+    A platform file may name programs and modules, and a record may come from anybody: a recorded file is written out
+    for review, and used only where the user names it.
     """
     recorded, info = record.plan.platform, record.environment.platform
     if given:
@@ -71,7 +71,7 @@ def _platform(record: Record, given: str | None, *, trust: bool) -> str:
             return recorded
         raise UsageError(
             f"run {record.run_id} took the platform file {recorded}, which may name programs to run; "
-            "name yours with --platform, or say --trust if you know what it holds"
+            "name yours with --platform, or add --trust if you know what it contains"
         )
     gone = "is another one now" if path.is_file() else "is not on this machine"
     if not info.content:
@@ -81,13 +81,13 @@ def _platform(record: Record, given: str | None, *, trust: bool) -> str:
     if not copy.exists():
         copy.write_text(info.content, encoding="utf-8")
     raise NotReadyError(
-        f"the run's platform file {recorded} {gone}; what the record holds of it is written to {copy}: look at the "
-        f"programs and modules it names, then say --platform ./{copy}"
+        f"the run's platform file {recorded} {gone}; the recorded content was written to {copy}: review the "
+        f"programs and modules it names, then add --platform ./{copy}"
     )
 
 
-def _data_folder(plan: Plan, given: str | None) -> Path:
-    """Where the same data lies here: as given, as on the record, or where this installation makes its own."""
+def _find_data_folder(plan: Plan, given: str | None) -> Path:
+    """The folder of the same data: as given, as recorded, or that of synthetic data of this user."""
     folder = Path(given).expanduser().absolute() if given else Path(plan.data.folder)
     if given and synthetic.is_synthetic(folder, given) != plan.data.synthetic:
         kind = "synthetic" if plan.data.synthetic else "real"
@@ -96,6 +96,6 @@ def _data_folder(plan: Plan, given: str | None) -> Path:
         return folder
     if plan.data.synthetic and plan.data.name in datasets.names():
         own = synthetic.folder(plan.data.name)
-        if own.name == folder.name:  # another user's copy of what we can make too
+        if own.name == folder.name:  # synthetic data of another user
             return own
     raise NotReadyError(f"the run's data folder {folder} is not on this machine; name it with --data DIR")

@@ -1,4 +1,4 @@
-"""Decides whether ranks that failed are started again; with several launchers all of them do so, or none."""
+"""Decides whether failed ranks are restarted; with several launchers all of them restart, or none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from trainmark.launch.coordinator import Coordinator, Heartbeat
 from trainmark.launch.workers import WorkerProcesses
 
 NEWS_TIMEOUT_S = 3.0
-"""How long a launcher whose ranks only lost others waits to hear what happened there."""
+"""How long a launcher whose ranks only lost peers waits for the report of another."""
 POLL_S = 0.05
 
 
 class Restarts:
-    """Of one run, as often as its plan allows."""
+    """The restarts of one run, as often as its plan allows."""
 
     def __init__(
         self, workers: WorkerProcesses, coordinator: Coordinator | None = None, heartbeat: Heartbeat | None = None
@@ -23,7 +23,7 @@ class Restarts:
         self._stopped = not workers.plan.max_restarts
 
     def is_due(self, *, ended: bool) -> bool:
-        """Whether to start the ranks again now; `ended` is whether all of them here have ended."""
+        """Whether to restart the ranks now; `ended` is whether all local ranks have ended."""
         workers = self._workers
         if self._stopped:
             return False
@@ -36,13 +36,13 @@ class Restarts:
         useful = workers.failed and workers.may_restart
         if useful and not workers.deaths and all(failed.consequence for _, failed in workers.failures):
             self._wait_for_news(self._heartbeat)
-        # whoever comes first decides for all: ranks cannot be started again once others have ended well
+        # the first launcher decides for all: ranks cannot restart once others have finished
         decision = self._coordinator.decide_restart(workers.restarts, "restart" if useful else "stop")
         self._stopped = decision == "stop"
         return not self._stopped
 
     def _wait_for_news(self, heartbeat: Heartbeat) -> None:
-        """Another launcher knows better whether trying again could help."""
+        """Another launcher knows better whether a restart could help."""
         deadline_s = time.monotonic() + NEWS_TIMEOUT_S
         while heartbeat.restarts == self._workers.restarts and not heartbeat.fault and time.monotonic() < deadline_s:
             time.sleep(POLL_S)

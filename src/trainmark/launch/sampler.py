@@ -1,4 +1,4 @@
-"""The sampler of a machine: beside a run it writes down what devices and host do, and never stands in its way."""
+"""The sampler process of a machine: writes sensor readings of devices and host during a run, at low priority."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from typing import Any
 
 import msgspec
 
-from trainmark.launch.process_tree import ProcessTree, busy_s, cores
+from trainmark.launch.cpu_usage import ProcessTree, count_cores, read_busy_s
 from trainmark.platforms import files, proc, sensors
 from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
-from trainmark.train.ranks import PARENT, host_name
+from trainmark.train.ranks import PARENT, read_host_name
 
 EVERY_S = 0.5
-"""Twice as often as MLPerf asks for, so that a late sample makes no gap."""
+"""Twice as often as MLPerf requires, so that a late sample leaves no gap."""
 EVERY_WITH_PROGRAM_S = 0.9
 NICENESS = 10
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written to
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - never written to
 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="where samples go, a line each")
+    parser.add_argument("file", type=Path, help="where samples are written, one per line")
     parser.add_argument("platform", help="whose devices are read: a name, or the path of a platform file")
     parser.add_argument("devices", type=int, help="how many of them the run uses here")
     parser.add_argument("--first-rank", type=int, default=0, help="the first rank of this machine")
-    parser.add_argument("--tree", type=int, default=os.getppid(), help="the process under which all of the run is")
+    parser.add_argument("--tree", type=int, default=os.getppid(), help="the root process of the run")
     parser.add_argument("--launched-ns", type=int, default=time.perf_counter_ns(), help="when the run began")
     args = parser.parse_args(words)
     over = threading.Event()
-    _end_when_told(over)
+    _stop_on_sigterm(over)
     launcher = os.environ.get(PARENT)
     end_with_parent(int(launcher) if launcher else None)
     os.nice(NICENESS)
     try:
         _sample(args, over)
-    except TrainmarkError as error:  # a full disk, a damaged platform file: the run itself will say so, if it matters
+    except TrainmarkError as error:  # a full disk, an invalid platform file: the run itself reports it
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
@@ -56,25 +56,25 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     file = files.load(args.platform)
     reader = sensors.open_reader(file, in_child=end_with_parent)
     every_s = EVERY_WITH_PROGRAM_S if reader.slow else EVERY_S
-    used = sensors.used_devices(file, reader, args.devices, os.environ)
+    used = sensors.find_used_devices(file, reader, args.devices, os.environ)
     events = EventWriter(args.file)
     events.write(
         SamplerBegin(
-            host=host_name(os.environ),
+            host=read_host_name(os.environ),
             pid=os.getpid(),
             first_rank=args.first_rank,
             launched_ns=args.launched_ns,
             at_ns=time.perf_counter_ns(),
             every_s=every_s,
             devices=used,
-            cores=cores(),
+            cores=count_cores(),
         )
     )
-    # a device's tool may hang: a thread of its own keeps it from the samples of the host
+    # a tool of the vendor may hang, so devices have their own thread
     watch = threading.Thread(target=_watch_devices, args=(reader, used, every_s, events, over), daemon=True)
     watch.start()
     _watch_host(ProcessTree(args.tree), every_s, events, over)
-    watch.join(timeout=0.2)  # the reading under way, if it is a quick one
+    watch.join(timeout=0.2)  # the current reading, if it is quick
     used_s = os.times()
     events.write(SamplerEnd(at_ns=time.perf_counter_ns(), cpu_s=round(sum(used_s[:4]), 3)))
 
@@ -106,17 +106,17 @@ def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: th
     next_s = time.monotonic()
     while True:
         at_ns = time.perf_counter_ns()
-        events.write(HostSample(at_ns=at_ns, busy_s=busy_s(), own_s=tree.used_s(), **_host()))
+        events.write(HostSample(at_ns=at_ns, busy_s=read_busy_s(), own_s=tree.read_used_s(), **_read_host()))
         next_s = max(next_s + every_s, time.monotonic())
         if over.wait(next_s - time.monotonic()):
             return
 
 
-def _host() -> dict[str, Any]:
-    """What is cheap to know of a machine; a file that is not there is a value that is not there."""
+def _read_host() -> dict[str, Any]:
+    """Cheap facts about the host; values of missing files are left out."""
     found: dict[str, Any] = {}
     try:
-        memory = proc.memory_bytes()
+        memory = proc.read_memory_bytes()
         found["memory_used_bytes"] = memory["MemTotal"] - memory["MemAvailable"]
     except (OSError, KeyError, ValueError):
         pass
@@ -129,12 +129,12 @@ def _host() -> dict[str, Any]:
     return found
 
 
-def _end_when_told(over: threading.Event) -> None:
+def _stop_on_sigterm(over: threading.Event) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         over.set()
 
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the launcher's affair
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C
 
 
 if __name__ == "__main__":

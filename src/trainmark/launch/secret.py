@@ -1,4 +1,4 @@
-"""The secret that the launchers of a run on several nodes prove to each other in their handshake."""
+"""The shared secret of the launchers of a run, proved in their handshake."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def make() -> str:
 
 
 def read(environ: Mapping[str, str]) -> str:
-    """The secret that whoever started this process gave to every launcher of the run."""
+    """The secret of the environment."""
     found = environ.get(VARIABLE, "")
     if len(found) >= MIN_LENGTH:
         return found
     wrong = f"is shorter than {MIN_LENGTH} characters" if found else "is not set"
     raise NotReadyError(
-        f"the launchers of this run meet at a port that others may reach, and {VARIABLE}, by which they know each "
-        f"other, {wrong}; give all of them the same random one: export {VARIABLE}=$(openssl rand -hex 32)"
+        f"the launchers of this run need a shared secret, and {VARIABLE} {wrong}; "
+        f"give all of them the same random one: export {VARIABLE}=$(openssl rand -hex 32)"
     )

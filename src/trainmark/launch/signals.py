@@ -1,4 +1,4 @@
-"""Ctrl-C and being asked to end: noted, for code that decides itself what these mean, or raised, for all other code."""
+"""SIGINT and SIGTERM: caught, for code that handles them itself, or raised, for all other code."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from types import FrameType
 from trainmark.record.errors import NotReadyError
 
 VARIABLE = "TRAINMARK_END_WITH_STDIN"
-LONGEST_LINE = 200
+MAX_LINE_BYTES = 200
 
 
-def is_wanted() -> bool:
+def is_bound_to_stdin() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
 def end_with_stdin() -> str:
-    """Takes the secret from standard input, and from then on sends this process SIGTERM when the input ends."""
-    secret = _first_line()
+    """Reads the secret from standard input; from then on, the end of the input sends SIGTERM to this process."""
+    secret = _read_first_line()
     threading.Thread(target=_watch, name="stdin", daemon=True).start()
     return secret
 
 
-def _first_line() -> str:
-    said = b""
-    while not said.endswith(b"\n") and len(said) < LONGEST_LINE:
+def _read_first_line() -> str:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
         if not (more := os.read(0, 1)):
-            raise NotReadyError("whoever started this run was gone before it said how to find the others")
-        said += more
-    return said.decode(errors="replace").strip()
+            raise NotReadyError("standard input was closed before it had a secret")
+        line += more
+    return line.decode(errors="replace").strip()
 
 
 def _watch() -> None:
@@ -40,20 +40,22 @@ def _watch() -> None:
         # not sys.stdin, whose lock a thread waiting in it would hold when the interpreter ends
         while os.read(0, 4096):
             pass
-    except OSError:  # closed: nobody is there either
+    except OSError:  # closed
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came: whatever cleans up after Ctrl-C does so now too."""
+    """SIGTERM, which is handled like Ctrl-C."""
 
 
 @contextmanager
-def raising_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends what goes on as Ctrl-C does, by an exception, so that nothing is left behind."""
-    usual = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if not usual:  # whoever set another meaning keeps it
+def raise_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises an exception, as Ctrl-C does, so that everything is cleaned up."""
+    is_default = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    )
+    if not is_default:  # keep a handler that was set before
         yield
         return
 
@@ -68,8 +70,8 @@ def raising_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def catching_signals() -> Iterator[list[int]]:
-    """The signals that came, in order; none outside the main thread, where Python cannot listen for them."""
+def catch_signals() -> Iterator[list[int]]:
+    """The received signals, in order; none outside the main thread, where Python cannot handle them."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught

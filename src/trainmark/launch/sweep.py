@@ -1,6 +1,6 @@
-"""A sweep: one training at several topologies, which goes on where it was when it is asked for again.
+"""A sweep: one training at several topologies, which continues where it stopped when it is requested again.
 
-Its runs are known by their groups: the sweep's name, which begins with a hash of all that was asked, and the topology.
+Its runs are found by group: the name of the sweep, which begins with a hash of the request, and the topology.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 
 import trainmark
 from trainmark.launch import fill, planning
-from trainmark.launch.launcher import revision
+from trainmark.launch.launcher import read_revision
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError
 from trainmark.record.index import StoreRow
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.store import Store
-from trainmark.train.ranks import host_name
+from trainmark.train.ranks import read_host_name
 
-_ASKED = 6
-"""Letters of a sweep's name that say what was asked for; the others tell it from the same asked for before."""
+_HASH_LETTERS = 6
+"""Letters of the hash in the name of a sweep; random letters follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,25 +31,25 @@ class Leg:
 
     plan: Plan
     options: RunOptions
-    """What would be said to run it alone, with its group."""
+    """The options of this topology alone, with its group."""
     finished: tuple[str, ...]
-    """Runs of it that are in the store, oldest first."""
+    """Its runs in the store, oldest first."""
 
 
-def legs(options: RunOptions, store: Store) -> list[Leg]:
-    """What there is to do, smallest first; of a sweep that was not finished, also what was done."""
-    alone = [_alone(options, topology) for topology in options.sweep_topologies()]
-    decided = [planning.plans(each)[0] for each in alone]
+def plan_legs(options: RunOptions, store: Store) -> list[Leg]:
+    """All topologies, smallest first, with the finished runs of an unfinished sweep."""
+    alone = [_make_leg_options(options, topology) for topology in options.sweep_topologies()]
+    decided = [planning.make_plans(each)[0] for each in alone]
     for plan, each in zip(decided, alone, strict=True):
         if fill.needs_search(plan, each):
             raise UsageError(
-                "--sweep needs one batch at every topology, and recipe fill looks for one; find it with a run at 1x1, "
-                "then say --set batch_per_device=N"
+                "--sweep needs one batch for every topology, and recipe fill searches for one; find it with a run at "
+                "1x1, then add --set batch_per_device=N"
             )
-    asked = _hash(decided, options.hosts or host_name(os.environ))
+    asked = _compute_hash(decided, options.hosts or read_host_name(os.environ))
     rows = [row for row in store.rows() if row.group and row.group.startswith(asked) and row.status == "valid"]
     newest = str(rows[0].group).partition("-")[0] if rows else ""
-    done = {plan.topology: _finished(rows, f"{newest}-{plan.topology}") for plan in decided}
+    done = {plan.topology: _find_finished(rows, f"{newest}-{plan.topology}") for plan in decided}
     if not newest or all(len(runs) >= options.repeat for runs in done.values()):
         newest, done = asked + secrets.token_hex(2), {}
     return [
@@ -62,17 +62,17 @@ def legs(options: RunOptions, store: Store) -> list[Leg]:
     ]
 
 
-def _alone(options: RunOptions, topology: Topology) -> RunOptions:
-    """What runs one of its topologies: a smaller one has the first of the hosts."""
+def _make_leg_options(options: RunOptions, topology: Topology) -> RunOptions:
+    """The options of one topology: a smaller one uses the first hosts."""
     hosts = options.hosts and ",".join(options.hosts.split(",")[: topology.nodes])
     return replace(options, sweep=None, topology=str(topology), hosts=hosts)
 
 
-def _hash(decided: Sequence[Plan], where: str) -> str:
-    """Of all plans, the machines and the source that runs them: where one of them is another, nothing is carried on."""
-    words = [*(plan.fingerprint for plan in decided), where, trainmark.__version__, revision() or ""]
-    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:_ASKED]
+def _compute_hash(decided: Sequence[Plan], where: str) -> str:
+    """Of all plans, the machines and the version: where one differs, a new sweep begins."""
+    words = [*(plan.fingerprint for plan in decided), where, trainmark.__version__, read_revision() or ""]
+    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:_HASH_LETTERS]
 
 
-def _finished(rows: Sequence[StoreRow], group: str) -> tuple[str, ...]:
+def _find_finished(rows: Sequence[StoreRow], group: str) -> tuple[str, ...]:
     return tuple(row.run_id for row in reversed(rows) if row.group == group)

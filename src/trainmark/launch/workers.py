@@ -1,4 +1,4 @@
-"""The worker processes of a launcher, one a rank: starts them, listens to what they write, and ends them all."""
+"""The worker processes of a launcher, one per rank: starts them, reads their events, and ends them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import psutil
 
 from trainmark.launch import network, secret
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.coordinator import Coordinator, plan_file
+from trainmark.launch.coordinator import Coordinator, plan_file_name
 from trainmark.platforms import files
 from trainmark.record import cores, endings
 from trainmark.record.events import Failed
@@ -30,47 +30,47 @@ from trainmark.record.run_folder import RunFolder
 from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0
-"""Opening data, building the model, joining, leaving samples: nothing is heard meanwhile, so the limit is generous."""
+"""For data, model, rendezvous and samples, during which there are no events."""
 MIN_INIT_LIMIT_S = 30.0
-"""The same where the user allows less silence: torch alone takes seconds to load."""
+"""The same with --hang-timeout: importing torch alone takes seconds."""
 TRAIN_LIMIT_S = 60.0
 TRAIN_LIMIT_MEDIANS = 20
 STACKS_WAIT_S = 1.0
-"""What a hanging rank can still write of its stacks, it has written by then."""
+"""Time for a hanging rank to write its stacks."""
 SAMPLER_LIMIT_S = 2.0
-"""What the sampler gets to write its last line."""
+"""Time for the sampler to write its last line."""
 
 
 OTHERS_VARIABLES = re.compile(
     rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
 )
-"""What another launcher told this process is not meant for the workers we start, nor is the launchers' secret."""
+"""Variables of another launcher, and the secret, which workers do not inherit."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
-"""torch warns of every host without a reverse name."""
+"""torch warns of every host without reverse DNS."""
 
 WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
-"""What a worker is started for, as `train/worker.py` knows it."""
+"""The task of a worker, as in `train/worker.py`."""
 SAMPLED = ("train", "verify")
-"""What the sampler stands beside."""
+"""Tasks with a sampler."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """A rank that ended without a word."""
+    """A rank that ended without reporting it."""
 
     rank: int
     code: int
     """Its exit code, or minus the signal that killed it."""
     at_ns: int = field(default=0, compare=False)
-    """When it was noticed, on the clock by which ranks say when they failed."""
+    """When it was noticed, on the clock of `Failed.at_ns`."""
 
     @property
     def how(self) -> str:
-        return f"was killed by {_signal_name(-self.code)}" if self.code < 0 else f"exited with {self.code}"
+        return f"was killed by {_name_signal(-self.code)}" if self.code < 0 else f"exited with {self.code}"
 
 
 class WorkerProcesses:
-    """The ranks of one launcher: their processes, and what they wrote so far."""
+    """The ranks of one launcher: their processes and their logs."""
 
     def __init__(
         self,
@@ -83,27 +83,27 @@ class WorkerProcesses:
         interface: str | None = None,
         coordinator: Coordinator | None = None,
     ) -> None:
-        """`interface` is the network that the site names for collectives; ranks of several launchers meet at the
-        coordinator, others at a file in the folder."""
+        """`interface` is the network interface of collectives; the rendezvous is at the coordinator, or without one
+        at a file in the folder."""
         self.plan = plan
-        self._network = network.collective_variables(env, interface) if env.world > 1 else {}
+        self._network = network.make_collective_variables(env, interface) if env.world > 1 else {}
         self._coordinator = coordinator
         self._launched_ns = 0
         self._task = task
         self._words = [] if pair_rounds is None else ["--rounds", str(pair_rounds)]
         self.env = env
         self.folder = folder
-        self.log = folder / ("launcher.log" if env.leads else f"launcher{env.launcher}.log")
-        # other launchers may write into the same folder, and what their ranks do is theirs to judge
+        self.log = folder / ("launcher.log" if env.is_leader else f"launcher{env.launcher}.log")
+        # other launchers may share the folder, and supervise their own ranks
         own = range(env.first_rank, env.first_rank + env.ranks)
         self._written = RunFolder(folder, only_ranks=own, keep=RECENT_STEPS)
         self.ranks = self._written.logs
         self.restarts = 0
-        """How often all ranks were started again."""
-        self._heard_at_s = time.monotonic()
+        """How often all ranks were restarted."""
+        self._last_event_s = time.monotonic()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ended: list[Death] = []
-        """How ranks ended before we ended them, first things first."""
+        """Ranks that ended by themselves, in order."""
         self._ended_when_read: list[Death] = []
         self._end_noticed = threading.Event()
         self._sampler: subprocess.Popen[bytes] | None = None
@@ -115,51 +115,51 @@ class WorkerProcesses:
             self._start_sampler()
 
     def restart(self) -> None:
-        """Ends what is left of all ranks and starts them again; they go on from their newest checkpoint."""
+        """Ends all ranks and restarts them from their newest checkpoint."""
         self._end_ranks()
         self.restarts += 1
-        self._heard_at_s = time.monotonic()
+        self._last_event_s = time.monotonic()
         self._start_ranks()
 
     def wait(self, seconds: float) -> bool:
-        """True once all ranks have ended; comes back early where one has."""
+        """True once all ranks have ended; returns early where one has."""
         self._end_noticed.wait(seconds)
         self._end_noticed.clear()
         return len(self._ended) == len(self._processes)
 
     def read(self) -> bool:
-        """Takes in new events; True if there were any."""
-        self._ended_when_read = list(self._ended)  # one that ends meanwhile may have said more than was read
+        """Reads new events; True if there were any."""
+        self._ended_when_read = list(self._ended)  # one that ends meanwhile may have written more than was read
         moved = self._written.update()
         if moved:
-            self._heard_at_s = time.monotonic()
+            self._last_event_s = time.monotonic()
         return moved
 
     @property
     def silent_s(self) -> float:
-        return time.monotonic() - self._heard_at_s
+        return time.monotonic() - self._last_event_s
 
     @property
     def limit_s(self) -> float:
-        """How long nothing may be heard before this is a hang."""
-        asked_s = self.plan.hang_timeout_s
-        if any(not self._spoke(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
-            return INIT_LIMIT_S if asked_s is None else max(asked_s, MIN_INIT_LIMIT_S)
-        if asked_s is not None:
-            return asked_s
+        """How long without events is a hang."""
+        timeout_s = self.plan.hang_timeout_s
+        if any(not self._has_reported(log) or log.phase in ("startup", "init", "sample") for log in self.ranks):
+            return INIT_LIMIT_S if timeout_s is None else max(timeout_s, MIN_INIT_LIMIT_S)
+        if timeout_s is not None:
+            return timeout_s
         recent = [step for log in self.ranks for step in log.compute_ns[-100:]]
         median_s = float(np.median(recent)) / 1e9 if recent else INIT_LIMIT_S / TRAIN_LIMIT_MEDIANS
         return max(TRAIN_LIMIT_S, TRAIN_LIMIT_MEDIANS * median_s)
 
     @property
     def failures(self) -> list[tuple[RankLog, Failed]]:
-        """What ranks said of their own failing, in the order of it; they share a clock, being on one machine."""
-        told = [(log, log.failed) for log in self.ranks if log.failed and self._spoke(log)]
-        return sorted(told, key=lambda pair: pair[1].at_ns)
+        """Failures that ranks reported, in order; ranks of one machine share a clock."""
+        failures = [(log, log.failed) for log in self.ranks if log.failed and self._has_reported(log)]
+        return sorted(failures, key=lambda pair: pair[1].at_ns)
 
     @property
     def deaths(self) -> list[Death]:
-        """Ranks that ended by themselves, badly or before they were done, without saying so; in their order."""
+        """Ranks that failed or ended early without reporting it, in order."""
         silent, failed = {log.rank for log in self.silent}, {log.rank for log, _ in self.failures}
         return [
             death
@@ -169,8 +169,8 @@ class WorkerProcesses:
 
     @property
     def silent(self) -> list[RankLog]:
-        """Ranks that said neither that they were done nor that they failed."""
-        return [log for log in self.ranks if not self._spoke(log) or not (log.end or log.failed)]
+        """Ranks that reported neither their end nor a failure."""
+        return [log for log in self.ranks if not self._has_reported(log) or not (log.end or log.failed)]
 
     @property
     def failed(self) -> bool:
@@ -178,7 +178,7 @@ class WorkerProcesses:
 
     @property
     def may_restart(self) -> bool:
-        """Whether starting the ranks again is allowed, and could help."""
+        """Whether a restart is allowed, and could help."""
         pointless = any(failed.exit_code in endings.SAME_AGAIN for _, failed in self.failures)
         return not pointless and self.restarts < self.plan.max_restarts
 
@@ -188,9 +188,9 @@ class WorkerProcesses:
 
     def dump_stacks(self) -> None:
         for log in self.ranks:
-            if self._spoke(log):  # one that has not would die of the signal
+            if self._has_reported(log):  # before that, the signal would kill it
                 self._processes[log.rank].send_signal(signal.SIGUSR1)
-                # one that somebody stopped writes its stack when it may go on
+                # a stopped one writes its stacks once it continues
                 self._processes[log.rank].send_signal(signal.SIGCONT)
         time.sleep(STACKS_WAIT_S)
 
@@ -203,32 +203,32 @@ class WorkerProcesses:
         self.read()
 
     def last_lines(self, rank: int, count: int = 20) -> str:
-        """What the rank said last; where it never got to speak, what its launcher did."""
+        """The last lines of the rank's log, or of the launcher's where it has none."""
         own = self.folder / f"rank{rank}.log"
         path = own if own.exists() else self.log
         return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
 
     def files(self) -> dict[str, Path]:
-        """What the leader needs from here."""
+        """The files that the leader needs."""
         names = [f"rank{log.rank}.{end}" for log in self.ranks for end in ("jsonl", "jsonl.gz", "log", "stacks")]
         names += [f"telemetry{self.env.launcher}.jsonl", f"telemetry{self.env.launcher}.jsonl.gz"]
         return {name: self.folder / name for name in [*names, self.log.name]}
 
-    def _spoke(self, log: RankLog) -> bool:
-        """Whether the rank's last words are those of the process that was started last."""
+    def _has_reported(self, log: RankLog) -> bool:
+        """Whether the rank has written events since the last restart."""
         return log.pid is not None and log.restart == self.restarts
 
     def _start_sampler(self) -> None:
-        """One a machine; where it cannot be started the run goes on, and its record says that nothing was sampled."""
-        # launchers that are ranks have siblings here, which are no strangers: what started them all is above all
-        above = self.env.is_rank and self.env.local_ranks > 1
+        """One per machine; where it cannot be started, the run continues without samples."""
+        # launchers that are ranks have siblings in the same run: their common parent is the root
+        is_shared = self.env.is_rank and self.env.local_ranks > 1
         words = [str(self.folder / f"telemetry{self.env.launcher}.jsonl"), self.plan.platform]
         words += [str(self.env.local_ranks), f"--first-rank={self.env.first_rank}"]
-        words += [f"--launched-ns={self._launched_ns}", f"--tree={os.getppid() if above else os.getpid()}"]
+        words += [f"--launched-ns={self._launched_ns}", f"--tree={os.getppid() if is_shared else os.getpid()}"]
         try:
             self._sampler = subprocess.Popen(
                 [sys.executable, "-m", "trainmark.launch.sampler", *words],
-                env={**inherited_variables(), PARENT: str(os.getpid())},
+                env={**filter_inherited_variables(), PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -250,7 +250,7 @@ class WorkerProcesses:
 
     def _start_ranks(self) -> None:
         self._processes, self._ended, self._ended_when_read = {}, [], []
-        words = [str(self.folder), str(self.folder / plan_file(self.env)), self._task, *self._words]
+        words = [str(self.folder), str(self.folder / plan_file_name(self.env)), self._task, *self._words]
         for local in range(self.env.ranks):
             rank = self.env.first_rank + local
             with self.log.open("ab") as log, self._rendezvous() as (place, open_files):
@@ -261,17 +261,17 @@ class WorkerProcesses:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     pass_fds=open_files,
-                    # a terminal's Ctrl-C reaches the launcher only, which passes it on when it is time
+                    # Ctrl-C reaches only the launcher, which passes it on
                     start_new_session=True,
                 )
         for rank, process in self._processes.items():
-            # a thread for each, because in which order they end says who failed first
+            # one thread each, as the order of their ends tells which failed first
             watch = threading.Thread(target=self._note_end, args=(rank, process, self._ended), daemon=True)
             watch.start()
 
     @contextmanager
     def _rendezvous(self) -> Iterator[tuple[dict[str, str], list[int]]]:
-        """The variable that tells a rank where it finds the others, and the open files that it inherits for it."""
+        """The variable of the rendezvous, and the open files that a rank inherits for it."""
         if self.env.world == 1:
             yield {}, []
         elif self._coordinator is None:
@@ -288,7 +288,7 @@ class WorkerProcesses:
         self._end_noticed.set()
 
     def _end_ranks(self) -> None:
-        self._ended = list(self._ended)  # from here on they end because we end them
+        self._ended = list(self._ended)  # from here on they are ended by us
         for process in self._processes.values():
             if process.poll() is not None:
                 continue
@@ -301,14 +301,14 @@ class WorkerProcesses:
             process.wait()
 
     def _environment(self, local: int) -> dict[str, str]:
-        """The variables of a rank: where it stands, and settings for its libraries unless the user has set them."""
+        """The variables of a rank: its place, and settings of libraries unless the user has set them."""
         file, env = files.load(self.plan.platform), self.env
         variables = {
             **QUIET,
             **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
             **(file.deterministic_settings if self._task == "verify" else {}),
             **self._network,
-            **inherited_variables(),
+            **filter_inherited_variables(),
             "RANK": str(env.first_rank + local),
             "WORLD_SIZE": str(env.world),
             "LOCAL_RANK": str(env.first_local_rank + local),
@@ -319,17 +319,17 @@ class WorkerProcesses:
             "PYTHONUNBUFFERED": "1",
         }
         if env.local_ranks > 1:
-            variables["OMP_NUM_THREADS"] = str(cores.threads(env.local_ranks))
+            variables["OMP_NUM_THREADS"] = str(cores.choose_threads(env.local_ranks))
         return variables
 
 
-def inherited_variables() -> dict[str, str]:
-    """What this process was told itself, without what was meant for it alone."""
+def filter_inherited_variables() -> dict[str, str]:
+    """The environment of this process, without variables meant for it alone."""
     return {name: value for name, value in os.environ.items() if not OTHERS_VARIABLES.fullmatch(name)}
 
 
-def _signal_name(number: int) -> str:
+def _name_signal(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # those for real time have no names
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"

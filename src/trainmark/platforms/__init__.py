@@ -1,1 +1,1 @@
-"""Where it runs: one Platform class and one TOML file a vendor."""
+"""Devices: one Platform class, and one TOML file per vendor."""

@@ -1,7 +1,7 @@
-"""Narrow arithmetic on a CPU that has no instructions for it: products in float32, rounded where hardware would round.
+"""Emulates bfloat16 and float16 on a CPU without instructions for them: float32 matmuls, rounded where hardware would.
 
-Multiplying bfloat16 or float16 numbers and adding up in float32 is what units with such instructions do. Without them
-torch falls back to loops ten times slower than its float32 kernels; this takes the float32 kernels instead.
+Hardware multiplies narrow numbers and accumulates in float32. Without it, torch falls back to loops ten times slower
+than its float32 kernels; this uses the float32 kernels instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 _NARROW = (torch.bfloat16, torch.float16)
-PRODUCTS = {
+MATMULS = {
     torch.ops.aten.convolution.default,
     torch.ops.aten.convolution_backward.default,
     torch.ops.aten.mm.default,
@@ -24,41 +24,41 @@ PRODUCTS = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-"""Gives its sums in float32 whatever it is given, and its gradient wants them so."""
+"""Its log-sum-exp is float32 for every input type, and its backward pass expects that."""
 
 
 class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, products of narrow tensors are computed in float32 and rounded once to the narrow type."""
+    """Inside, matmuls of narrow tensors are computed in float32 and rounded once to the narrow type."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if (operation not in PRODUCTS and operation is not _ATTENTION) or args[0].dtype not in _NARROW:
+        if (operation not in MATMULS and operation is not _ATTENTION) or args[0].dtype not in _NARROW:
             return operation(*args, **kwargs)
         narrow = args[0].dtype
-        result = operation(*tree_map(_cast(narrow, torch.float32), args), **kwargs)
+        result = operation(*tree_map(_make_cast(narrow, torch.float32), args), **kwargs)
         if operation is _ATTENTION:
             return result[0].to(narrow), *result[1:]
-        return tree_map(_cast(torch.float32, narrow), result)
+        return tree_map(_make_cast(torch.float32, narrow), result)
 
 
-class RoundedFactors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, factors of float32 are rounded before they are multiplied, as units for narrower numbers do unasked."""
+class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, float32 operands of matmuls are rounded first, as some hardware does without being asked."""
 
     def __init__(self, type_: str) -> None:
-        """`type_` is torch's name of a type, or `tf32`."""
+        """`type_` is the name of a torch type, or `tf32`."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._round = _ROUNDED[type_]
+        self._round = _ROUND[type_]
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return operation(*self.rounded(operation, args), **(kwargs or {}))
+        return operation(*self.round_operands(operation, args), **(kwargs or {}))
 
-    def rounded(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """An operation's arguments; the same ones where it multiplies nothing."""
-        if operation not in PRODUCTS and operation is not _ATTENTION:
+    def round_operands(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of an operation, unchanged where it is no matmul."""
+        if operation not in MATMULS and operation is not _ATTENTION:
             return args
         return tuple(
             self._round(value) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
@@ -66,21 +66,21 @@ class RoundedFactors(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-def _rounded_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
-    """To the ten bits behind the point that TF32 has, half way to even."""
+def _round_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    """To the 10-bit mantissa of TF32, ties to even."""
     bits = tensor.contiguous().view(torch.int32)
     even = (bits >> 13) & 1
     return ((bits + 0xFFF + even) & ~0x1FFF).view(torch.float32).view_as(tensor)
 
 
-_ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "tf32": _rounded_to_tf32,
+_ROUND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "tf32": _round_to_tf32,
     "float16": lambda tensor: tensor.half().float(),
     "bfloat16": lambda tensor: tensor.bfloat16().float(),
 }
 
 
-def _cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
+def _make_cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
     def cast(value: Any) -> Any:
         return value.to(target) if isinstance(value, torch.Tensor) and value.dtype == source else value
 

@@ -1,4 +1,4 @@
-"""Finds out which vendor's devices this machine has, for `--platform auto`."""
+"""Detects the platform of this machine, for `--platform auto`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from trainmark.platforms.files import PlatformFile
 
 
 def detect() -> str:
-    """The name of the platform to use when none is given: the accelerator torch sees, else the CPU."""
-    candidates = _candidates()
-    device_type = _device_type(candidates) or _taught(candidates)
-    return files.EVERYWHERE if device_type is None else _most_specific(device_type, candidates)
+    """The name of the platform of the accelerator that torch sees, else of the CPU."""
+    candidates = _load_candidates()
+    device_type = _find_device_type(candidates) or _load_plugins(candidates)
+    return files.EVERYWHERE if device_type is None else _choose_most_specific(device_type, candidates)
 
 
-def undescribed() -> str | None:
-    """A sentence where torch sees an accelerator that no platform file knows, so that the CPU is taken instead."""
-    candidates = _candidates()
-    device_type = _device_type(candidates)
-    if device_type is None or _most_specific(device_type, candidates) != files.EVERYWHERE:
+def find_undescribed() -> str | None:
+    """A warning where torch sees an accelerator without a platform file, so that the CPU is used instead."""
+    candidates = _load_candidates()
+    device_type = _find_device_type(candidates)
+    if device_type is None or _choose_most_specific(device_type, candidates) != files.EVERYWHERE:
         return None
     return (
         f"torch sees an accelerator, {device_type}, that no platform file describes, so THE CPU IS USED and not the "
@@ -34,17 +34,17 @@ def undescribed() -> str | None:
     )
 
 
-def undescribed_where_chosen(asked: str | None) -> str | None:
-    """The same where the choice was left to `auto`; None where somebody has chosen."""
-    return undescribed() if asked in (None, "auto") and not os.environ.get("TRAINMARK_PLATFORM") else None
+def find_undescribed_if_auto(requested: str | None) -> str | None:
+    """The same for `auto`; None where the user has chosen a platform."""
+    return find_undescribed() if requested in (None, "auto") and not os.environ.get("TRAINMARK_PLATFORM") else None
 
 
-def _candidates() -> list[PlatformFile]:
+def _load_candidates() -> list[PlatformFile]:
     return [file for file in map(files.load, files.names()) if file.name != files.EVERYWHERE]
 
 
-def _device_type(candidates: Sequence[PlatformFile]) -> str | None:
-    """torch's word for the devices that are here, also by a torch that is too old to be used: it is refused later."""
+def _find_device_type(candidates: Sequence[PlatformFile]) -> str | None:
+    """The torch device type of this machine, also with a torch that is too old and refused later."""
     if hasattr(torch, "accelerator"):
         found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return None if found is None else found.type
@@ -55,30 +55,30 @@ def _device_type(candidates: Sequence[PlatformFile]) -> str | None:
     return None
 
 
-def _taught(candidates: Sequence[PlatformFile]) -> str | None:
-    """The same after importing what is installed to teach torch a device. What cannot be imported is no device."""
+def _load_plugins(candidates: Sequence[PlatformFile]) -> str | None:
+    """The same after importing installed plugins of torch; one that cannot be imported is skipped."""
     for file in candidates:
         if file.plugin is None or importlib.util.find_spec(file.plugin.partition(".")[0]) is None:
             continue
         try:
             importlib.import_module(file.plugin)
-        except Exception:  # noqa: S112 - a plugin without its driver fails in ways of its own
+        except Exception:  # noqa: S112 - a plugin without its driver may raise anything
             continue
-        if (device_type := _device_type(candidates)) is not None:
+        if (device_type := _find_device_type(candidates)) is not None:
             return device_type
     return None
 
 
-def _most_specific(device_type: str, candidates: Sequence[PlatformFile]) -> str:
-    """The platform of this type that knows the most about the device; the CPU's, if none is of this type."""
-    name = _device_name(device_type)
-    fitting = [(_fit(file, name), file.name) for file in candidates if file.device_type == device_type]
+def _choose_most_specific(device_type: str, candidates: Sequence[PlatformFile]) -> str:
+    """The platform of this device type that matches best; the CPU if there is none."""
+    name = _read_device_name(device_type)
+    fitting = [(_rate_fit(file, name), file.name) for file in candidates if file.device_type == device_type]
     known = [(fit, name) for fit, name in fitting if fit is not None]
     return max(known, default=((), files.EVERYWHERE))[1]
 
 
-def _fit(file: PlatformFile, device_name: str) -> tuple[int, int] | None:
-    """How well a file fits: by as much of the device's name as it knows, then by the build; None if it does not."""
+def _rate_fit(file: PlatformFile, device_name: str) -> tuple[int, int] | None:
+    """How well a file matches: by the length of the matched device name, then by the build; None if it does not."""
     wanted, length = file.recognise, 0
     if wanted.device_name is not None:
         if (found := re.search(wanted.device_name, device_name)) is None:
@@ -89,11 +89,11 @@ def _fit(file: PlatformFile, device_name: str) -> tuple[int, int] | None:
     return length, int(wanted.build is not None)
 
 
-def _device_name(device_type: str) -> str:
+def _read_device_name(device_type: str) -> str:
     module: Any = getattr(torch, device_type, None)
     return str(module.get_device_name(0)) if hasattr(module, "get_device_name") else ""
 
 
-def chosen() -> str:
-    """The platform to use where none was named: the one the user set in the environment, or what torch finds."""
+def choose_platform() -> str:
+    """The default platform: TRAINMARK_PLATFORM, or the detected one."""
     return os.environ.get("TRAINMARK_PLATFORM") or detect()

@@ -1,4 +1,4 @@
-"""Tells errors of a device, its driver or its plugin from others, and says them in one sentence; needs no torch."""
+"""Recognizes errors of a device, its driver or its plugin, and describes them in a sentence; needs no torch."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ _COMPILER = re.compile(r"[/\\]torch[/\\](_inductor|_dynamo|_functorch)[/\\]")
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what follows: torch's dispatcher lays out its whole table there."""
+    """The first line of a message: that of torch's dispatcher is followed by its whole table."""
     return str(error).strip().partition("\n")[0].strip()
 
 
 def is_out_of_memory(error: BaseException, pattern: str | None = None) -> bool:
-    """By torch's own word for it, or by a `pattern` found in what a vendor's error says."""
+    """By the error type of torch, or by a `pattern` in the message of a vendor."""
     if type(error).__name__ == "OutOfMemoryError":
         return True
     if not isinstance(error, (RuntimeError, MemoryError)):
         return False
-    said = str(error)
-    return _NO_MEMORY.search(said) is not None or bool(pattern and re.search(pattern, said))
+    message = str(error)
+    return _NO_MEMORY.search(message) is not None or bool(pattern and re.search(pattern, message))
 
 
-def missing_operator(error: BaseException) -> str | None:
-    """The operator that a device does not have, by the name in torch's error."""
+def find_missing_operator(error: BaseException) -> str | None:
+    """The operator that a device lacks, by its name in the message."""
     if not isinstance(error, (NotImplementedError, RuntimeError)):
         return None
     found = next(filter(None, (pattern.search(str(error)) for pattern in _NO_OPERATOR)), None)
     return found["name"] if found else None
 
 
-def sentence(error: BaseException) -> str | None:
+def describe(error: BaseException) -> str | None:
     """What went wrong on the device and what to do; None where the error is not the device's."""
-    if name := missing_operator(error):
+    if name := find_missing_operator(error):
         return (
             f"the device has no operator {name}, which this network needs; "
             "`trainmark platform check` lists all that are missing"
         )
     if type(error).__name__ == "AcceleratorError":
         return f"the device failed: {first_line(error)}"
-    if _is_compilers(error):
-        said = f"{type(error).__name__}: {first_line(error)}"
-        return f"torch.compile cannot compile the network for this device ({said}); leave out --set compiled=yes"
+    if _is_compiler_error(error):
+        message = f"{type(error).__name__}: {first_line(error)}"
+        return f"torch.compile cannot compile the network for this device ({message}); leave out --set compiled=yes"
     return None
 
 
-def broken_plugin(error: BaseException) -> str | None:
-    """Whose it is where torch itself cannot be imported because a plugin that it loads by itself fails."""
+def describe_broken_plugin(error: BaseException) -> str | None:
+    """A sentence where torch cannot be imported because a plugin that it autoloads fails; else None."""
     found = _NO_PLUGIN.search(str(error))
     if found is None:
         return None
@@ -73,13 +73,13 @@ def broken_plugin(error: BaseException) -> str | None:
     )
 
 
-def place(error: BaseException) -> str:
-    """`stepper.py:72`, the innermost line of ours that an error came through; empty where there is none."""
+def find_own_line(error: BaseException) -> str:
+    """`stepper.py:72`, the innermost line of trainmark in a traceback; empty where there is none."""
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if "trainmark" in Path(frame.filename).parts]
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
-def _is_compilers(error: BaseException) -> bool:
-    """A compiled network's own errors pass through the compiler, but do not begin there."""
+def _is_compiler_error(error: BaseException) -> bool:
+    """Errors of a compiled network pass through the compiler, but are not raised there."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and _COMPILER.search(frames[-1].filename) is not None

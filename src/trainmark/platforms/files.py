@@ -1,4 +1,4 @@
-"""Platform files: what makes one vendor different, as data."""
+"""Platform files: the differences between vendors, as data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ else:
     import tomli as tomllib
 
 NO_COLLECTIVES = "none"
-"""The word for a platform whose devices cannot work together."""
+"""For a platform without collectives."""
 
 
 _WORD = r"^[a-z][a-z0-9_]*$"
@@ -31,33 +31,33 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max, description="a number above 0")]
 
 
-def _word(pattern: str, description: str) -> Meta:
+def _make_meta(pattern: str, description: str) -> Meta:
     return Meta(pattern=pattern, description=description)
 
 
 class Recognise(msgspec.Struct, frozen=True, kw_only=True):
-    """How a vendor is told from others that share torch's word for the device."""
+    """How a vendor is recognized among others with the same torch device type."""
 
     device_name: str | None = None
-    """Pattern found in the name torch gives the device."""
-    build: Annotated[str, _word(rf"^{_VARIABLE}$", "an attribute of torch.version, such as hip")] | None = None
-    """Attribute of torch.version that is set in the vendor's build of torch."""
+    """Pattern of the device name in torch."""
+    build: Annotated[str, _make_meta(rf"^{_VARIABLE}$", "an attribute of torch.version, such as hip")] | None = None
+    """Attribute of torch.version that the vendor's build of torch sets."""
 
     def __post_init__(self) -> None:
         _check_pattern("device_name", self.device_name)
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
-    """What one device, as torch counts devices, could reach at most by its data sheet."""
+    """The data sheet peak of one torch device."""
 
     device: str
-    """Pattern found in the name torch gives the device."""
+    """Pattern of the device name in torch."""
     source: str
     tflops: Mapping[str, _Positive]
-    """By family of precisions, dense."""
+    """By family of precisions, without sparsity."""
     memory_gib: _Positive | None = None
     memory_gb_s: _Positive | None = None
-    """What its memory can be read or written with, in 10^9 bytes a second."""
+    """Memory bandwidth in 10^9 bytes per second."""
     power_w: _Positive | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """What its pattern is found in, as people write it."""
+        """The device names of its pattern, for people."""
         return re.sub(r"\\b|\(.*?\)|[$^?]", "", self.device).split("|")
 
     def fits(self, device_name: str) -> bool:
@@ -74,72 +74,72 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """How the driver's version is asked for."""
+    """How the driver version is queried."""
 
     argv: tuple[str, ...]
-    """A program and its words; nothing is read by a shell."""
+    """A program and its arguments; no shell is involved."""
     pattern: str = r"(\d+(?:\.\d+)+)"
-    """Its first group, found in what the program prints, is the version."""
+    """Its first group in the output is the version."""
 
     def __post_init__(self) -> None:
         _check_pattern("pattern", self.pattern)
         if not self.argv or re.compile(self.pattern).groups < 1:
-            raise ValueError("driver needs a program, and a pattern with a group in it")
+            raise ValueError("driver needs a program, and a pattern with a group")
 
 
 class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """The file's own, without its ending."""
+    """The stem of the file name."""
     word: str
-    """By which it was asked for: its name, or its path."""
+    """As requested: its name, or its path."""
     text: str
-    """The file itself, as it was read."""
+    """The content of the file."""
     title: str
-    device_type: Annotated[str, _word(_WORD, "torch's word for a device, such as cuda")]
-    """torch's word for the device: cpu, cuda, npu, ..."""
-    collectives: Annotated[str, _word(_WORD, "a backend of torch.distributed, such as nccl, or none")]
-    """torch.distributed's backend for it, or `none`."""
+    device_type: Annotated[str, _make_meta(_WORD, "a torch device type, such as cuda")]
+    """The torch device type: cpu, cuda, npu, ..."""
+    collectives: Annotated[str, _make_meta(_WORD, "a backend of torch.distributed, such as nccl, or none")]
+    """The torch.distributed backend, or `none`."""
     precisions: tuple[str, ...]
-    plugin: Annotated[str, _word(rf"^{_VARIABLE}(\.{_VARIABLE})*$", "the name of a module")] | None = None
-    """Module whose import teaches torch the device."""
-    python: Annotated[str, _word(_WORD, "the name of a module beside the file")] | None = None
-    """Module beside the file, for a chip that does not behave as others do; a user's own file cannot name any."""
-    visible_devices: Annotated[str, _word(rf"^{_VARIABLE}$", "the name of a variable")] | None = None
-    """Variable that limits which devices a process sees."""
+    plugin: Annotated[str, _make_meta(rf"^{_VARIABLE}(\.{_VARIABLE})*$", "the name of a module")] | None = None
+    """Module whose import registers the device with torch."""
+    python: Annotated[str, _make_meta(_WORD, "the name of a module beside the file")] | None = None
+    """Module beside the file, for a device that needs its own code; only for built-in platforms."""
+    visible_devices: Annotated[str, _make_meta(rf"^{_VARIABLE}$", "the name of a variable")] | None = None
+    """Variable that limits the devices a process sees."""
     out_of_memory: str | None = None
-    """Pattern found in what the device's error says where memory ended and torch's own error for that is not raised."""
-    speed_variables: tuple[Annotated[str, _word(rf"^{_VARIABLE}$", "the name of a variable")], ...] = ()
-    """Variables of the vendor's that change speed; their values are kept on the record."""
+    """Pattern of the device's out-of-memory message, where it does not raise torch.OutOfMemoryError."""
+    speed_variables: tuple[Annotated[str, _make_meta(rf"^{_VARIABLE}$", "the name of a variable")], ...] = ()
+    """Variables of the vendor that change speed; their values are recorded."""
     driver: DriverVersion | None = None
-    """How the version of the driver is asked for, where torch does not tell it."""
-    least_torch: Annotated[str, _word(r"^[0-9]+\.[0-9]+$", "a version such as 2.6")] | None = None
-    """The oldest torch that has what the platform needs, as `2.8`."""
+    """How the driver version is queried, where torch does not know it."""
+    least_torch: Annotated[str, _make_meta(r"^[0-9]+\.[0-9]+$", "a version such as 2.6")] | None = None
+    """The oldest supported torch, such as `2.8`."""
     kubernetes_resource: (
-        Annotated[str, _word(r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9._-]+$", "a resource such as nvidia.com/gpu")] | None
+        Annotated[str, _make_meta(r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9._-]+$", "a resource such as nvidia.com/gpu")] | None
     ) = None
-    """What a cluster calls one device."""
+    """The resource name of one device in a cluster."""
     host_settings: Mapping[str, str] = {}
-    """Variables the workers get where the recipe says host_settings=tuned."""
+    """Variables of the workers with host_settings=tuned."""
     deterministic_settings: Mapping[str, str] = {}
-    """Variables without which the platform's libraries may give other bits each time; `trainmark verify` sets them."""
+    """Variables that make the libraries of the platform deterministic; `trainmark verify` sets them."""
     recognise: Recognise = msgspec.field(default_factory=Recognise)
     peaks: tuple[Peak, ...] = ()
     sensors: Sensors | None = None
-    """How power, heat and memory are read."""
+    """How power, temperature and memory are read."""
 
     def __post_init__(self) -> None:
         if not self.precisions:
-            raise ValueError("precisions is empty; name those the devices train in")
+            raise ValueError("precisions is empty; list those that the devices support")
         _check_known("precision", self.precisions, PRECISIONS)
         _check_pattern("out_of_memory", self.out_of_memory)
         for key in ("host_settings", "deterministic_settings"):
             for variable, value in getattr(self, key).items():
                 if not re.fullmatch(_VARIABLE, variable):
-                    raise ValueError(f"{key} gives variables texts, not {variable} = {value!r}")
+                    raise ValueError(f"{key} maps variables to strings, not {variable} = {value!r}")
 
     @property
     def is_own(self) -> bool:
-        """A file of the user's, not one of trainmark's."""
+        """A file of the user, not a built-in one."""
         return self.word.endswith(".toml")
 
     @property
@@ -147,7 +147,7 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def peak(self, device_name: str) -> Peak | None:
-        """The first entry whose pattern is found in the device's name."""
+        """The first entry whose pattern matches the device name."""
         return next((peak for peak in self.peaks if peak.fits(device_name)), None)
 
 
@@ -172,7 +172,7 @@ def load(word: str) -> PlatformFile:
         raise UsageError(f"platform file {path} is not valid TOML: {error}") from None
     where = f"platform file {path}"
     if "python" in document and path.resolve().parent != Path(__file__).resolve().parent:
-        raise UsageError(f"{where}: python is for trainmark's own files; a file of yours cannot bring any")
+        raise UsageError(f"{where}: python is only for built-in platform files")
     return tables.read(PlatformFile, document, where, name=path.stem, word=word, text=text)
 
 

@@ -1,4 +1,4 @@
-"""Reads the machine itself as the device a CPU run trains on: memory, load, and what the kernel's files say."""
+"""Reads the sensors of the host, the device of a CPU run: memory, load, and files of the kernel."""
 
 from __future__ import annotations
 
@@ -6,58 +6,58 @@ import re
 import time
 from pathlib import Path
 
-from trainmark.platforms.reading import Reader, Reading, missing
+from trainmark.platforms.reading import Reader, Reading, find_missing
 
 SYSTEM = Path("/sys")
-HEAT = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
-"""Drivers of the kernel that know how warm the processor is."""
-_MAX_CORES_ASKED = 4
+TEMPERATURE_DRIVERS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
+"""Kernel drivers of processor temperatures."""
+_MAX_CORES_READ = 4
 
 
 class Counter:
-    """An energy file of the kernel's, in joules, going on where the file itself begins again at zero."""
+    """An energy counter of the kernel in joules, corrected for wrap-around."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "energy_uj"
-        self._range_uj = _number(folder / "max_energy_range_uj")
+        self._range_uj = _read_number(folder / "max_energy_range_uj")
         self._last_uj = int(self._file.read_text())
         self._sum_uj = 0
 
-    def joules(self) -> float:
+    def read_joules(self) -> float:
         now_uj = int(self._file.read_text())
-        gone_uj = now_uj - self._last_uj
-        if gone_uj < 0:
+        used_uj = now_uj - self._last_uj
+        if used_uj < 0:
             if not self._range_uj:
                 raise OSError("the energy counter went back and its range is not known")
-            gone_uj += int(self._range_uj) + 1
+            used_uj += int(self._range_uj) + 1
         self._last_uj = now_uj
-        self._sum_uj += gone_uj
+        self._sum_uj += used_uj
         return self._sum_uj / 1e6
 
 
 class HostReader(Reader):
-    """One device: the machine. Its power is that of all its processors, whoever uses them."""
+    """One device: the machine. Its power is that of all processors, whoever uses them."""
 
     def __init__(self, powercap: Path, system: Path = SYSTEM) -> None:
         super().__init__("it was not read yet")
         self._reasons: dict[str, str] = {}
         self._counters = self._open_counters(powercap)
         cpus = system / "devices" / "system" / "cpu"
-        self._heat = [
-            heat
+        self._temperatures = [
+            file
             for name in sorted((system / "class" / "hwmon").glob("hwmon*/name"))
-            if _text(name) in HEAT and (heat := name.parent / "temp1_input").exists()
+            if _read_text(name) in TEMPERATURE_DRIVERS and (file := name.parent / "temp1_input").exists()
         ]
         cores = sorted(cpus.glob("cpu[0-9]*"), key=lambda path: int(path.name[3:]))
         clocks = [file for core in cores if (file := core / "cpufreq" / "scaling_cur_freq").exists()]
-        self._clocks = clocks[:: max(1, -(-len(clocks) // _MAX_CORES_ASKED))]
-        first = {_text(core / "topology" / "physical_package_id"): core for core in reversed(cores)}
+        self._clocks = clocks[:: max(1, -(-len(clocks) // _MAX_CORES_READ))]
+        first = {_read_text(core / "topology" / "physical_package_id"): core for core in reversed(cores)}
         throttles = [core / "thermal_throttle" / "package_throttle_count" for core in first.values()]
         self._throttles = [file for file in throttles if file.exists()]
-        self._throttled_before = self._throttle_count()
+        self._throttled_before = self._read_throttle_count()
         self._memory_errors = sorted((system / "devices" / "system" / "edac" / "mc").glob("mc*/ue_count"))
         for name, files in {
-            "temperature_c": self._heat,
+            "temperature_c": self._temperatures,
             "clock_mhz": self._clocks,
             "throttled": self._throttles,
             "ecc_errors": self._memory_errors,
@@ -72,13 +72,13 @@ class HostReader(Reader):
 
         memory = psutil.virtual_memory()
         reasons = dict(self._reasons)
-        energy_j, power_w = self._energy(reasons)
-        throttles = self._throttle_count()
+        energy_j, power_w = self._read_energy(reasons)
+        throttles = self._read_throttle_count()
         slowed = None if throttles is None else ("thermal",) if throttles > (self._throttled_before or 0) else ()
         self._throttled_before = throttles
-        degrees = _all(self._heat)
-        clocks = _all(self._clocks)
-        errors = _all(self._memory_errors)
+        degrees = _read_all(self._temperatures)
+        clocks = _read_all(self._clocks)
+        errors = _read_all(self._memory_errors)
         reading = Reading(
             device=0,
             memory_used_bytes=float(memory.total - memory.available),
@@ -86,21 +86,21 @@ class HostReader(Reader):
             power_w=power_w,
             energy_j=energy_j,
             temperature_c=max(degrees) / 1e3 if degrees else None,
-            utilisation_percent=self._use(psutil.cpu_times()),
+            utilisation_percent=self._read_utilisation(psutil.cpu_times()),
             clock_mhz=sum(clocks) / len(clocks) / 1e3 if clocks else None,
             throttled=slowed,
             ecc_errors=sum(errors) if errors else None,
         )
         reasons.setdefault("utilisation_percent", "it takes two readings")
-        self.unavailable = missing([reading], reasons, "it could not be read")
+        self.unavailable = find_missing([reading], reasons, "it could not be read")
         return [reading]
 
     def _open_counters(self, powercap: Path) -> list[Counter]:
-        """One counter a processor; parts of processors, and the whole board's, would count the same joules again."""
+        """One counter per package; subdomains and the platform domain would count the same energy twice."""
         found = []
         try:
             folders = sorted(folder for folder in powercap.glob("*:*") if re.fullmatch(r"[a-z]+-rapl:\d+", folder.name))
-            packages = [folder for folder in folders if _text(folder / "name").startswith("package")]
+            packages = [folder for folder in folders if _read_text(folder / "name").startswith("package")]
             if not packages:
                 raise OSError(f"{powercap} has no energy counter of a processor")
             found = [Counter(folder) for folder in packages]
@@ -111,11 +111,11 @@ class HostReader(Reader):
             self._reasons |= dict.fromkeys(("power_w", "energy_j"), str(error))
         return found
 
-    def _energy(self, reasons: dict[str, str]) -> tuple[float | None, float | None]:
+    def _read_energy(self, reasons: dict[str, str]) -> tuple[float | None, float | None]:
         if not self._counters:
             return None, None
         try:
-            joules = sum(counter.joules() for counter in self._counters)
+            joules = sum(counter.read_joules() for counter in self._counters)
         except (OSError, ValueError) as error:
             reasons |= dict.fromkeys(("power_w", "energy_j"), str(error))
             return None, None
@@ -126,7 +126,7 @@ class HostReader(Reader):
             return joules, None
         return joules, (joules - before[1]) / (now_s - before[0])
 
-    def _use(self, times: object) -> float | None:
+    def _read_utilisation(self, times: object) -> float | None:
         idle = sum(getattr(times, name, 0.0) for name in ("idle", "iowait"))
         busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
         before, self._use_before = self._use_before, (busy, busy + idle)
@@ -134,22 +134,22 @@ class HostReader(Reader):
             return None
         return 100 * (busy - before[0]) / (busy + idle - before[1])
 
-    def _throttle_count(self) -> float | None:
-        counts = _all(self._throttles)
+    def _read_throttle_count(self) -> float | None:
+        counts = _read_all(self._throttles)
         return sum(counts) if counts else None
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def _number(file: Path) -> float | None:
-    text = _text(file)
+def _read_number(file: Path) -> float | None:
+    text = _read_text(file)
     return float(text) if re.fullmatch(r"-?[0-9]+", text) else None
 
 
-def _all(files: list[Path]) -> list[float]:
-    return [value for file in files if (value := _number(file)) is not None]
+def _read_all(files: list[Path]) -> list[float]:
+    return [value for file in files if (value := _read_number(file)) is not None]

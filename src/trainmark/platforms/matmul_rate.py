@@ -1,4 +1,4 @@
-"""How fast a device repeats a piece of work, and which rate large matrix products really reach on it."""
+"""Times repeated work on a device, and measures the rate of large matmuls."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ import torch
 from torch import Tensor
 
 from trainmark.platforms.platform import Device
-from trainmark.platforms.scaled_products import multiplied
+from trainmark.platforms.scaled_matmul import multiply_scaled
 from trainmark.record.precision import Precision
 
 BUDGET_S = 0.4
 SIDE = 1024
-"""Large enough for a CPU to reach its best, and still some 30 ms on a core."""
+"""Large enough for a CPU to reach its peak, and still about 30 ms on one core."""
 MIN_REPEATS, MAX_REPEATS = 4, 1000
 
 Work = Callable[[], object]
 Now = Callable[[], float]
 
 
-def matmul_flops(device: Device, dtype: torch.dtype, *, budget_s: float = BUDGET_S, side: int = SIDE) -> float:
-    """The peak to hold a CPU to, whose sheet says none: the best rate of several large products, in FLOP/s.
+def measure_matmul_flops(device: Device, dtype: torch.dtype, *, budget_s: float = BUDGET_S, side: int = SIDE) -> float:
+    """The measured peak of a CPU, whose data sheet has none: the best rate of several large matmuls, in FLOP/s.
 
-    The best, because others may disturb some of them.
+    The best, because other processes may disturb some of them.
     """
-    multiply = product(device, dtype, side)
-    seconds(device, multiply)  # wakes the threads
-    return product_flops(side) / min(repeat(device, multiply, budget_s=budget_s))
+    multiply = make_matmul(device, dtype, side)
+    time_work(device, multiply)  # warm-up
+    return count_matmul_flops(side) / min(time_repeats(device, multiply, budget_s=budget_s))
 
 
-def product_flops(side: int) -> float:
+def count_matmul_flops(side: int) -> float:
     return 2.0 * side**3
 
 
-def product(device: Device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
-    """One product of two square matrices, into memory that is there already where the device can do that."""
-    # random numbers, as those of a network: zeros take less power and run at a higher clock
+def make_matmul(device: Device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
+    """A matmul of two square matrices, into preallocated memory where possible."""
+    # random numbers: zeros take less power and run at a higher clock
     left, right = (torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2))
     if dtype.itemsize == 1:
         one = torch.ones((), device=device.torch)
-        return lambda: multiplied(left, one, right.t(), one, torch.bfloat16)
+        return lambda: multiply_scaled(left, one, right.t(), one, torch.bfloat16)
     out = torch.empty_like(left)
     return lambda: torch.mm(left, right, out=out)
 
 
-def repeat(
+def time_repeats(
     device: Device,
     work: Work,
     *,
@@ -55,16 +55,16 @@ def repeat(
     least: int = MIN_REPEATS,
     now_s: Now = time.perf_counter,
 ) -> list[float]:
-    """Seconds of each repeat of a work done `times` over, until the budget is spent."""
+    """Seconds per repeat, each of `times` calls, until the budget is spent."""
     taken: list[float] = []
     ends = now_s() + budget_s
     while len(taken) < least or (now_s() < ends and len(taken) < MAX_REPEATS):
-        taken.append(seconds(device, work, times, now_s))
+        taken.append(time_work(device, work, times, now_s))
     return taken
 
 
-def seconds(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_counter) -> float:
-    """What a work takes that is done so many times over, from an idle device to an idle device."""
+def time_work(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_counter) -> float:
+    """Seconds of so many calls, from an idle device to an idle device."""
     device.synchronize()
     began = now_s()
     for _ in range(times):
@@ -73,8 +73,8 @@ def seconds(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_c
     return max(now_s() - began, 1e-9)
 
 
-def matmul_type(device: Device, precision: Precision) -> torch.dtype:
-    """The type a precision's products are computed in: float32 where they are emulated, or rounded on the way in."""
+def choose_matmul_type(device: Device, precision: Precision) -> torch.dtype:
+    """The type of matmuls in a precision: float32 where emulated, or where inputs are rounded."""
     if precision.allows_tf32 or device.emulates(precision):
         return torch.float32
     return getattr(torch, precision.computes_in)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Finds out by a few exact products which type a device really multiplies in, whatever it was asked for."""
+"""Probes with a few exact matmuls which type a device really computes in, whatever was requested."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import scaled_products
+from trainmark.platforms import scaled_matmul
 from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
 
-SCALED_FACTORS = {E4M3: (1 + 2**-3, 2.0**8), E5M2: (1 + 2**-2, 2.0**15)}
-"""By the type of eight bits they are of: one that needs all its digits, and one near the end of its range."""
+SCALED_OPERANDS = {E4M3: (1 + 2**-3, 2.0**8), E5M2: (1 + 2**-2, 2.0**15)}
+"""By 8-bit type: one number that needs all its digits, and one near the end of its range."""
 SIDE = 256
-"""Of the matrices: small ones may take another way than those of a network."""
+"""Of the matrices: small ones may use other kernels than those of a network."""
 
-FACTORS = ((1 + 2**-12, 1 + 2**-11), (1 + 2**-9, 1 + 2**-3), (1 + 2**-5, 1 + 2**-5), (2.0**20, 2.0**-30))
-"""Pairs whose products tell types apart: the first needs all 23 bits behind the point, the second's left factor 9 of
-them, the third's 5, and both of the last are beyond the range of float16."""
+OPERANDS = ((1 + 2**-12, 1 + 2**-11), (1 + 2**-9, 1 + 2**-3), (1 + 2**-5, 1 + 2**-5), (2.0**20, 2.0**-30))
+"""Pairs whose products distinguish types: the first needs a mantissa of 23 bits, the left operand of the second one of
+9, those of the third one of 5, and both of the last exceed the range of float16."""
 _FLOAT32 = 1 + 2**-11 + 2**-12 + 2**-23
 _TEN_BITS = (1 + 2**-3 + 2**-9 + 2**-12, 1 + 2**-3 + 2**-9)
 _SEVEN_BITS = (1 + 2**-4 + 2**-10, 1 + 2**-4)
-"""As they are, and as a result of the same type keeps them."""
+"""Exact, and rounded to a result of the same type."""
 
 
-def type_of(products: Sequence[float]) -> str:
-    """The type by torch's name, or `tf32`, in which the pairs above have these products."""
+def identify_type(products: Sequence[float]) -> str:
+    """The torch type, or `tf32`, in which the pairs above have these products."""
     whole, ten_bits, seven_bits, in_range = products
     if whole == _FLOAT32:
         return "float32"
@@ -42,23 +42,23 @@ def type_of(products: Sequence[float]) -> str:
     return "bfloat16" if seven_bits in _SEVEN_BITS and math.isfinite(in_range) else TOO_NARROW
 
 
-def matmul_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
-    """What matrices of a type are multiplied in under a precision's settings."""
-    return _computed(device, precision, factors, _diagonal_products)
+def find_matmul_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
+    """The type of matmuls of given operands under the settings of a precision."""
+    return _probe_type(device, precision, factors, _multiply_diagonals)
 
 
-def convolution_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
-    return _computed(device, precision, factors, _convolved)
+def find_convolution_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
+    return _probe_type(device, precision, factors, _convolve)
 
 
-KINDS = {"matmul": matmul_type, "convolution": convolution_type}
+KINDS = {"matmul": find_matmul_type, "convolution": find_convolution_type}
 
 
-def computed_types(device: Device, precision: Precision) -> dict[str, dict[str, str]]:
-    """For matmul and convolution: the type of their factors, and the type they were really multiplied in.
+def find_computed_types(device: Device, precision: Precision) -> dict[str, dict[str, str]]:
+    """For matmul and convolution: by type of operands, the type that was really computed in.
 
-    Autocast leaves some products as they are, so under it both the factors it lowers and those it does not are tried.
-    A device may lack a kind that the run does not need: what it cannot compute is left out.
+    Autocast leaves some matmuls alone, so both lowered and unchanged operands are probed. A device may lack a kind that
+    the run does not need: what it cannot compute is left out.
     """
     found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
     plain = PRECISIONS["tf32" if precision.allows_tf32 else "fp32"]
@@ -73,51 +73,51 @@ def computed_types(device: Device, precision: Precision) -> dict[str, dict[str, 
                 continue
     if precision.scaled:
         with contextlib.suppress(RuntimeError, NotImplementedError):
-            found["matmul"].update(scaled_types(device, precision))
+            found["matmul"].update(find_scaled_types(device, precision))
     return found
 
 
-def scaled_types(device: Device, precision: Precision) -> dict[str, str]:
-    """In which type factors of eight bits are multiplied, by the type they have: in it, or in fewer digits."""
+def find_scaled_types(device: Device, precision: Precision) -> dict[str, str]:
+    """By 8-bit type of operands, the type they are multiplied in: the same, or fewer digits."""
     found: dict[str, str] = {}
-    right = torch.zeros(scaled_products.MULTIPLE)
+    right = torch.zeros(scaled_matmul.MULTIPLE)
     right[0], right[1] = 1 + 2**-3, 2.0**-6
-    for name, pair in SCALED_FACTORS.items():
+    for name, pair in SCALED_OPERANDS.items():
         left = torch.zeros_like(right)
         left[0], left[1] = pair
         types = (getattr(torch, name), getattr(torch, E4M3))
         here = [side.diag().to(type_).to(device.torch) for side, type_ in zip((left, right), types, strict=True)]
         one = torch.ones((), device=device.torch)
         with device.arithmetic(precision), torch.no_grad():
-            products = scaled_products.multiplied(here[0], one, here[1], one, torch.bfloat16)
+            products = scaled_matmul.multiply_scaled(here[0], one, here[1], one, torch.bfloat16)
         device.synchronize()
         exact = torch.equal(products.float().cpu().diagonal(), left * right)
         found[name] = name if exact else TOO_NARROW
     return found
 
 
-def _computed(
+def _probe_type(
     device: Device, precision: Precision, factors: torch.dtype, multiply: Callable[[Tensor, Tensor], Tensor]
 ) -> str:
     left, right = torch.ones(SIDE), torch.ones(SIDE)
-    for place, pair in enumerate(FACTORS):
+    for place, pair in enumerate(OPERANDS):
         left[place], right[place] = pair
     here = [side.to(factors).to(device.torch) for side in (left, right)]
     with device.arithmetic(precision), device.autocast(precision), torch.no_grad():
         products = multiply(*here)
     device.synchronize()
-    return type_of(products.float().cpu()[: len(FACTORS)].tolist())
+    return identify_type(products.float().cpu()[: len(OPERANDS)].tolist())
 
 
-def _diagonal_products(left: Tensor, right: Tensor) -> Tensor:
-    """Of two matrices with the numbers on their diagonals: every sum has one term that is not zero."""
+def _multiply_diagonals(left: Tensor, right: Tensor) -> Tensor:
+    """A matmul of diagonal matrices: every sum has one nonzero term."""
     return torch.mm(left.diag(), right.diag()).diagonal()
 
 
-def _convolved(left: Tensor, right: Tensor) -> Tensor:
-    """A channel for each pair, and kernels that keep channels apart. What may be infinite has an image of its own, as
-    a kernel's zeros do not keep it out of other channels."""
-    channels, last = 16, len(FACTORS) - 1
+def _convolve(left: Tensor, right: Tensor) -> Tensor:
+    """One channel per pair, and a diagonal kernel. What may be infinite gets its own image, as zeros of the kernel
+    would turn it into NaN in other channels."""
+    channels, last = 16, len(OPERANDS) - 1
     images = left[:channels].repeat(2, 1)
     images[0, last], images[1, :last] = 1, 1
     kernel = right[:channels].diag().view(channels, channels, 1, 1)

@@ -1,4 +1,4 @@
-"""Reads devices through NVML, by the module pynvml of the package nvidia-ml-py where that is installed."""
+"""Reads devices through NVML, with the module pynvml of nvidia-ml-py if installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainmark.platforms.reading import Reader, Reading, missing
+from trainmark.platforms.reading import Reader, Reading, find_missing
 
 THROTTLES: Mapping[int, str] = {
     0x04: "software power cap",
@@ -17,7 +17,7 @@ THROTTLES: Mapping[int, str] = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Of the reasons NVML gives for a clock below the highest, those that are not a wish of the user or idleness."""
+"""NVML throttle reasons, without idleness and user settings."""
 
 
 def open_nvml() -> NvmlReader | str:
@@ -31,13 +31,13 @@ def open_nvml() -> NvmlReader | str:
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    except Exception as error:  # NVML's own errors, or a module by that name that is another
+    except Exception as error:  # errors of NVML, or another module of that name
         return f"NVML could not be opened: {error}"
     return NvmlReader(nvml, handles)
 
 
 class NvmlReader(Reader):
-    """All devices NVML sees; each value is asked for by itself, as cards differ in what they can say."""
+    """All devices of NVML; each value is queried separately, as devices differ in what they support."""
 
     def __init__(self, nvml: Any, handles: list[Any]) -> None:
         super().__init__("it was not read yet")
@@ -46,13 +46,13 @@ class NvmlReader(Reader):
 
     def read(self) -> list[Reading]:
         reasons: dict[str, str] = {}
-        found = [self._reading(device, handle, reasons) for device, handle in enumerate(self._handles)]
-        self.unavailable = missing(found, reasons, "NVML sees no device")
+        found = [self._read_device(device, handle, reasons) for device, handle in enumerate(self._handles)]
+        self.unavailable = find_missing(found, reasons, "NVML sees no device")
         return found
 
-    def numbers(self, words: list[str]) -> list[int] | None:
-        """By number, or by the beginning of a UUID, as the variable allows both."""
-        if (numbers := super().numbers(words)) is not None:
+    def parse_devices(self, words: list[str]) -> list[int] | None:
+        """By index, or by prefix of a UUID, as CUDA_VISIBLE_DEVICES allows both."""
+        if (numbers := super().parse_devices(words)) is not None:
             return numbers
         names = []
         for handle in self._handles:
@@ -65,25 +65,25 @@ class NvmlReader(Reader):
         with suppress(Exception):
             self._nvml.nvmlShutdown()
 
-    def _reading(self, device: int, handle: Any, reasons: dict[str, str]) -> Reading:
+    def _read_device(self, device: int, handle: Any, reasons: dict[str, str]) -> Reading:
         nvml = self._nvml
 
-        def ask(names: tuple[str, ...], question: Callable[[], Any]) -> Any:
+        def query(names: tuple[str, ...], call: Callable[[], Any]) -> Any:
             try:
-                return question()
-            except Exception as error:  # a driver too old, a card that cannot say, a card that was lost
+                return call()
+            except Exception as error:  # an old driver, an unsupported query, a lost device
                 for name in names:
                     reasons.setdefault(name, f"NVML: {error}")
                 return None
 
-        memory = ask(("memory_used_bytes", "memory_total_bytes"), lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        power_mw = ask(("power_w",), lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        energy_mj = ask(("energy_j",), lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-        degrees = ask(("temperature_c",), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-        use = ask(("utilisation_percent",), lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        clock = ask(("clock_mhz",), lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-        mask = ask(("throttled",), lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        errors = ask(
+        memory = query(("memory_used_bytes", "memory_total_bytes"), lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        power_mw = query(("power_w",), lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        energy_mj = query(("energy_j",), lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+        degrees = query(("temperature_c",), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+        use = query(("utilisation_percent",), lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+        clock = query(("clock_mhz",), lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+        mask = query(("throttled",), lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+        errors = query(
             ("ecc_errors",),
             lambda: nvml.nvmlDeviceGetTotalEccErrors(
                 handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC

@@ -1,4 +1,4 @@
-"""One class for every vendor's device: the differences are in its platform file."""
+"""One Device class for all vendors; their differences are in platform files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import psutil
 import torch
 
-from trainmark.platforms import device_errors, scaled_products
+from trainmark.platforms import device_errors, scaled_matmul
 from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
 from trainmark.record import cores
@@ -28,11 +28,11 @@ from trainmark.record.precision import Precision
 
 
 class Marks(Protocol):
-    """How one kind of device takes and compares marks. A mark is reached when all work launched before it is done."""
+    """Timestamps of one kind of device. A mark is reached when all work launched before it is done."""
 
     def mark(self) -> Any: ...
 
-    def reached(self, mark: Any) -> bool: ...
+    def is_reached(self, mark: Any) -> bool: ...
 
     def wait_for(self, mark: Any) -> None: ...
 
@@ -41,11 +41,11 @@ class Marks(Protocol):
 
 
 class HostMarks:
-    """For devices whose work is done when the call returns: a mark is a reading of the monotonic clock."""
+    """For synchronous devices: a mark is a reading of the monotonic clock."""
 
     mark = staticmethod(time.perf_counter_ns)
 
-    def reached(self, mark: int) -> bool:
+    def is_reached(self, mark: int) -> bool:
         return True
 
     def wait_for(self, mark: int) -> None:
@@ -56,7 +56,7 @@ class HostMarks:
 
 
 class DeviceEvent(Protocol):
-    """The part of torch.Event that is used here; a device of ours that torch does not know brings its own."""
+    """The part of torch.Event that is used here; the stand-in has its own."""
 
     def record(self) -> None: ...
 
@@ -69,7 +69,7 @@ class DeviceEvent(Protocol):
 
 
 class EventMarks:
-    """For devices with a queue: a mark is an event in that queue, so that taking it costs the device nothing."""
+    """For asynchronous devices: a mark is an event in the queue, without a sync."""
 
     def __init__(self, new_event: Callable[[], DeviceEvent]) -> None:
         self._new_event = new_event
@@ -79,7 +79,7 @@ class EventMarks:
         event.record()
         return event
 
-    def reached(self, mark: DeviceEvent) -> bool:
+    def is_reached(self, mark: DeviceEvent) -> bool:
         return bool(mark.query())
 
     def wait_for(self, mark: DeviceEvent) -> None:
@@ -89,13 +89,13 @@ class EventMarks:
         return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)
 
 
-DRIVER_ANSWERS_S = 10.0
+DRIVER_TIMEOUT_S = 10.0
 MIN_TORCH = "2.6"
 """The first with torch.accelerator."""
 
 
 class Platform:
-    """A vendor's devices on this machine; nothing is touched on them until one is opened."""
+    """The devices of a vendor on this machine, which are not touched until one is opened."""
 
     def __init__(self, file: PlatformFile) -> None:
         self.file = file
@@ -103,7 +103,7 @@ class Platform:
         if file.plugin:
             try:
                 importlib.import_module(file.plugin)
-            except Exception as error:  # a plugin without its driver fails in ways of its own
+            except Exception as error:  # a plugin without its driver may raise anything
                 raise NotReadyError(f"platform {file.name} needs the module {file.plugin}: {error}") from error
         if not self.is_cpu and file.python is None:
             _refuse_old_torch(file)
@@ -113,44 +113,44 @@ class Platform:
 
     @property
     def device_count(self) -> int:
-        """How many devices torch sees here; for a CPU its usable cores, which any number of ranks may share."""
+        """How many devices torch sees; for a CPU its usable cores, which any number of ranks may share."""
         if self._own is not None:
             return self._own.count
         if self.is_cpu:
-            return cores.usable()
+            return cores.count_usable_cores()
         current = torch.accelerator.current_accelerator()
         if current is None or current.type != self.file.device_type:
             return 0
         return int(torch.accelerator.device_count())
 
     def plugin_version(self) -> str | None:
-        """Of the module that teaches torch the device, by its own word or by that of the package it is from."""
+        """The version of the plugin module, or of its package."""
         if self.file.plugin is None:
             return None
         top = self.file.plugin.partition(".")[0]
-        told = getattr(sys.modules.get(top), "__version__", None)
+        version = getattr(sys.modules.get(top), "__version__", None)
         packages = metadata.packages_distributions().get(top, [])
-        return str(told) if told else metadata.version(packages[0]) if packages else None
+        return str(version) if version else metadata.version(packages[0]) if packages else None
 
     def driver_version(self) -> str | None:
-        """As the file's program says it, else that of the library torch was built for; None where nobody says it."""
-        asked = self.file.driver
-        if asked is None:
+        """By the program of the platform file, else that of CUDA or HIP in torch; None where unknown."""
+        driver = self.file.driver
+        if driver is None:
             version = torch.version.cuda or torch.version.hip
             return f"{'CUDA' if torch.version.cuda else 'HIP'} {version}" if version else None
         try:
             done = subprocess.run(
-                asked.argv,
+                driver.argv,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=DRIVER_ANSWERS_S,
+                timeout=DRIVER_TIMEOUT_S,
                 check=False,
             )
         except (OSError, subprocess.SubprocessError):
             return None
-        found = re.search(asked.pattern, done.stdout)
+        found = re.search(driver.pattern, done.stdout)
         return found.group(1)[:80] if found and found.group(1) else None
 
     def open(self, local_rank: int) -> Device:
@@ -159,7 +159,7 @@ class Platform:
             if local_rank >= self.device_count:
                 raise NotReadyError(
                     f"platform {self.file.name} has {self.device_count} {self.file.device_type} devices here, "
-                    f"device {local_rank} was asked for"
+                    f"device {local_rank} was requested"
                 )
             if self._own is not None:
                 return self._own.open(self, local_rank)
@@ -168,7 +168,7 @@ class Platform:
 
 
 class OwnDevices(Protocol):
-    """What the Python module beside a platform file gives for a chip that does not behave as others do."""
+    """What the Python module beside a platform file provides."""
 
     count: int
 
@@ -176,10 +176,10 @@ class OwnDevices(Protocol):
 
 
 class Device:
-    """One open device: where tensors go, how its time and memory are read."""
+    """One open device: its torch device, its timestamps and its memory."""
 
     is_stand_in = False
-    """True where no device is behind it, and its speed means nothing."""
+    """True for a simulated device, whose speed means nothing."""
 
     def __init__(self, platform: Platform, index: int) -> None:
         self.platform = platform
@@ -189,7 +189,7 @@ class Device:
         self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(new_event)
         self._module: Any = torch.get_device_module(self.torch)
         self._accelerator: Any = getattr(torch, "accelerator", None)
-        """What tells of a device's memory where its own module does not."""
+        """Reports memory where the module of the device does not."""
         self._copies: Any = self._module.Stream() if not self.is_cpu and hasattr(self._module, "Stream") else None
 
     def synchronize(self) -> None:
@@ -199,10 +199,10 @@ class Device:
 
     def name(self) -> str:
         if self.is_cpu:
-            return cpu_name()
-        # without an index where torch has no name: devices that are alike are called alike
-        told = getattr(self._module, "get_device_name", None)
-        return self.torch.type if told is None else str(told(self.torch))
+            return read_cpu_name()
+        # without an index where torch has no name: equal devices have equal names
+        get_name = getattr(self._module, "get_device_name", None)
+        return self.torch.type if get_name is None else str(get_name(self.torch))
 
     def peak_memory_bytes(self) -> int | None:
         if self.is_cpu:
@@ -218,22 +218,22 @@ class Device:
         return None if free_and_total is None else int(free_and_total[1])
 
     def _memory(self, of_module: str, of_accelerator: str) -> Any:
-        """What the device's own module tells of its memory, else torch.accelerator, else None."""
-        if (asked := getattr(self._module, of_module, None)) is not None:
-            return asked(self.torch)
-        if (asked := getattr(self._accelerator, of_accelerator, None)) is None:
+        """From the module of the device, else from torch.accelerator, else None."""
+        if (query := getattr(self._module, of_module, None)) is not None:
+            return query(self.torch)
+        if (query := getattr(self._accelerator, of_accelerator, None)) is None:
             return None
         try:
-            return asked(self.torch)
-        except (RuntimeError, NotImplementedError):  # the function is torch's, and not every device stands behind it
+            return query(self.torch)
+        except (RuntimeError, NotImplementedError):  # not every backend implements it
             return None
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Whether an error says that memory ended, in torch's words or in those the platform file knows."""
+        """Whether an error means out of memory, by type or by the pattern of the platform file."""
         return device_errors.is_out_of_memory(error, self.platform.file.out_of_memory)
 
-    def take(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor on this device; the copy runs beside the computation where the device can do that."""
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on this device; the copy overlaps with computation where the device supports it."""
         if self._copies is None:
             return tensor.to(self.torch)
         current = self._module.current_stream()
@@ -244,7 +244,7 @@ class Device:
         return moved
 
     def host_buffer(self, length: int) -> torch.Tensor:
-        """Numbers the device may write to without making the host wait."""
+        """Pinned host memory that the device writes to without a sync."""
         return torch.zeros(length, pin_memory=not self.is_cpu)
 
     def set_precision(self, precision: Precision) -> None:
@@ -257,13 +257,13 @@ class Device:
         return torch.autocast(self.torch.type, dtype=getattr(torch, precision.autocast))
 
     def arithmetic(self, precision: Precision) -> contextlib.AbstractContextManager[Any]:
-        """What forward and backward run in: nothing special, unless the precision has to be emulated."""
+        """A context for forward and backward pass: empty, unless the precision is emulated."""
         if not self.widens(precision):
             return contextlib.nullcontext()
         return WideArithmetic()  # type: ignore[no-untyped-call]
 
-    def refuses(self, precision: Precision) -> str | None:
-        """Why this device cannot train in a precision, or None: one tiny layer is really trained to find out."""
+    def explain_refusal(self, precision: Precision) -> str | None:
+        """Why this device cannot train in a precision, or None: two tiny layers are really trained."""
         if precision.name not in self.platform.file.precisions:
             return f"platform {self.platform.file.name} does not have it"
         weights = getattr(torch, precision.weights)
@@ -274,42 +274,41 @@ class Device:
                 image = torch.ones(1, 4, 3, 3, device=self.torch, dtype=weights)
                 linear(layer(image).flatten(1)).float().sum().backward()
             if precision.scaled:
-                scaled_products.train_once(self.torch)
+                scaled_matmul.train_small_layer(self.torch)
             self.synchronize()
         except (RuntimeError, AssertionError, TypeError) as error:
-            return device_errors.sentence(error) or device_errors.first_line(error)
+            return device_errors.describe(error) or device_errors.first_line(error)
         return None
 
     def emulates(self, precision: Precision) -> bool:
-        """True where the arithmetic of a precision runs, but without instructions of its own; torch takes none for
-        products of eight bits on any CPU."""
+        """True where a precision runs without instructions for it; torch uses none for 8-bit matmuls on any CPU."""
         return self.torch.type == "cpu" and (precision.scaled is not None or self.widens(precision))
 
     def widens(self, precision: Precision) -> bool:
-        """True where products of a narrow type are computed by float32 kernels, as there are no other fast ones."""
+        """True where matmuls of a narrow type are computed by float32 kernels, as there are no other fast ones."""
         if self.torch.type != "cpu" or precision.unscaled not in ("bfloat16", "float16"):
             return False
-        asked = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[precision.unscaled]
-        supported = getattr(torch.ops.mkldnn, asked, None)
+        query = {"bfloat16": "_is_mkldnn_bf16_supported", "float16": "_is_mkldnn_fp16_supported"}[precision.unscaled]
+        supported = getattr(torch.ops.mkldnn, query, None)
         return supported is not None and not supported()
 
 
 def _refuse_old_torch(file: PlatformFile) -> None:
-    """All device work goes through torch.accelerator; some backends are younger still."""
+    """All devices need torch.accelerator; some need a newer torch."""
     least = file.least_torch or MIN_TORCH
-    if not hasattr(torch, "accelerator") or _release(torch.__version__) < _release(least):
+    if not hasattr(torch, "accelerator") or _parse_release(torch.__version__) < _parse_release(least):
         raise NotReadyError(
             f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "
             f"install a build of torch {least} for {file.title}"
         )
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """The two numbers that count; builds of vendors add words of their own behind them."""
+def _parse_release(version: str) -> tuple[int, ...]:
+    """Major and minor version, without suffixes of vendors."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def cpu_name() -> str:
+def read_cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""What the kernel's files under /proc say of a machine's time and memory. Read often, so read cheaply."""
+"""Reads CPU times and memory from /proc, cheaply, as it is read often."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class CpuTicks(NamedTuple):
-    """Of all cores together, since the machine began."""
+    """Of all cores together, since boot."""
 
     busy: int
-    """Those taken by other guests of the host included."""
+    """Including stolen ones."""
     stolen: int
     every: int
 
@@ -24,12 +24,12 @@ class ProcessStat(NamedTuple):
     name: str
     parent: int
     ticks: int
-    """Used by itself."""
+    """Of the process itself."""
     ticks_of_ended: int
-    """Used by the children it has waited for."""
+    """Of the children it has waited for."""
 
 
-def cpu_ticks(proc: Path = PROC) -> CpuTicks:
+def read_cpu_ticks(proc: Path = PROC) -> CpuTicks:
     with open(proc / "stat", "rb") as file:  # noqa: PTH123 - twice a second beside a run
         words = file.readline().split()
     # guest time, which comes after the first eight, is part of user time
@@ -38,19 +38,19 @@ def cpu_ticks(proc: Path = PROC) -> CpuTicks:
     return CpuTicks(busy=busy, stolen=stolen, every=busy + idle + waiting)
 
 
-def cores(proc: Path = PROC) -> int:
+def count_cores(proc: Path = PROC) -> int:
     return len(re.findall(r"^cpu\d", (proc / "stat").read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def pids(proc: Path = PROC) -> list[int]:
+def list_pids(proc: Path = PROC) -> list[int]:
     return [int(name) for name in os.listdir(proc) if name.isdigit()]  # noqa: PTH208 - for its speed
 
 
-def process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
-    """None where there is no such process any more."""
+def read_process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
+    """None where the process is gone."""
     try:
         with open(proc / str(pid) / "stat", "rb") as file:  # noqa: PTH123 - called for every process of the machine
-            head, _, tail = file.read().rpartition(b")")  # the name may hold anything, brackets too
+            head, _, tail = file.read().rpartition(b")")  # the name may contain anything, also brackets
         words = tail.split()
         own, ended = int(words[11]) + int(words[12]), int(words[13]) + int(words[14])
     except (OSError, ValueError, IndexError):
@@ -59,7 +59,7 @@ def process_stat(pid: int | str, proc: Path = PROC) -> ProcessStat | None:
     return ProcessStat(name=name, parent=int(words[1]), ticks=own, ticks_of_ended=ended)
 
 
-def memory_bytes(proc: Path = PROC) -> dict[str, int]:
+def read_memory_bytes(proc: Path = PROC) -> dict[str, int]:
     """By the kernel's names: MemTotal, MemAvailable, SwapFree, ..."""
     with open(proc / "meminfo", "rb") as file:  # noqa: PTH123 - twice a second beside a run
         lines = file.read().decode("ascii", errors="replace").splitlines()

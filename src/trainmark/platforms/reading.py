@@ -1,4 +1,4 @@
-"""What is read of a device's sensors at one moment, and what every reader of them does."""
+"""One reading of the sensors of a device, and the interface of readers."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What was read of one device at one moment; None is what is not known."""
+    """One reading of one device; None for unknown values."""
 
     device: int
-    """As the vendor's own tools number it, whatever the variable of visible devices says."""
+    """As numbered by the tools of the vendor, ignoring visible devices."""
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
-    """Since some moment in the past: only differences mean anything."""
+    """Since some time in the past: only differences are meaningful."""
     temperature_c: float | None = None
     utilisation_percent: float | None = None
     clock_mhz: float | None = None
     throttled: tuple[str, ...] | None = None
-    """Why the device runs slower than it could: nothing where it does not."""
+    """Throttle reasons; empty where it does not throttle."""
     ecc_errors: float | None = None
-    """Errors memory could not correct, since some moment in the past."""
+    """Uncorrectable memory errors, since some time in the past."""
 
 
 FIELDS = tuple(field.name for field in fields(Reading) if field.name != "device")
 
 
 class Reader:
-    """The sensors of all devices of a platform on this machine; this one has nothing to read."""
+    """Reads the sensors of all devices of a platform; this one has none."""
 
     slow = False
-    """True where a read starts a program, so that it should not be asked for more often than needed."""
+    """True where a reading starts a program."""
 
     def __init__(self, reason: str = "") -> None:
         self.unavailable = dict.fromkeys(FIELDS, reason)
-        """Fields that no device gave at the last read, with the reason."""
+        """Fields without a value in the last reading, with the reason."""
 
     def read(self) -> list[Reading]:
         return []
 
-    def numbers(self, words: list[str]) -> list[int] | None:
-        """The devices a variable of visible devices names; None where that cannot be told."""
+    def parse_devices(self, words: list[str]) -> list[int] | None:
+        """The devices that a variable of visible devices names; None where unknown."""
         return [int(word) for word in words] if all(word.isdigit() for word in words) else None
 
     def close(self) -> None:
-        """Lets go of whatever is open."""
+        """Releases resources."""
 
 
-def missing(readings: list[Reading], reasons: Mapping[str, str], otherwise: str) -> dict[str, str]:
-    """Fields that no device gave, each with its reason."""
+def find_missing(readings: list[Reading], reasons: Mapping[str, str], otherwise: str) -> dict[str, str]:
+    """Fields without a value on any device, each with its reason."""
     return {
         name: reasons.get(name, otherwise)
         for name in FIELDS

@@ -1,4 +1,4 @@
-"""The [sensors] table of a platform file: which of a vendor's programs say what, and how their output is read."""
+"""The [sensors] table of a platform file: which programs of a vendor to run, and how to parse their output."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ MAX_TIMEOUT_S = 30.0
 POWERCAP = "/sys/class/powercap"
 
 Source = str | int
-"""Where a value stands, in the parser's own terms: a name, a path, or the number of a column."""
+"""Where a value is, depending on the parser: a name, a path, or the number of a column."""
 Sources = str | int | tuple[str | int, ...]
-"""The first that is there counts; one may stand alone."""
+"""The first one present is used; a single one needs no list."""
 
 
 class NoValueError(Exception):
-    """A cell without a value; the text says why, for people."""
+    """A cell without a value; the message says why."""
 
 
 class UnreadableError(Exception):
-    """Output that is not what its parser was made for; the text says why, for people."""
+    """Output that its parser cannot read; the message says why."""
 
 
-# What a program's output is taken apart into
+# What output is parsed into
 
 
 class OutputCell(NamedTuple):
     text: str
     unit: str = ""
-    """The unit named beside the cell instead of in it: in the head of its column, or in a JSON object."""
+    """A unit outside of the cell: in the header of its column, or in a JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRow:
-    """What the output says of one device."""
+    """The part of the output about one device."""
 
     cell: Callable[[Source], OutputCell | None]
-    """None where there is no such place in this output."""
+    """None where this output has no such source."""
     device: int | None = None
-    """The device's number, where the row itself carries it."""
+    """The number of the device, where the row contains it."""
 
     def first(self, sources: Sources) -> OutputCell | None:
-        return next((cell for source in _all(sources) if (cell := self.cell(source)) is not None), None)
+        return next((cell for source in _as_tuple(sources) if (cell := self.cell(source)) is not None), None)
 
 
-# What the table says
+# The table
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program says one number."""
+    """Where a program prints one number."""
 
     sources: Annotated[Sources, Meta(description="a name or a list of them")] = msgspec.field(name="from")
     unit: str = ""
     find: re.Pattern[str] | None = None
     """Its one group is the value."""
     add: bool = False
-    """All sources are added up, instead of the first one taken."""
+    """Sum of all sources, instead of the first one."""
 
     def __post_init__(self) -> None:
         if self.find and self.find.groups != 1:
@@ -73,7 +73,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throttling(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program says why a device is slowed: a mask of bits, or a flag for each reason."""
+    """Where a program prints why a device throttles: a bit mask, or one flag per reason."""
 
     sources: Annotated[Sources, Meta(description="a name or a list of them")] = msgspec.field(name="from", default=())
     bits: Annotated[Mapping[str, str], Meta(description='a table such as { "0x4" = "power cap" }')] = {}
@@ -95,7 +95,7 @@ class Throttling(msgspec.Struct, frozen=True, kw_only=True):
                 raise NoValueError("its output has none of the flags")
             return tuple(reason for reason, cell in cells.items() if cell and self.when.search(cell.text.strip()))
         if (cell := row.first(self.sources)) is None:
-            raise NoValueError(f"its output has no {_named(self.sources)}")
+            raise NoValueError(f"its output has no {_join_names(self.sources)}")
         try:
             mask = int(cell.text.strip(), 0)
         except ValueError:
@@ -104,7 +104,7 @@ class Throttling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program says of a device."""
+    """What a program prints about a device."""
 
     device: Field | None = None
     memory_used_bytes: Field | None = None
@@ -127,7 +127,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(name for name in self.__struct_fields__ if name != "device" and getattr(self, name) is not None)
 
     def sources(self) -> Iterator[tuple[str, Sources]]:
-        """Every place asked for, with the field that asks for it."""
+        """All sources, with the field of each."""
         for name in self.__struct_fields__:
             entry = getattr(self, name)
             if isinstance(entry, Field):
@@ -137,18 +137,18 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
-    """A vendor's program and how its output is read."""
+    """A program of a vendor and how to parse its output."""
 
     argv: Annotated[
         tuple[Annotated[str, Meta(min_length=1)], ...],
-        Meta(min_length=1, description='a list of words, such as ["tool", "--query"]'),
+        Meta(min_length=1, description='a list of arguments, such as ["tool", "--query"]'),
     ]
     fields: Fields
     timeout_s: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S, description=f"a number up to {MAX_TIMEOUT_S:g}")] = (
         TIMEOUT_S
     )
     units: Mapping[str, str] = {}
-    """What the program's own words for units mean."""
+    """Known units by the program's names for them."""
 
     def __post_init__(self) -> None:
         for name, sources in self.fields.sources():
@@ -164,7 +164,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
     def _check_sources(self, name: str, sources: Sources) -> None:
         if sources == ():
             raise ValueError(f"{name}: from is empty")
-        if not all(isinstance(source, str) and source for source in _all(sources)):
+        if not all(isinstance(source, str) and source for source in _as_tuple(sources)):
             raise ValueError(f"{name}: from must be a name or a list of them, not {sources!r}")
 
     def rows(self, output: str) -> list[DeviceRow]:
@@ -174,19 +174,19 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
     def gives(self) -> tuple[str, ...]:
         return self.fields.names
 
-    def device_of(self, row: DeviceRow, place: int) -> int | None:
-        """The number of the device a row is about; where nothing says it, its place among the rows."""
+    def find_device(self, row: DeviceRow, place: int) -> int | None:
+        """The number of the device of a row; by default its position among the rows."""
         device = self.fields.device
         if device is None:
             return place if row.device is None else row.device
-        for source in _all(device.sources):
+        for source in _as_tuple(device.sources):
             if cell := row.cell(source):
                 match = (device.find or re.compile(r"^\s*([0-9]+)\s*$")).search(cell.text)
                 return int(match[1]) if match and match[1].isdigit() else None
         return None
 
     def value(self, name: str, row: DeviceRow) -> tuple[float | tuple[str, ...] | None, str]:
-        """A field's value in a row, or None and why."""
+        """The value of a field in a row, or None and why."""
         entry = getattr(self.fields, name)
         try:
             return (entry.reasons(row) if isinstance(entry, Throttling) else self._number(name, entry, row)), ""
@@ -195,7 +195,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
 
     def _number(self, name: str, entry: Field, row: DeviceRow) -> float:
         found = []
-        for source in _all(entry.sources):
+        for source in _as_tuple(entry.sources):
             if (cell := row.cell(source)) is None:
                 continue
             text = cell.text
@@ -204,17 +204,17 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, tag_field="parse"):
                 if not match or match[1] is None:
                     raise NoValueError(f"{text[:40]!r} is not what was expected")
                 text = match[1]
-            found.append(number(name, text, self.units.get(cell.unit, cell.unit) or entry.unit, self.units))
+            found.append(parse_number(name, text, self.units.get(cell.unit, cell.unit) or entry.unit, self.units))
             if not entry.add:
                 break
         if not found:
-            raise NoValueError(f"its output has no {_named(entry.sources)}")
+            raise NoValueError(f"its output has no {_join_names(entry.sources)}")
         return sum(found)
 
 
 class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
     header: Annotated[tuple[str, ...], Meta(description="a list of the columns' names")] = ()
-    """Where the output has none; else the first line with a wanted name is the head."""
+    """Where the output has none; else the first line with a wanted name is the header."""
     delimiter: Annotated[str, Meta(min_length=1, max_length=1, description="one sign")] = ","
 
     def rows(self, output: str) -> list[DeviceRow]:
@@ -224,11 +224,11 @@ class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
             raise UnreadableError(f"its output is not CSV: {error}") from None
         lines = [[cell.strip() for cell in line] for line in parts]
         lines = [line for line in lines if any(line)]
-        heads = [_head(name) for name in self.header]
+        heads = [_parse_head(name) for name in self.header]
         if not heads:
-            wanted = {source for _, sources in self.fields.sources() for source in _all(sources)}
+            wanted = {source for _, sources in self.fields.sources() for source in _as_tuple(sources)}
             for number, line in enumerate(lines):
-                found = [_head(cell) for cell in line]
+                found = [_parse_head(cell) for cell in line]
                 if any(name in wanted for pair in found for name in pair[:2]):
                     heads, lines = found, lines[number + 1 :]
                     break
@@ -250,16 +250,16 @@ class CsvProgram(Program, frozen=True, kw_only=True, tag="csv"):
 
 class ColumnsProgram(Program, frozen=True, kw_only=True, tag="columns"):
     lines: re.Pattern[str] | tuple[re.Pattern[str], ...] = msgspec.field(name="rows", default=())
-    """What all lines of a device have in them."""
+    """Patterns that every line of a device contains."""
 
     def _check_sources(self, name: str, sources: Sources) -> None:
-        if not all(isinstance(source, int) and source > 0 for source in _all(sources)):
+        if not all(isinstance(source, int) and source > 0 for source in _as_tuple(sources)):
             raise ValueError(f"{name}: from must be the number of a column, from 1, or a list of them, not {sources!r}")
 
     def rows(self, output: str) -> list[DeviceRow]:
         rows = []
         for line in output.splitlines():
-            if line.strip() and all(pattern.search(line) for pattern in _all(self.lines)):
+            if line.strip() and all(pattern.search(line) for pattern in _as_tuple(self.lines)):
                 cells = line.split()
 
                 def cell(source: Source, cells: list[str] = cells) -> OutputCell | None:
@@ -274,7 +274,7 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
     """Lines of `key : value`, indented under headings."""
 
     block: re.Pattern[str] | None = None
-    """A line that fits it begins the next device."""
+    """A line that matches begins the next device."""
     separator: str = ":"
 
     def __post_init__(self) -> None:
@@ -292,7 +292,7 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
             if self.block and (begin := self.block.search(line)):
                 cells, above = {}, []
                 number = begin.groupdict().get("device")
-                rows.append(DeviceRow(cell=cells.get, device=_whole(number)))
+                rows.append(DeviceRow(cell=cells.get, device=_parse_int(number)))
                 continue
             indent = len(line) - len(line.lstrip())
             while above and above[-1][0] >= indent:
@@ -308,7 +308,7 @@ class KeysProgram(Program, frozen=True, kw_only=True, tag="keys"):
 
 class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
     patterns: re.Pattern[str] | tuple[re.Pattern[str], ...] = msgspec.field(name="rows", default=())
-    """The first that is found anywhere finds all devices; its groups are the places of the values."""
+    """The first one with a match finds all devices; its groups are the values."""
 
     def __post_init__(self) -> None:
         if not self.patterns:
@@ -317,20 +317,20 @@ class PatternProgram(Program, frozen=True, kw_only=True, tag="pattern"):
 
     def _check_sources(self, name: str, sources: Sources) -> None:
         super()._check_sources(name, sources)
-        for source in _all(sources):
-            if not any(source in pattern.groupindex for pattern in _all(self.patterns)):
+        for source in _as_tuple(sources):
+            if not any(source in pattern.groupindex for pattern in _as_tuple(self.patterns)):
                 raise ValueError(f"rows has no group named {source!r}")
 
     def rows(self, output: str) -> list[DeviceRow]:
-        for pattern in _all(self.patterns):
+        for pattern in _as_tuple(self.patterns):
             if found := list(pattern.finditer(output)):
-                return [DeviceRow(cell=_group_of(match)) for match in found]
+                return [DeviceRow(cell=_make_group_reader(match)) for match in found]
         return []
 
 
 class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
     devices: Annotated[str | tuple[str, ...], Meta(description="a path or a list of paths")] = ""
-    """Where the list, or the table, of the devices is: the first path that leads somewhere."""
+    """Path of the list or table of devices: the first one that exists."""
     device_key: re.Pattern[str] | None = None
     """Which keys of a table are devices; its group is the number."""
 
@@ -339,20 +339,23 @@ class JsonProgram(Program, frozen=True, kw_only=True, tag="json"):
             document = json.loads(output)
         except (ValueError, RecursionError):
             raise UnreadableError("its output is not JSON") from None
-        places = (_at(document, path) for path in _all(self.devices))
+        places = (_follow_path(document, path) for path in _as_tuple(self.devices))
         entries = next((place for place in places if isinstance(place, (list, Mapping))), None)
         if entries is None:
             raise UnreadableError(
-                f"its JSON has no devices at {' or '.join(path or 'its top' for path in _all(self.devices))}"
+                f"its JSON has no devices at {' or '.join(path or 'its top' for path in _as_tuple(self.devices))}"
             )
         if isinstance(entries, list):
-            return [DeviceRow(cell=_entry_of(entry)) for entry in entries]
+            return [DeviceRow(cell=_make_entry_reader(entry)) for entry in entries]
         rows = []
         for key, entry in entries.items():
             match = self.device_key.search(key) if self.device_key else None
             if match or not self.device_key:
                 rows.append(
-                    DeviceRow(cell=_entry_of(entry), device=_whole(match[1]) if match and match.groups() else None)
+                    DeviceRow(
+                        cell=_make_entry_reader(entry),
+                        device=_parse_int(match[1]) if match and match.groups() else None,
+                    )
                 )
         return rows
 
@@ -361,7 +364,7 @@ Programs = CsvProgram | ColumnsProgram | KeysProgram | PatternProgram | JsonProg
 
 
 class NvmlSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="nvml"):
-    """Read through NVML, or by the programs where that is not there."""
+    """Read through NVML, or by programs where it is not available."""
 
     programs: tuple[Programs, ...] = ()
 
@@ -375,13 +378,13 @@ class ProgramSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
 
 
 class HostSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="host"):
-    """The machine itself, as the kernel's files tell of it."""
+    """The host, from files of the kernel."""
 
     powercap: str = POWERCAP
 
 
 class StandInSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="standin"):
-    """Those of the stand-in, by its script."""
+    """The sensors of the stand-in, as its script says."""
 
 
 class NoSensors(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="none"):
@@ -395,7 +398,7 @@ Sensors = NvmlSensors | ProgramSensors | HostSensors | StandInSensors | NoSensor
 
 
 NO_VALUE = re.compile(r"(?i)\[?\s*(n/?a|not (supported|available)|unknown( error)?|error|none|nan|-+)?\s*\]?")
-"""What programs write where they have nothing to say."""
+"""What programs print for a missing value."""
 
 _NUMBER = re.compile(r"\(?\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([%°℃A-Za-z]*)\s*\)?")
 
@@ -412,13 +415,13 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "clock_mhz": {"MHz": 1, "GHz": 1e3, "kHz": 1e-3, "Hz": 1e-6},
     "ecc_errors": {},
 }
-"""By field, its units and how many of the field's own one of them is; the first is the field's own."""
+"""By field, its units and their factors; the first is the unit of the field."""
 
 _ZERO_CELSIUS_K = 273.15
 
 
-def number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float:
-    """The value of field `name`. A unit written beside the number goes before `unit`; `renamed` says what it means."""
+def parse_number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float:
+    """The value of field `name`. A unit beside the number overrides `unit`; `renamed` maps names of units."""
     text = text.strip()
     if NO_VALUE.fullmatch(text):
         raise NoValueError(f"the program says {text or 'nothing'}")
@@ -439,8 +442,8 @@ def number(name: str, text: str, unit: str, renamed: Mapping[str, str]) -> float
     return value * known[written] if written is not None else value
 
 
-def _head(text: str) -> tuple[str, str, str]:
-    """A column's name as it stands, without its unit in brackets, and that unit."""
+def _parse_head(text: str) -> tuple[str, str, str]:
+    """The header of a column, the same without its unit in brackets, and that unit."""
     if text.endswith(("]", ")")):
         before = max(text.rfind(sign, 0, -1) for sign in "])") + 1
         if opening := re.compile(r"[\[(]").search(text, before, len(text) - 1):
@@ -448,7 +451,7 @@ def _head(text: str) -> tuple[str, str, str]:
     return text, text, ""
 
 
-def _group_of(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
+def _make_group_reader(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
     groups = match.groupdict()
 
     def cell(source: Source) -> OutputCell | None:
@@ -458,9 +461,9 @@ def _group_of(match: re.Match[str]) -> Callable[[Source], OutputCell | None]:
     return cell
 
 
-def _entry_of(entry: Any) -> Callable[[Source], OutputCell | None]:
+def _make_entry_reader(entry: Any) -> Callable[[Source], OutputCell | None]:
     def cell(source: Source) -> OutputCell | None:
-        value = _at(entry, str(source))
+        value = _follow_path(entry, str(source))
         unit = ""
         if isinstance(value, Mapping) and "value" in value:
             value, unit = value["value"], str(value.get("unit", ""))
@@ -471,8 +474,8 @@ def _entry_of(entry: Any) -> Callable[[Source], OutputCell | None]:
     return cell
 
 
-def _at(document: Any, path: str) -> Any:
-    """What a path leads to: keys and list places with "/" between them, or a key that has a "/" of its own."""
+def _follow_path(document: Any, path: str) -> Any:
+    """The value at a path: keys and list indices separated by "/", or a key that contains "/"."""
     if path and isinstance(document, Mapping) and path in document:
         return document[path]
     for step in path.split("/") if path else ():
@@ -485,14 +488,14 @@ def _at(document: Any, path: str) -> Any:
     return document
 
 
-def _whole(text: str | None) -> int | None:
+def _parse_int(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
 
 
-def _all(given: Any) -> tuple[Any, ...]:
-    """What may stand alone or in a list."""
+def _as_tuple(given: Any) -> tuple[Any, ...]:
+    """A single value or a list."""
     return given if isinstance(given, tuple) else (given,)
 
 
-def _named(sources: Sources) -> str:
-    return " or ".join(str(source) for source in _all(sources))
+def _join_names(sources: Sources) -> str:
+    return " or ".join(str(source) for source in _as_tuple(sources))

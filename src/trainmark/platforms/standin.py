@@ -1,8 +1,8 @@
-"""What the devices of the stand-in do, by a script: how many they are, how slow, how hot, when they fail, how they lie.
+"""Scripts of the stand-in, a simulated accelerator: number of devices, speed, sensors, faults, wrong results.
 
-The stand-in shows how a run fares on an accelerator that is not here. The variable TRAINMARK_STANDIN names a TOML
-file; its keys are the fields of `Script`, for all devices, beside `devices`, their number. A `[[device]]` table says
-what the device of its `index` does differently. Without the variable there are two devices that do nothing special.
+The variable TRAINMARK_STANDIN names a TOML file; its keys are the fields of `Script`, for all devices, and `devices`,
+their number. A `[[device]]` table overrides them for the device of its `index`. Without the variable there are two
+devices without faults.
 """
 
 from __future__ import annotations
@@ -11,16 +11,14 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from trainmark.platforms.reading import Reading
 from trainmark.record import tables
 from trainmark.record.errors import UsageError
-
-if TYPE_CHECKING:  # the sampler, which only wants readings, must not have to load torch
-    from trainmark.platforms.reading import Reading
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,38 +33,38 @@ Values = Annotated[
     _Number | Annotated[tuple[_Number, ...], Meta(min_length=1)],
     Meta(description="a number of 0 or more, or a list of such"),
 ]
-"""What a sensor shows: one value a second, and again from the first."""
+"""Values of a sensor: one per second, repeated."""
 
 
 class Flip(msgspec.Struct, frozen=True, kw_only=True):
-    """A bit that comes out wrong in what an operator gives, or in what it writes where it writes in place."""
+    """A flipped bit in the result of an operator, or in what it writes in place."""
 
     operator: str
-    """As `aten::relu` without its first word, or `allreduce_` for what an exchange leaves."""
+    """As `relu` for `aten::relu`, or `allreduce_` for the result of a collective."""
     at: tuple[_Count, ...] = ()
-    """Which of the operator's calls on the device are hit, counted from 1."""
+    """Which calls of the operator on the device, counted from 1."""
     every: _Count = 0
-    """Every so manieth of them."""
+    """Every n-th call."""
     tensor: _Count = 0
-    """Of several that the operator gives or writes, which; counted round where there are fewer."""
+    """Which of several tensors, modulo their number."""
     place: _Count = 0
-    """Which of the tensor's numbers, counted round."""
+    """Which element of the tensor, modulo its size."""
     bit: _Count = 20
-    """Which of its bits, from the lowest, counted round."""
+    """Which bit, from the lowest, modulo their number."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
-    """What one device does."""
+    """The behaviour of one device."""
 
     memory_mib: _Number = 8192.0
     latency_us: _Number = 200.0
-    """From an operation's launch to its beginning, if nothing is before it in the queue."""
+    """From the launch of an operation to its start in an empty queue."""
     operation_us: _Number | None = None
-    """How long each operation takes; otherwise as long as the CPU needs for it."""
+    """How long each operation takes; by default as long as on the CPU."""
     slowdown: _Number = 1.0
-    """Times as long as that."""
+    """Factor on that."""
     hang_after: _Count | None = None
-    """Operations after which nothing ends any more."""
+    """Operations after which the device hangs."""
     lost_after: _Count | None = None
     """Operations after which every call fails."""
     power_w: Values | None = None
@@ -75,32 +73,32 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     clock_mhz: Values | None = None
     memory_used_mib: Values | None = None
     throttled: Annotated[tuple[str, ...], Meta(description="a list of reasons")] = ()
-    """Reasons the device gives for running slower than it could."""
+    """Throttle reasons."""
     ecc_errors_per_s: _Number = 0.0
-    """How fast the count of memory errors grows, which began at 0 with the machine."""
+    """Memory errors per second since boot."""
 
     event_clock: _Number = 1.0
-    """Times as much as really passed is what the device's events count."""
+    """Factor on the times between events of the device."""
     float32_inside: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"
-    """What factors of float32 are rounded to, unasked, before they are multiplied."""
+    """The type that float32 operands of matmuls are rounded to."""
     exchanges: bool = True
-    """False: collectives end without an error and exchange nothing."""
+    """False: collectives succeed without exchanging anything."""
     wrong_operators: tuple[str, ...] = ()
-    """Operators, as `aten::relu` without its first word, whose results come out a tenth too large."""
+    """Operators, as `relu` for `aten::relu`, whose results are 10 % too large."""
     unwritten_operators: tuple[str, ...] = ()
-    """Operators that lose what they write into tensors they are given, such as running statistics."""
+    """Operators whose in-place results, such as running statistics, are lost."""
     missing_operators: tuple[str, ...] = ()
     """Operators the device does not have."""
     flips: tuple[Flip, ...] = ()
-    """Bits that come out wrong now and then."""
+    """Bits that are flipped."""
     unsteady_operators: tuple[str, ...] = ()
     """Operators whose results differ from call to call, unless torch.use_deterministic_algorithms is on."""
     ever_unsteady_operators: tuple[str, ...] = ()
-    """Operators whose results differ from call to call whatever anybody asks for."""
+    """Operators whose results always differ from call to call."""
     plain_memory_error: bool = False
-    """Memory that ends is said as a plain RuntimeError, in words of the vendor's own."""
+    """Out of memory is a plain RuntimeError with a message of the vendor."""
     memory_told_by: Literal["module", "accelerator", "nobody"] = "module"
-    """Whose functions tell how much memory is there and used: torch's module for the device, torch.accelerator."""
+    """What reports memory: the torch module of the device, torch.accelerator, or nothing."""
 
 
 class _DeviceScript(Script, frozen=True, kw_only=True):
@@ -123,13 +121,13 @@ class _ScriptFile(Script, frozen=True, kw_only=True):
             own.add(entry.index)
 
 
-def scripts() -> list[Script]:
-    """Of each device, as the file says that TRAINMARK_STANDIN names."""
+def load_scripts() -> list[Script]:
+    """One script per device, from the file that TRAINMARK_STANDIN names."""
     named = os.environ.get(VARIABLE)
-    return read(Path(named)) if named else [Script()] * DEVICES
+    return read_script(Path(named)) if named else [Script()] * DEVICES
 
 
-def read(path: Path) -> list[Script]:
+def read_script(path: Path) -> list[Script]:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -140,51 +138,50 @@ def read(path: Path) -> list[Script]:
     found = tables.read(_ScriptFile, document, where)
     own: dict[int, dict[str, Any]] = {table["index"]: table for table in document.get("device", ())}
     return [
-        tables.read(Script, _of_a_device({**document, **own.get(index, {})}), where) for index in range(found.devices)
+        tables.read(Script, _select_script_keys({**document, **own.get(index, {})}), where)
+        for index in range(found.devices)
     ]
 
 
-def _of_a_device(table: dict[str, Any]) -> dict[str, Any]:
+def _select_script_keys(table: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key in Script.__struct_fields__}
 
 
-def readings() -> list[Reading]:
-    """What the devices' sensors show now; what the script does not say is unknown."""
-    from trainmark.platforms.reading import Reading
-
+def read_sensors() -> list[Reading]:
+    """The current readings of all devices; unknown where the script has no value."""
     now_s = time.monotonic()
     return [
         Reading(
             device=index,
-            memory_used_bytes=_bytes(_now(script.memory_used_mib, now_s)),
-            memory_total_bytes=_bytes(script.memory_mib),
-            power_w=_now(script.power_w, now_s),
-            energy_j=None if script.power_w is None else energy_j(script.power_w, now_s),
-            temperature_c=_now(script.temperature_c, now_s),
-            utilisation_percent=_now(script.utilisation_percent, now_s),
-            clock_mhz=_now(script.clock_mhz, now_s),
+            memory_used_bytes=_to_bytes(_value_at(script.memory_used_mib, now_s)),
+            memory_total_bytes=_to_bytes(script.memory_mib),
+            power_w=_value_at(script.power_w, now_s),
+            energy_j=None if script.power_w is None else compute_energy_j(script.power_w, now_s),
+            temperature_c=_value_at(script.temperature_c, now_s),
+            utilisation_percent=_value_at(script.utilisation_percent, now_s),
+            clock_mhz=_value_at(script.clock_mhz, now_s),
             throttled=script.throttled,
             ecc_errors=int(script.ecc_errors_per_s * now_s),
         )
-        for index, script in enumerate(scripts())
+        for index, script in enumerate(load_scripts())
     ]
 
 
-def energy_j(power: float | tuple[float, ...], until_s: float) -> float:
-    """What a device with this power has used when its clock, which began at 0, shows so many seconds."""
-    power_w = _series(power)
+def compute_energy_j(power: float | tuple[float, ...], until_s: float) -> float:
+    """The energy used at this power in so many seconds."""
+    power_w = _as_tuple(power)
     rounds, rest_s = divmod(until_s, len(power_w))
     whole_s = int(rest_s)
     return rounds * sum(power_w) + sum(power_w[:whole_s]) + (rest_s - whole_s) * power_w[whole_s]
 
 
-def _now(values: float | tuple[float, ...] | None, now_s: float) -> float | None:
-    return None if values is None else _series(values)[int(now_s) % len(_series(values))]
+def _value_at(values: float | tuple[float, ...] | None, now_s: float) -> float | None:
+    return None if values is None else _as_tuple(values)[int(now_s) % len(_as_tuple(values))]
 
 
-def _series(values: float | tuple[float, ...]) -> tuple[float, ...]:
+def _as_tuple(values: float | tuple[float, ...]) -> tuple[float, ...]:
     return values if isinstance(values, tuple) else (values,)
 
 
-def _bytes(mib: float | None) -> int | None:
+def _to_bytes(mib: float | None) -> int | None:
     return None if mib is None else round(mib * 2**20)

@@ -1,10 +1,9 @@
-"""The devices of the stand-in: tensors on the CPU, and a queue in which work ends later than its launch.
+"""Simulated devices: tensors on the CPU, and a queue in which work finishes later than its launch.
 
-The arithmetic itself is done at once, by the CPU, inside the launch. What is late is everything a host can see of a
-device's work: marks are reached, waits end, and numbers arrive in host memory only when the queue gets there, as on a
-device; a host that does not wait reads what was there before. Operations inside `Device.arithmetic` are launches, and
-the memory counted is that of all tensors which such operations were given or gave, as long as they live. What a
-script lets a device get wrong, it gets wrong there too.
+The CPU computes at once, inside the launch. What comes later is everything that a host sees of asynchronous work: marks
+are reached, waits end, and numbers arrive in host memory only when the queue gets there; a host that does not wait
+reads stale memory. Operations inside `Device.arithmetic` are launches, and memory is that of all live tensors among
+their arguments and results. Faults of the script happen there too.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from trainmark.platforms.cpu_emulation import RoundedFactors, WideArithmetic
+from trainmark.platforms.cpu_emulation import RoundedOperands, WideArithmetic
 from trainmark.platforms.platform import Device, EventMarks, Platform
-from trainmark.platforms.standin import Flip, Script, scripts
+from trainmark.platforms.standin import Flip, Script, load_scripts
 from trainmark.record.precision import Precision
 
 NAME = "Stand-in (not a device)"
 _IDLE_S = 1.0
-"""The queue's thread ends when it has had nothing to do for so long."""
+"""The thread of the queue ends after so long without work."""
 
 
 class StandInDevices:
@@ -42,17 +41,17 @@ class StandInDevices:
 
 
 def devices() -> StandInDevices:
-    """What the platform file opens."""
-    return StandInDevices(scripts())
+    """Called for the platform file."""
+    return StandInDevices(load_scripts())
 
 
 class StandInDevice(Device):
-    """A device like any other to those who use it: its own queue, its own memory, on the CPU underneath."""
+    """A device with its own queue and memory, simulated on the CPU."""
 
     is_stand_in = True
 
     def __init__(self, platform: Platform, index: int, script: Script) -> None:
-        # nothing of Device's own: torch does not know a device of this type
+        # without super().__init__: torch does not know a device of this type
         self.platform = platform
         self.is_cpu = False
         self.torch = torch.device("cpu")
@@ -68,12 +67,12 @@ class StandInDevice(Device):
     def synchronize(self, device: object = None) -> None:
         self.queue.synchronize()
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         with self._launches(wide=False):
             return tensor.clone()
 
     def host_buffer(self, length: int) -> Tensor:
-        return torch.zeros(length).as_subclass(_late_memory(self.queue))
+        return torch.zeros(length).as_subclass(_make_late_memory(self.queue))
 
     def arithmetic(self, precision: Precision) -> AbstractContextManager[Any]:
         return self._launches(wide=self.widens(precision))
@@ -81,7 +80,7 @@ class StandInDevice(Device):
     def _launches(self, *, wide: bool) -> Launches:
         return Launches(self.queue, self.memory, self._script, self._flaws, wide)
 
-    # what torch's modules for devices offer
+    # the interface of torch modules for devices
 
     def get_device_name(self, device: object = None) -> str:
         return NAME
@@ -97,14 +96,14 @@ class StandInDevice(Device):
 
 
 class _Named:
-    """A device's module that tells nothing but its name."""
+    """A device module that has only a name."""
 
     def get_device_name(self, device: object = None) -> str:
         return NAME
 
 
 class _AsAccelerator:
-    """The part of torch.accelerator that tells of memory."""
+    """The part of torch.accelerator that reports memory."""
 
     def __init__(self, device: StandInDevice) -> None:
         self.max_memory_allocated = device.max_memory_allocated
@@ -112,7 +111,7 @@ class _AsAccelerator:
 
 
 class Entry:
-    """A place in the queue. It is passed when all work launched before it is done."""
+    """A marker in the queue. It is passed when all work launched before it is done."""
 
     __slots__ = ("act", "due_ns", "passed")
 
@@ -123,7 +122,7 @@ class Entry:
 
 
 class Queue:
-    """Work in the order of its launch; a thread passes the entries between, each when its moment has come."""
+    """Work in the order of its launch; a thread passes each entry when it is due."""
 
     def __init__(self, script: Script, owner: str, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self.owner = owner
@@ -137,7 +136,7 @@ class Queue:
         self._drains = False
 
     def launch(self, began_ns: int, took_ns: int) -> None:
-        """An operation that the host launched at a moment and that takes so long by itself."""
+        """Adds an operation, launched at `began_ns`, that takes so long."""
         self._operations += 1
         self._raise_if_lost()
         script = self._script
@@ -145,7 +144,7 @@ class Queue:
         self._busy_until_ns = max(self._busy_until_ns, began_ns + self._latency_ns) + length_ns
 
     def put(self, act: Callable[[], object] | None = None) -> Entry:
-        """An entry behind all that is launched; `act` is done when it is passed."""
+        """An entry behind all launched work; `act` is called when it is passed."""
         self._raise_if_lost()
         self._busy_until_ns = max(self._busy_until_ns, self._now_ns() + self._latency_ns)
         hangs = self._script.hang_after is not None and self._operations > self._script.hang_after
@@ -191,7 +190,7 @@ class Queue:
 
 
 class QueueEvent:
-    """torch.Event for the stand-in's queue; its clock goes as fast as the script says."""
+    """torch.Event of the simulated queue; the script sets the speed of its clock."""
 
     def __init__(self, queue: Queue, clock: float = 1.0) -> None:
         self._queue = queue
@@ -209,7 +208,7 @@ class QueueEvent:
 
     def elapsed_time(self, later: QueueEvent) -> float:
         if not (self.query() and later.query()):
-            raise RuntimeError("the time between two marks was asked for before both were reached")
+            raise RuntimeError("elapsed time was requested before both marks were reached")
         return self._clock * (later._recorded.due_ns - self._recorded.due_ns) / 1e6
 
     @property
@@ -220,7 +219,7 @@ class QueueEvent:
 
 
 class Memory:
-    """Adds up the tensors that operations saw, each storage once and as long as it lives, and knows where to stop."""
+    """Counts the live tensors of operations, each storage once, against the limit of the device."""
 
     def __init__(self, script: Script, owner: str) -> None:
         self.limit_bytes = round(script.memory_mib * 2**20)
@@ -245,11 +244,11 @@ class Memory:
         if key in self._storages or not size:
             return
 
-        def released(_: object) -> None:
+        def release(_: object) -> None:
             self.held_bytes -= size
             del self._storages[key]
 
-        self._storages[key] = weakref.ref(storage, released)
+        self._storages[key] = weakref.ref(storage, release)
         self.held_bytes += size
         if self.held_bytes > self.limit_bytes:
             if self._plain_error:
@@ -262,7 +261,7 @@ class Memory:
 
 
 class Flaws:
-    """Counts the calls of the operators a script lets go wrong, over all that the device does, and flips bits."""
+    """Counts calls of the faulty operators of a script, and flips bits in their results."""
 
     def __init__(self, script: Script) -> None:
         self._flips: dict[str, list[Flip]] = {}
@@ -272,11 +271,11 @@ class Flaws:
         self.names = {*self._flips, *self._unsteady, *self._ever_unsteady}
         self._calls: dict[str, int] = {}
 
-    def strike(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def apply(self, operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Called after each call of one of `names`."""
         name = _name(operation)
         number = self._calls[name] = self._calls.get(name, 0) + 1
-        written = _written(operation, args, kwargs) or result
+        written = _find_written(operation, args, kwargs) or result
         floating = [leaf for leaf in tree_leaves(written) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
         tensors = [tensor for tensor in floating if tensor.numel()]
         if not tensors:
@@ -284,13 +283,13 @@ class Flaws:
         for flip in self._flips.get(name, ()):
             if number in flip.at or (flip.every and number % flip.every == 0):
                 _flip_bit(tensors[flip.tensor % len(tensors)], flip.place, flip.bit)
-        calm = torch.are_deterministic_algorithms_enabled()
-        if name in self._ever_unsteady or (name in self._unsteady and not calm):
-            _flip_bit(tensors[0], number * 2654435761 >> 7, number % 2)  # scattered, and never twice alike
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        if name in self._ever_unsteady or (name in self._unsteady and not deterministic):
+            _flip_bit(tensors[0], number * 2654435761 >> 7, number % 2)  # scattered, and different each time
 
 
-def _written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """What an operator writes into, of what it is given."""
+def _find_written(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The arguments that an operator writes into."""
     named = zip(operation._schema.arguments, args, strict=False)
     given = {argument.name: value for argument, value in named} | kwargs
     return [
@@ -310,13 +309,13 @@ def _flip_bit(tensor: Tensor, place: int, bit: int) -> None:
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LAUNCH, _VIEW, _TO_HOST = range(3)
-_ASKS_FOR_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+_READS_A_VALUE = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside, every operation is a launch into the queue, and its tensors are in the device's memory."""
 
-    _kinds: dict[Any, int] = {}  # noqa: RUF012 - of operations, which are the same for all
+    _kinds: dict[Any, int] = {}  # noqa: RUF012 - a cache, the same for all
 
     def __init__(self, queue: Queue, memory: Memory, script: Script, flaws: Flaws, wide: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -327,7 +326,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._lies = bool(script.wrong_operators or script.unwritten_operators or script.missing_operators)
         self._wide = WideArithmetic() if wide else None  # type: ignore[no-untyped-call]
         inside = script.float32_inside
-        self._inside = None if inside == "float32" else RoundedFactors(inside)
+        self._inside = None if inside == "float32" else RoundedOperands(inside)
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -335,9 +334,9 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         kind = self._kinds.get(operation)
         if kind is None:
-            kind = self._kinds[operation] = _kind(operation)
+            kind = self._kinds[operation] = _classify(operation)
         if self._lies and _name(operation) in self._script.missing_operators:
-            raise NotImplementedError(_NOT_THERE.format(name=operation.name().partition(".")[0]))
+            raise NotImplementedError(_NO_OPERATOR.format(name=operation.name().partition(".")[0]))
         if kind != _LAUNCH:
             if kind == _TO_HOST:
                 self._queue.synchronize()
@@ -347,10 +346,10 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = operation(*args, **kwargs)
             if self._flaws.names and operation.namespace == "c10d" and _name(operation) in self._flaws.names:
                 result[-1].wait()
-                self._flaws.strike(operation, args, kwargs, result)
+                self._flaws.apply(operation, args, kwargs, result)
             return result
         self._memory.hold(args)
-        given = args if self._inside is None else self._inside.rounded(operation, args)
+        given = args if self._inside is None else self._inside.round_operands(operation, args)
         if self._lies and _name(operation) in self._script.unwritten_operators:
             given = tree_map_only(Tensor, Tensor.clone, given)
         began_ns = time.perf_counter_ns()
@@ -360,19 +359,19 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self._wide.__torch_dispatch__(operation, types, given, kwargs)
         self._queue.launch(began_ns, time.perf_counter_ns() - began_ns)
         if self._lies and _name(operation) in self._script.wrong_operators:
-            result = tree_map_only(Tensor, _a_tenth_larger, result)
+            result = tree_map_only(Tensor, _enlarge, result)
         if self._flaws.names and _name(operation) in self._flaws.names:
-            self._flaws.strike(operation, args, kwargs, result)
+            self._flaws.apply(operation, args, kwargs, result)
         self._memory.hold((result,))
         return result
 
 
-_NOT_THERE = """Could not run '{name}' with arguments from the 'StandIn' backend. This could be because the operator \
+_NO_OPERATOR = """Could not run '{name}' with arguments from the 'StandIn' backend. This could be because the operator \
 doesn't exist for this backend, or was omitted during the selective/custom build process (if using custom build).
 
 StandIn: fallthrough registered at standin_fallback.cpp:3 [backend fallback]
 CPU: registered at aten/src/ATen/RegisterCPU.cpp:1 [kernel]"""
-"""As torch says it, with the beginning of the dispatcher's table."""
+"""The message of torch, with the beginning of the dispatcher's table."""
 
 
 def _name(operation: Any) -> str:
@@ -380,20 +379,20 @@ def _name(operation: Any) -> str:
     return str(operation.name().partition("::")[2].partition(".")[0])
 
 
-def _a_tenth_larger(tensor: Tensor) -> Tensor:
+def _enlarge(tensor: Tensor) -> Tensor:
     return tensor * 1.1 if tensor.is_floating_point() else tensor
 
 
-def _kind(operation: Any) -> int:
-    """Views launch nothing. Where the host asks for a value it waits; so does an exchange, which gloo does there."""
-    if operation.namespace == "c10d" or operation in _ASKS_FOR_A_VALUE:
+def _classify(operation: Any) -> int:
+    """Views launch nothing. Reading a value syncs; so does a collective, which gloo runs on the host."""
+    if operation.namespace == "c10d" or operation in _READS_A_VALUE:
         return _TO_HOST
     aliases = [returned.alias_info for returned in operation._schema.returns]
     return _VIEW if any(alias is not None and not alias.is_write for alias in aliases) else _LAUNCH
 
 
-def _late_memory(queue: Queue) -> type[Tensor]:
-    """Host memory that the device writes to when it gets there; reading it waits for nothing."""
+def _make_late_memory(queue: Queue) -> type[Tensor]:
+    """Host memory that the device writes to when it gets there; reading it does not wait."""
 
     class LateMemory(Tensor):
         @classmethod

@@ -1,6 +1,6 @@
-"""Takes files out of archives that nobody vouches for: only plain files, only inside the folder, only so many.
+"""Extracts files from untrusted archives: plain files only, inside the folder only, within limits.
 
-Nothing is executed, no link is made or followed, and every refusal names the archive and the member.
+Nothing is executed, no link is created or followed, and every refusal names the archive and the member.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Any, Protocol
 
+from trainmark.record.atomic_files import UNFINISHED
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import UNFINISHED
 
 _CHUNK = 1 << 20
 _MAX_EXTENDED_HEADER = 64 << 10
@@ -42,14 +42,14 @@ _END_MARK: Any = vars(tarfile)["EOFHeaderError"]  # what a block of zeros raises
 
 
 class Readable(Protocol):
-    """Anything that gives bytes in order; `b""` is the end."""
+    """A source of bytes; `b""` is the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveLimits:
-    """What one archive may hold at most; more is taken for an attack or the wrong file."""
+    """What one archive may hold at most; more is an attack or the wrong file."""
 
     files: int
     total_bytes: int
@@ -57,7 +57,7 @@ class ArchiveLimits:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Member:
-    """One plain file in an archive: its checked name, its size, and its bytes, to be read before the next member."""
+    """One plain file in an archive; its bytes must be read before the next member."""
 
     archive: str
     name: str
@@ -77,7 +77,7 @@ class Member:
 
 
 class _StrictTarInfo(tarfile.TarInfo):
-    """A header of which nothing damaged passes for the end of the archive, as `tarfile` alone would have it."""
+    """A header whose damage is an error, where `tarfile` alone would take it for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _StrictTarInfo:
@@ -99,7 +99,7 @@ class _StrictTarInfo(tarfile.TarInfo):
 
 
 class _Gate:
-    """Lets members of one archive pass while their names and sizes are as they may be."""
+    """Admits members of one archive while their names and sizes are within limits."""
 
     def __init__(self, archive: str, limits: ArchiveLimits) -> None:
         self._archive, self._limits = archive, limits
@@ -110,7 +110,7 @@ class _Gate:
         """The name, checked."""
         name, limits = str(safe_path(name, self._archive)), self._limits
         if name in self._seen:
-            raise NotReadyError(f"{self._archive}: member {name!r} occurs twice; which one is meant cannot be known")
+            raise NotReadyError(f"{self._archive}: member {name!r} occurs twice; which one is meant is unknown")
         if size < 0:
             raise NotReadyError(f"{self._archive}: member {name!r} has the size {size}")
         self._seen.add(name)
@@ -124,16 +124,16 @@ class _Gate:
 
 
 def tar_members(source: Path | Readable, archive: str, limits: ArchiveLimits) -> Iterator[Member]:
-    """The plain files of a tar archive in order; folders are passed over, everything else is refused.
+    """The plain files of a tar archive in order; folders are skipped, everything else is refused.
 
-    `source` is a file, compressed or not, or anything that gives its bytes, a pipe too; `archive` names it in errors.
-    The end mark must be there: an archive cut off between two members is refused like one cut off within.
+    `source` is a file, compressed or not, or a stream of its bytes; `archive` names it in errors. The end mark is
+    required: an archive cut off between two members is refused too.
     """
     gate, after = _Gate(archive, limits), "at its very start"
     try:
         with _open_tar(source) as tar:
             for number, info in enumerate(tar):
-                tar.members = []  # type: ignore[attr-defined]  # what was passed is not needed again, and an archive may hold millions
+                tar.members = []  # type: ignore[attr-defined]  # keep no list: an archive may hold millions
                 if number > 3 * limits.files + 100:  # folders cost time, even if nothing is written
                     raise NotReadyError(f"{archive}: more than {number} headers for at most {limits.files} files")
                 kind = "a sparse file" if info.issparse() else _kind(info)
@@ -165,15 +165,15 @@ def _open_tar(source: Path | Readable) -> tarfile.TarFile:
 
 
 def _kind(info: tarfile.TarInfo) -> str:
-    """What a member is that is neither a file nor a folder."""
+    """The kind of a member that is neither a file nor a folder; empty for those."""
     if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
         return ""
     return _REFUSED_KINDS.get(info.type, f"of the unknown kind {info.type!r}")
 
 
 def zip_members(archive: Path, limits: ArchiveLimits) -> Iterator[Member]:
-    """The plain files of a zip archive in its order, each held to its checksum once it is read to its end; folders are
-    passed over, and all that `tar_members` refuses is refused here."""
+    """The plain files of a zip archive in order, each verified by its checksum once read to its end; refuses what
+    `tar_members` refuses."""
     try:
         file = zipfile.ZipFile(archive)
     except (OSError, zipfile.BadZipFile) as error:
@@ -200,7 +200,7 @@ def zip_members(archive: Path, limits: ArchiveLimits) -> Iterator[Member]:
 
 
 def safe_path(name: str, archive: str) -> PurePosixPath:
-    """The member's place below the destination; a name that leads elsewhere or cannot be shown is refused."""
+    """The member's path below the destination; a name that leads outside or is not printable is refused."""
     path = PurePosixPath(name)
     if not name.isprintable():
         raise NotReadyError(f"{archive}: member {name!r} has control or undecodable characters in its name")
@@ -216,11 +216,10 @@ def safe_path(name: str, archive: str) -> PurePosixPath:
 
 
 class Destination:
-    """A folder that files are written into; below it no symbolic link is ever followed.
+    """A folder that files are written into; below it no symbolic link is followed.
 
-    Every folder on the way is opened relative to the one above it with O_NOFOLLOW, so a link planted at any time
-    is an error and never a way out. The folder itself may be reached through links: it is what the user asked for.
-    Folders that were made for nothing, because something was refused, are removed again.
+    Every folder is opened relative to its parent with O_NOFOLLOW, so a link planted at any time is an error. The folder
+    itself may be reached through links: it is what the user named. Folders created before a refusal are removed again.
     """
 
     def __init__(self, root: Path) -> None:
@@ -240,13 +239,13 @@ class Destination:
     ) -> None:
         os.close(self._root_fd)
         for path in reversed(self._made) if error is not None else ():
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # not empty
                 path.rmdir()
 
     def write(self, path: PurePosixPath, source: Readable, size: int, *, keep: bool = True) -> bool:
-        """Writes a file with mode 0644, whole or not at all; False if a file of that size was there and was kept.
+        """Writes a file with mode 0644 atomically; False if a file of that size existed and was kept.
 
-        Whole after a kill, that is: nothing is synced to disk here, a million times over.
+        Atomic against a kill only: nothing is synced to disk, as there may be a million files.
         """
         try:
             folder = self._open_folder(path.parent)
@@ -263,7 +262,7 @@ class Destination:
         return True
 
     def read(self, path: PurePosixPath) -> bytes | None:
-        """The content of a small file, None if there is none."""
+        """The content of a small file; None if it does not exist."""
         try:
             folder = self._open_folder(path.parent)
         except OSError as error:
@@ -279,7 +278,7 @@ class Destination:
             os.close(folder)
 
     def files(self, path: PurePosixPath) -> tuple[int, int]:
-        """How many plain files a folder holds, and their bytes; unfinished ones left by a kill are not counted."""
+        """Number and bytes of the plain files of a folder, without unfinished ones."""
         try:
             folder = self._open_folder(path)
         except OSError as error:
@@ -311,14 +310,14 @@ class Destination:
     def _cannot_write(self, path: PurePosixPath, error: OSError) -> NotReadyError:
         target = self.root / path
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            return NotReadyError(f"cannot write {target}: a link or a file stands where a folder is due; remove it")
+            return NotReadyError(f"cannot write {target}: a link or a file is in place of a folder; remove it")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return NotReadyError(f"the disk is full at {target}; free some space and start again, it goes on from here")
+            return NotReadyError(f"the disk is full at {target}; free some space and start again to continue")
         return NotReadyError(f"cannot write {target}: {error.strerror}")
 
 
 def _open_or_make_folder(parent: int, name: str) -> tuple[int, bool]:
-    """The folder, and whether it was made now."""
+    """The folder, and whether it was created now."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         return os.open(name, flags, dir_fd=parent), False
@@ -329,7 +328,7 @@ def _open_or_make_folder(parent: int, name: str) -> tuple[int, bool]:
 
 
 def _size_of_file(folder: int, name: str) -> int | None:
-    """The size of a plain file, None if there is none; anything else under that name is an error."""
+    """The size of a plain file, None if there is none; anything else of that name is an OSError."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -340,9 +339,9 @@ def _size_of_file(folder: int, name: str) -> int | None:
 
 
 def _write_stream(folder: int, name: str, source: Readable, size: int) -> None:
-    """As `whole_files` does, but piece by piece and relative to a folder that is open, so that no link leads away."""
+    """Like `atomic_files`, but in chunks and relative to an open folder, so that no link leads outside."""
     partial = f".{name}{UNFINISHED}"
-    if _size_of_file(folder, partial) is not None:  # left by a run that was killed
+    if _size_of_file(folder, partial) is not None:  # left by a killed process
         os.unlink(partial, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:

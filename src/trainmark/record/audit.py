@@ -1,4 +1,4 @@
-"""How an audit is written: small functions that yield what they found, or say why they could not look."""
+"""The audit framework: small functions that yield findings, or say why they could not run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from trainmark.record.checks import VERDICTS, CheckResult, Verdict, gravest
+from trainmark.record.checks import VERDICTS, CheckResult, Verdict, find_gravest
 from trainmark.record.errors import TrainmarkError
 
 Case = TypeVar("Case")
@@ -17,84 +17,84 @@ CLOSE = 1e-9
 """Relative: figures are kept at full precision, so what was computed from the same series agrees to rounding."""
 
 DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, TrainmarkError)
-"""What code meets where a document holds a word for a number, or nothing where something belongs."""
+"""What code raises on a document with a wrong type or a missing field."""
 
 SEVERITIES: dict[Verdict, str] = {"failed": "wrong", "doubt": "doubtful", "note": "note"}
-"""What an audit calls its findings. wrong: cannot be so; doubtful: can hardly be so; note: a reader has to know it."""
+"""Severities of an audit. wrong: cannot be true; doubtful: hardly can be; note: worth knowing."""
 
 
 class CannotCheckError(Exception):
-    """Raised by a check for which something is missing; its text says what."""
+    """Raised by a check that lacks something; its text says what."""
 
 
-Look = Callable[[Case], Iterable[CheckResult]]
+CheckFunction = Callable[[Case], Iterable[CheckResult]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[Case]):
     code: str
     title: str
-    """What it holds to be true of an honest result."""
-    look: Look[Case]
+    """What holds for an honest result."""
+    run: CheckFunction[Case]
 
 
-def check(code: str, title: str) -> Callable[[Look[Any]], Check[Any]]:
-    """Makes a function a check."""
-    return lambda look: Check(code=code, title=title, look=look)
+def check(code: str, title: str) -> Callable[[CheckFunction[Any]], Check[Any]]:
+    """Turns a function into a check."""
+    return lambda function: Check(code=code, title=title, run=function)
 
 
 def wrong(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """It cannot be so. `subject` is a part of what is audited, such as a row of a page."""
+    """It cannot be true. `subject` is a part of what is audited, such as a row of a page."""
     return CheckResult(verdict="failed", evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
 def doubtful(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """It can hardly be so."""
+    """It can hardly be true."""
     return CheckResult(verdict="doubt", evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
 def note(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """A reader has to know it."""
+    """Worth knowing."""
     return CheckResult(verdict="note", evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
-def look(checks: Iterable[Check[Case]], case: Case, subject: str) -> tuple[CheckResult, ...]:
-    """Every check on one thing. A check that trips over what it reads has found that it is damaged."""
-    return tuple(_looked(entry, case, subject) for entry in checks)
+def run_checks(checks: Iterable[Check[Case]], case: Case, subject: str) -> tuple[CheckResult, ...]:
+    """Runs every check on one case; a check that fails on what it reads has found it damaged."""
+    return tuple(_run_check(entry, case, subject) for entry in checks)
 
 
-def _looked(entry: Check[Case], case: Case, subject: str) -> CheckResult:
+def _run_check(entry: Check[Case], case: Case, subject: str) -> CheckResult:
     try:
-        found = tuple(entry.look(case))
+        found = tuple(entry.run(case))
     except CannotCheckError as reason:
-        return not_checked(entry.code, entry.title, str(reason))
+        return mark_unchecked(entry.code, entry.title, str(reason))
     except DAMAGED as error:
-        said = f"{type(error).__name__}: {error}"
-        found = (wrong(said, "something stands there that no run writes", "what was changed in the file"),)
-    return concluded(entry.code, entry.title, found, subject)
+        text = f"{type(error).__name__}: {error}"
+        found = (wrong(text, "it holds something that no run writes", "what was changed in the file"),)
+    return conclude(entry.code, entry.title, found, subject)
 
 
-def concluded(code: str, title: str, found: tuple[CheckResult, ...], subject: str) -> CheckResult:
-    """A check that could look: it passed where it found nothing."""
-    findings = tuple(replace(one, name=code, subject=one.subject or subject) for one in found)
-    return CheckResult(verdict=gravest(findings), sentence=title, name=code, claim=title, findings=findings)
+def conclude(code: str, title: str, found: tuple[CheckResult, ...], subject: str) -> CheckResult:
+    """The result of a check that ran: it passed where it found nothing."""
+    named = tuple(replace(one, name=code, subject=one.subject or subject) for one in found)
+    return CheckResult(verdict=find_gravest(named), sentence=title, name=code, claim=title, findings=named)
 
 
-def not_checked(code: str, title: str, reason: str) -> CheckResult:
+def mark_unchecked(code: str, title: str, reason: str) -> CheckResult:
     return CheckResult(verdict="unknown", sentence=reason, name=code, claim=title)
 
 
-def outcome(result: CheckResult) -> str:
-    """What became of a check."""
+def name_outcome(result: CheckResult) -> str:
+    """`passed`, `failed` or `not checked`."""
     return {"ok": "passed", "unknown": "not checked"}.get(result.verdict, "failed")
 
 
-def why_not(result: CheckResult) -> str | None:
+def find_reason(result: CheckResult) -> str | None:
     return result.sentence if result.verdict == "unknown" else None
 
 
-def same(one: object, other: object, relative: float = CLOSE) -> bool:
-    """Equal, and numbers to rounding; a truth value is not a number here."""
+def is_same(one: object, other: object, relative: float = CLOSE) -> bool:
+    """Equal, numbers up to rounding; a bool is not a number here."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
@@ -102,54 +102,54 @@ def same(one: object, other: object, relative: float = CLOSE) -> bool:
     return one == other
 
 
-# What all checks together came to
+# Results of all checks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """One thing that was held against what is known: a run, a page, an event log."""
+    """One audited thing: a run, a page, an event log."""
 
     title: str
     checks: tuple[CheckResult, ...]
     empty: bool = False
-    """Whether there was nothing to hold against anything, which is no pass."""
+    """Whether there was nothing to check, which is no pass."""
 
 
-def findings(audits: Iterable[Audit]) -> list[CheckResult]:
-    """The gravest first; what weighs the same stays in the order it was found."""
-    return by_gravity(finding for audit in audits for entry in audit.checks for finding in entry.findings)
+def collect_findings(audits: Iterable[Audit]) -> list[CheckResult]:
+    """Most severe first, otherwise in the order found."""
+    return sort_by_gravity(finding for audit in audits for entry in audit.checks for finding in entry.findings)
 
 
-def by_gravity(found: Iterable[CheckResult]) -> list[CheckResult]:
+def sort_by_gravity(found: Iterable[CheckResult]) -> list[CheckResult]:
     return sorted(found, key=lambda finding: VERDICTS.index(finding.verdict))
 
 
-def nothing_checked(audits: Iterable[Audit]) -> list[str]:
-    """The titles of what had nothing to check."""
+def list_empty(audits: Iterable[Audit]) -> list[str]:
+    """The titles of audits with nothing to check."""
     return [audit.title for audit in audits if audit.empty]
 
 
 def is_wrong(audits: Iterable[Audit]) -> bool:
-    return any(finding.verdict == "failed" for finding in findings(audits))
+    return any(finding.verdict == "failed" for finding in collect_findings(audits))
 
 
-def summary(audits: Sequence[Audit]) -> str:
-    count = Counter(outcome(entry) for audit in audits for entry in audit.checks)
-    graded = Counter(finding.verdict for finding in findings(audits))
+def summarise(audits: Sequence[Audit]) -> str:
+    count = Counter(name_outcome(entry) for audit in audits for entry in audit.checks)
+    graded = Counter(finding.verdict for finding in collect_findings(audits))
     words = SEVERITIES | {"note": "notes" if graded["note"] > 1 else "note"}
     shown = ", ".join(f"{graded[verdict]} {word}" for verdict, word in words.items() if graded[verdict])
-    said = (
+    text = (
         f"{count.total()} checks: {count['passed']} passed, "
         f"{count['failed']} failed, {count['not checked']} could not be checked"
     )
-    return f"{said}; findings: {shown}" if shown else said
+    return f"{text}; findings: {shown}" if shown else text
 
 
 def to_json(audits: Sequence[Audit]) -> dict[str, Any]:
     return {
-        "summary": summary(audits),
+        "summary": summarise(audits),
         "wrong": is_wrong(audits),
-        "findings": [_finding_to_json(finding) for finding in findings(audits)],
+        "findings": [_finding_to_json(finding) for finding in collect_findings(audits)],
         "audited": [
             {
                 "title": audit.title,
@@ -165,9 +165,9 @@ def _check_to_json(entry: CheckResult) -> dict[str, Any]:
     return {
         "code": entry.name,
         "title": entry.claim,
-        "outcome": outcome(entry),
+        "outcome": name_outcome(entry),
         "findings": [_finding_to_json(finding) for finding in entry.findings],
-        "why_not": why_not(entry),
+        "why_not": find_reason(entry),
     }
 
 

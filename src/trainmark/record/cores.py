@@ -1,4 +1,4 @@
-"""How many cores this process may really use, and how many threads a rank takes of them."""
+"""Cores this process may use, and threads per rank."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent_pid: int | None = None) -> None:
-    """Asks the kernel to kill this process when the thread that started it is gone.
+    """Asks the kernel to kill this process when the thread that started it ends.
 
-    Give the parent's pid where it is known: it may have gone before we could ask.
+    Give the parent's pid where it is known: it may have ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
@@ -25,12 +25,12 @@ def end_with_parent(parent_pid: int | None = None) -> None:
 
 
 _NO_LIMIT_BYTES = 1 << 60
-"""Version 1 writes a number near this where there is no limit."""
+"""cgroup v1 writes a number near this for "no limit"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allowance:
-    """None where nothing is limited, or nothing is known."""
+    """Limits of the control group; None where there is none, or it is unknown."""
 
     cores: float | None = None
     memory_bytes: int | None = None
@@ -38,7 +38,7 @@ class Allowance:
 
 
 def read_cgroup(root: Path) -> Allowance:
-    """The narrowest limit on the way from the process's own group to the top; `root` is where /proc and /sys are."""
+    """The narrowest limits from the process's own group up to the root; `root` is where /proc and /sys are."""
     memory = [*_numbers(root, "memory", "memory.max"), *_numbers(root, "memory", "memory.limit_in_bytes")]
     return Allowance(
         cores=min(_quotas(root), default=None),
@@ -64,7 +64,7 @@ def _numbers(root: Path, controller: str, name: str) -> Iterator[int]:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Where the limits of a controller stand, from the process's own group upwards."""
+    """Folders with the limits of a controller, from the process's own group upwards."""
     mounted = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -93,27 +93,27 @@ def _words(path: Path) -> list[str]:
 
 
 FOREIGN_LOAD = 0.10
-"""Share of the machine that others may use before it is worth a word."""
-MAX_RANKS_A_CORE = 4
-"""More ranks than this on a core are refused: they only take turns, and a step takes minutes."""
+"""Share of the machine that other programs may use before it is reported."""
+MAX_RANKS_PER_CORE = 4
+"""More ranks per core are refused: a step would take minutes."""
 
 
-def usable(root: Path = Path("/")) -> int:
-    """Whole cores, by the scheduler's affinity and by the quota of the control group, of version 1 or 2."""
+def count_usable_cores(root: Path = Path("/")) -> int:
+    """Whole cores, by the scheduler's affinity and the control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return within_quota(allowed, read_cgroup(root).cores)
+    return limit_to_quota(allowed, read_cgroup(root).cores)
 
 
-def within_quota(cores: int, quota: float | None) -> int:
-    """A quota stops all threads once it is spent, so what is left of a core is not counted as one."""
+def limit_to_quota(cores: int, quota: float | None) -> int:
+    """Rounded down: a spent quota stops all threads, so a part of a core does not count."""
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
-def threads(local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Of one of so many ranks on a machine: what the user says by OMP_NUM_THREADS, else its part of the cores."""
-    asked = environ.get("OMP_NUM_THREADS", "")
-    # a user's own torchrun sets it to 1 for several ranks where nobody said anything
-    by_torchrun = asked == "1" and local_ranks > 1 and "TORCHELASTIC_RUN_ID" in environ
-    if asked.isdigit() and int(asked) > 0 and not by_torchrun:
-        return int(asked)
-    return max(1, usable() // local_ranks)
+def choose_threads(local_ranks: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Threads of one of `local_ranks`: OMP_NUM_THREADS where the user set it, else its share of the cores."""
+    requested = environ.get("OMP_NUM_THREADS", "")
+    # torchrun sets it to 1 for several ranks unless the user did
+    by_torchrun = requested == "1" and local_ranks > 1 and "TORCHELASTIC_RUN_ID" in environ
+    if requested.isdigit() and int(requested) > 0 and not by_torchrun:
+        return int(requested)
+    return max(1, count_usable_cores() // local_ranks)

@@ -1,4 +1,4 @@
-"""Writes a doubt as a sentence in the reader's language, from its code and the values its record keeps."""
+"""Writes a doubt as a sentence in the reader's language, from its code and recorded values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trainmark.record.record import Doubt
 
 Values = Mapping[str, Any]
-"""What a check found, as it is to be shown: words and figures under the names of the placeholders."""
+"""What a check found, formatted, by placeholder name."""
 
 TEMPLATES = {
     "incomplete": "the run did not reach its end: the numbers cover what was measured before",
@@ -30,7 +30,7 @@ TEMPLATES = {
     "time-unaccounted": "{other_s} of {training_s} s of training belong to no step: p_core does not tell how long "
     "training takes",
     "left-out": "the recipe left {left_out} of {samples} training samples out: it trained on {kept}",
-    "emulated-precision": "this CPU has no instructions for {precision}: products are computed in float32 and rounded",
+    "emulated-precision": "this CPU has no instructions for {precision}: matmuls are computed in float32 and rounded",
     "skipped-steps": "{skipped} of {steps} steps changed no weight: their gradients were not finite under the loss "
     "scale of the time",
     "foreign-load": "other programs, or other guests of the host, used {share} % of the machine meanwhile",
@@ -41,11 +41,11 @@ TEMPLATES = {
     "torn-events": "the events of rank {ranks} end in the middle of a line, which was dropped",
     "no-sample": "the trained model left no sample of its work: {reason}",
 }
-"""Of doubts that are always the same sentence; `COMPOSED` has the others."""
+"""Doubts with a fixed sentence; `COMPOSED` has the others."""
 
 
 def translate_doubt(doubt: Doubt, say: Say) -> str:
-    """The doubt in the reader's language; as its record says it where an earlier version put it otherwise."""
+    """The doubt in the reader's language; the recorded text where an earlier version worded it otherwise."""
     try:
         known = doubt_text(doubt.code, doubt.values, ENGLISH) == doubt.text
         return doubt_text(doubt.code, doubt.values, say) if known else doubt.text
@@ -59,7 +59,7 @@ def doubt_text(code: str, values: Values, say: Say) -> str:
     return say(TEMPLATES[code]).format(**values)
 
 
-def _generated_data(v: Values, say: Say) -> str:
+def _write_generated_data(v: Values, say: Say) -> str:
     outcomes = {
         "not evaluated": say("{name} was not evaluated"),
         "learnt": say("{name} only shows that training works"),
@@ -69,7 +69,7 @@ def _generated_data(v: Values, say: Say) -> str:
     return say("synthetic data, not the real {name} set: {said}").format(name=v["data"], said=said)
 
 
-def _at_chance(v: Values, say: Say) -> str:
+def _write_at_chance(v: Values, say: Say) -> str:
     classes = v.get("classes")
     among = say(" among {classes} classes").format(classes=classes) if classes else ""
     return say(
@@ -77,20 +77,20 @@ def _at_chance(v: Values, say: Say) -> str:
     ).format(quality=say(v["quality"]), value=v["value"], among=among, chance=v["chance"])
 
 
-def _below_bar(v: Values, say: Say) -> str:
+def _write_below_bar(v: Values, say: Say) -> str:
     return say(
         "has not learnt: {quality} of {value}{unit} is {side} {bar_word}, which gives {bar} on the same samples"
     ).format(**{**v, "quality": say(v["quality"]), "side": say(v["side"]), "bar_word": say(v["bar_word"])})
 
 
-def _target_missed(v: Values, say: Say) -> str:
+def _write_target_missed(v: Values, say: Say) -> str:
     reached = say("none was measured")
     if v.get("value") is not None:
         reached = say("{value}{unit} was reached").format(**v)
     return say("target missed: {name} {sign} {goal}{unit} asked, {reached}").format(**v, reached=reached)
 
 
-def _few_steps(v: Values, say: Say) -> str:
+def _write_few_steps(v: Values, say: Say) -> str:
     if "steps" in v:
         return say("too few counted steps for a 95 % interval: {size}").format(size=v["steps"])
     if v.get("percent") is None:
@@ -104,7 +104,7 @@ def _few_steps(v: Values, say: Say) -> str:
     return say("{known}: {remedy}").format(known=known, remedy=remedy)
 
 
-def _drifting(v: Values, say: Say) -> str:
+def _write_drifting(v: Values, say: Say) -> str:
     how = say("slower") if v["after"] < v["before"] else say("faster")
     where = say("little by little") if v.get("step") is None else say("at step {step}").format(step=v["step"])
     until = "" if v.get("until") is None else say(", until step {step}").format(step=v["until"])
@@ -123,14 +123,14 @@ def _drifting(v: Values, say: Say) -> str:
 
 
 def _in_times(ratio: float, say: Say) -> str:
-    """How a time changed that is now so many times as long."""
+    """How a time changed, given the ratio of new to old."""
     if not 1 / 2 < ratio < 2:
         return say("{ratio} times as long").format(ratio=number(ratio))
     percent = number(abs(100 * (ratio - 1)), 2)
     return (say("{percent} % longer") if ratio > 1 else say("{percent} % less")).format(percent=percent)
 
 
-def _rank_skew(v: Values, say: Say) -> str:
+def _write_rank_skew(v: Values, say: Say) -> str:
     where = say(" on {host}").format(host=v["host"]) if v["host"] else ""
     own = say("its own computing") if v["exchange_known"] else say("its steps")
     same = say(" for as many items") if v["more_items"] else ""
@@ -139,7 +139,7 @@ def _rank_skew(v: Values, say: Say) -> str:
     ).format(slow=f"rank {v['rank']}{where}", factor=v["factor"], own=own, rank=v["fastest"], same=same)
 
 
-def _small_batch(v: Values, say: Say) -> str:
+def _write_small_batch(v: Values, say: Say) -> str:
     if v["all_data"]:
         batch = say("global batch {samples}, for want of more data than that,").format(samples=v["batch"])
     else:
@@ -147,13 +147,13 @@ def _small_batch(v: Values, say: Say) -> str:
     return say("{batch} is below the reference recipe's {reference}").format(batch=batch, reference=v["reference"])
 
 
-def _precision_differs(v: Values, say: Say) -> str:
-    seen = v["seen"] or say("no product")
+def _write_precision_differs(v: Values, say: Say) -> str:
+    seen = v["seen"] or say("no matmul")
     inside = say(", and the device itself computes {inside}").format(inside=v["inside"]) if v["inside"] else ""
     return say("{asked} was asked for and {ran} ran: the first step had {seen}").format(**{**v, "seen": seen}) + inside
 
 
-def _cpu_differs(v: Values, say: Say) -> str:
+def _write_cpu_differs(v: Values, say: Say) -> str:
     known = v.get("difference") is not None
     by = say("differs by {difference} %").format(difference=v["difference"]) if known else say("is not a number")
     return say(
@@ -163,20 +163,20 @@ def _cpu_differs(v: Values, say: Say) -> str:
     ).format(**v, by=by)
 
 
-def _mfu_above_100(v: Values, say: Say) -> str:
+def _write_mfu_above_100(v: Values, say: Say) -> str:
     return say(
         "mfu is {value} %, more than a device can do in {precision}: that label is wrong, or its peak of {peak}"
     ).format(**{**v, "peak": v.get("peak") or say("unknown")})
 
 
-def _crowded_cores(v: Values, say: Say) -> str:
+def _write_crowded_cores(v: Values, say: Say) -> str:
     cores = say("{cores} usable core") if v["cores"] == 1 else say("{cores} usable cores")
     return say("{ranks} ranks shared {cores}: they took turns, so the speed says little of more devices").format(
         ranks=v["ranks"], cores=cores.format(cores=v["cores"])
     )
 
 
-def _power_sampling(v: Values, say: Say) -> str:
+def _write_power_sampling(v: Values, say: Say) -> str:
     missed = {
         "samples": say("{samples} samples of {wanted}"),
         "rate_hz": say("{rate_hz} a second"),
@@ -186,40 +186,40 @@ def _power_sampling(v: Values, say: Say) -> str:
     return say("power does not keep to MLPerf's rule of 60 samples at 1 Hz: {missed}").format(missed=listed)
 
 
-def _throttled(v: Values, say: Say) -> str:
+def _write_throttled(v: Values, say: Say) -> str:
     reasons = say(", ").join(say(reason) for reason in v["reasons"])
     return say("a device was slowed in {share} % of the samples: {reasons}").format(share=v["share"], reasons=reasons)
 
 
-def _resumed(v: Values, say: Say) -> str:
-    said = say("resumed at step {step}: times cover only the part after it").format(step=v["step"])
-    return say("; ").join([said, *v["damaged"]])
+def _write_resumed(v: Values, say: Say) -> str:
+    text = say("resumed at step {step}: times cover only the part after it").format(step=v["step"])
+    return say("; ").join([text, *v["damaged"]])
 
 
-def _restarted(v: Values, say: Say) -> str:
+def _write_restarted(v: Values, say: Say) -> str:
     steps = [str(step) for step in v["steps"]]
     times = (say("{count} time") if len(steps) == 1 else say("{count} times")).format(count=len(steps))
-    said = say("restarted {times}, at step {where}, {lost_s} s lost, which no throughput holds").format(
+    text = say("restarted {times}, at step {where}, {lost_s} s lost, which no throughput holds").format(
         times=times, where=say(" and ").join(steps), lost_s=v["lost_s"]
     )
-    return say("; ").join([said, *v["reasons"]])
+    return say("; ").join([text, *v["reasons"]])
 
 
 COMPOSED: Mapping[str, Callable[[Values, Say], str]] = {
-    "generated-data": _generated_data,
-    "at-chance": _at_chance,
-    "below-bar": _below_bar,
-    "target-missed": _target_missed,
-    "few-steps": _few_steps,
-    "drifting": _drifting,
-    "rank-skew": _rank_skew,
-    "small-batch": _small_batch,
-    "precision-differs": _precision_differs,
-    "cpu-differs": _cpu_differs,
-    "mfu-above-100": _mfu_above_100,
-    "crowded-cores": _crowded_cores,
-    "power-sampling": _power_sampling,
-    "throttled": _throttled,
-    "resumed": _resumed,
-    "restarted": _restarted,
+    "generated-data": _write_generated_data,
+    "at-chance": _write_at_chance,
+    "below-bar": _write_below_bar,
+    "target-missed": _write_target_missed,
+    "few-steps": _write_few_steps,
+    "drifting": _write_drifting,
+    "rank-skew": _write_rank_skew,
+    "small-batch": _write_small_batch,
+    "precision-differs": _write_precision_differs,
+    "cpu-differs": _write_cpu_differs,
+    "mfu-above-100": _write_mfu_above_100,
+    "crowded-cores": _write_crowded_cores,
+    "power-sampling": _write_power_sampling,
+    "throttled": _write_throttled,
+    "resumed": _write_resumed,
+    "restarted": _write_restarted,
 }

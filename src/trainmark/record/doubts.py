@@ -1,4 +1,4 @@
-"""Reasons to trust a result less, found by looking at it: a code and values, which `doubt_text` puts into words."""
+"""Finds reasons to trust a result less: a code and values, which `doubt_text` puts into words."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from trainmark.record.intervals import TOO_NOISY
 from trainmark.record.language import ENGLISH
 from trainmark.record.machine import Environment, MachineTelemetry, Telemetry
 from trainmark.record.metrics import Quantity
-from trainmark.record.numbers import telling_digits
+from trainmark.record.numbers import digits_to_tell_apart
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.precision import said_of_inside, said_of_products
+from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Doubt, Quality, Restart, Status
 from trainmark.record.timeline import Timeline
 from trainmark.record.workload_facts import QualityFacts
 
 RANK_SKEW = 0.05
 CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
-"""Share by which a device's events and the host's clock may differ over training before it is worth a word, and before
-the result is not valid."""
+"""Share by which a device's events and the host's clock may differ over training before it is reported, and before the
+result is invalid."""
 MAX_OTHER, MAX_OTHER_S = 0.10, 0.5
-"""Share of the training that no step accounts for, where it is more than a moment."""
+"""Share, and seconds, of training that no step accounts for."""
 MAX_SKIPPED = 0.01
-"""Share of the steps that a loss scaler may skip."""
+"""Share of steps that a loss scaler may skip."""
 MIN_POWER_SAMPLES = 60
 LONGEST_POWER_GAP_S = 2.0
-"""MLPerf's rule for power is sixty samples, one a second at least; a pause of two seconds is a gap."""
+"""MLPerf's rule for power: sixty samples, at least one per second; a pause of two seconds is a gap."""
 MIN_OF_FLOOR = 0.98
-"""Of the least loss that data makes possible: what a part of the validation text may be easier than all of it."""
+"""Of the lowest possible loss: part of the validation text may be easier than the whole."""
 WANTED_HALF_WIDTH = 0.01
 JUST_ABOVE_PERCENT = 1.1
-"""What lies between is told as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
+"""Values in between are shown as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
 MAX_MORE = 50
-"""Times as many steps as were made: beyond that, more steps are no advice."""
+"""Beyond this many times the steps made, more steps are no advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a doubt may look at."""
+    """What a check may use."""
 
     plan: Plan
     status: Status
@@ -54,7 +54,7 @@ class Facts:
     quality: Quality
     environment: Environment
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """What the samplers saw, as the record keeps it."""
+    """Sampled sensors, as recorded."""
     reference_global_batch: int
     resumed: Resumed | None = None
     restarts: tuple[Restart, ...] = ()
@@ -63,14 +63,14 @@ class Facts:
     loss: Sequence[float | None] = ()
     """Of each step's global batch."""
     data_facts: Mapping[str, float] = field(default_factory=dict)
-    """What the reader of the data says of it, such as what guessing would give."""
+    """Facts about the data, such as the accuracy of guessing."""
     no_sample: str | None = None
     """Why the trained model left no sample of its work, where it should have."""
     judged: QualityFacts | None = None
-    """What the workload says of the quality it is trained to."""
+    """The workload's facts about its target quality."""
 
 
-def collect(facts: Facts) -> tuple[Doubt, ...]:
+def collect_doubts(facts: Facts) -> tuple[Doubt, ...]:
     return tuple(
         Doubt(code=code, text=doubt_text(code, values, ENGLISH), values=values)
         for check in CHECKS
@@ -81,38 +81,42 @@ def collect(facts: Facts) -> tuple[Doubt, ...]:
 Found = Iterator[tuple[str, dict[str, Any]]]
 
 
-def stand_in(f: Facts) -> Found:
+def check_stand_in(f: Facts) -> Found:
     if f.environment.device.stand_in:
         yield "stand-in", {}
 
 
-def synthetic_data(f: Facts) -> Found:
+def check_synthetic_data(f: Facts) -> Found:
     if f.plan.data.synthetic:
-        outcome = "not evaluated" if f.quality.value is None else "learnt" if _learnt(f) else "not learnt"
+        outcome = "not evaluated" if f.quality.value is None else "learnt" if _has_learnt(f) else "not learnt"
         # the code on records of every version
-        yield "generated-data", {"data": f.plan.data.name, "quality": _called(f.quality), "outcome": outcome}
+        yield "generated-data", {"data": f.plan.data.name, "quality": _quality_name(f.quality), "outcome": outcome}
 
 
-def _learnt(f: Facts) -> bool:
-    """As far as anything tells that it did not."""
-    shown = learning.guessed(f.quality, f.data_facts), learning.below_bar(f.quality, f.judged, f.data_facts)
-    return shown == (None, None) and learning.loss_rise(f.loss) is None
+def _has_learnt(f: Facts) -> bool:
+    """True unless something shows that it did not."""
+    found = (
+        learning.find_chance_level(f.quality, f.data_facts),
+        learning.find_missed_bar(f.quality, f.judged, f.data_facts),
+        learning.loss_rise(f.loss),
+    )
+    return found == (None, None, None)
 
 
-def loss_rose(f: Facts) -> Found:
+def check_loss_rise(f: Facts) -> Found:
     if rise := learning.loss_rise(f.loss):
         before, after = (number(value) for value in rise)
         yield "loss-rose", {"before": before, "after": after}
 
 
-def at_chance(f: Facts) -> Found:
-    chance = learning.guessed(f.quality, f.data_facts)
+def check_chance_level(f: Facts) -> Found:
+    chance = learning.find_chance_level(f.quality, f.data_facts)
     if chance is not None:
         classes = f.data_facts.get(learning.CLASSES)
         yield (
             "at-chance",
             {
-                "quality": _called(f.quality),
+                "quality": _quality_name(f.quality),
                 "value": f"{f.quality.value:.2f}",
                 "chance": f"{chance:.3g}",
                 "classes": f"{classes:g}" if classes else None,
@@ -120,13 +124,13 @@ def at_chance(f: Facts) -> Found:
         )
 
 
-def below_bar(f: Facts) -> Found:
-    bar = learning.below_bar(f.quality, f.judged, f.data_facts)
+def check_bar(f: Facts) -> Found:
+    bar = learning.find_missed_bar(f.quality, f.judged, f.data_facts)
     if bar is not None and f.judged is not None and f.quality.value is not None:
         yield (
             "below-bar",
             {
-                "quality": _called(f.quality),
+                "quality": _quality_name(f.quality),
                 "value": f"{f.quality.value:.2f}",
                 "unit": _unit(f.quality),
                 "side": "below" if f.quality.better == "higher" else "above",
@@ -136,13 +140,13 @@ def below_bar(f: Facts) -> Found:
         )
 
 
-def below_floor(f: Facts) -> Found:
+def check_floor(f: Facts) -> Found:
     floor, value = f.data_facts.get("loss_floor"), f.quality.value
     if floor is not None and value is not None and value < MIN_OF_FLOOR * floor:
         yield "below-floor", {"name": f.quality.name, "value": f"{value:.4g}", "floor": f"{floor:.4g}"}
 
 
-def _called(quality: Quality) -> str:
+def _quality_name(quality: Quality) -> str:
     return "accuracy" if quality.name == "acc1" else quality.name
 
 
@@ -150,11 +154,11 @@ def _unit(quality: Quality) -> str:
     return "" if quality.unit == "-" else f" {quality.unit}"
 
 
-def target_missed(f: Facts) -> Found:
+def check_target(f: Facts) -> Found:
     if f.plan.limits.full and not f.quality.reached and f.status == "valid":
         value = None
         if f.quality.value is not None:
-            value = f"{f.quality.value:.{telling_digits(f.quality.value, f.quality.goal, f.quality.better)}g}"
+            value = f"{f.quality.value:.{digits_to_tell_apart(f.quality.value, f.quality.goal, f.quality.better)}g}"
         yield (
             "target-missed",
             {
@@ -167,22 +171,22 @@ def target_missed(f: Facts) -> Found:
         )
 
 
-def begins_trained(plan: Plan) -> bool:
-    """Whether the recipe is meant to begin with weights that were trained before, as some workloads' published runs."""
+def is_fine_tuning(plan: Plan) -> bool:
+    """Whether the recipe starts from trained weights, as some published runs do."""
     return plan.recipe.get("begins_with") == "trained"
 
 
-def random_start(f: Facts) -> Found:
-    if begins_trained(f.plan) and not f.plan.init_from and not f.plan.resume_from:
+def check_random_start(f: Facts) -> Found:
+    if is_fine_tuning(f.plan) and not f.plan.init_from and not f.plan.resume_from:
         yield "random-start", {}
 
 
-def given_weights(f: Facts) -> Found:
-    if f.plan.init_from and not begins_trained(f.plan):
+def check_initial_weights(f: Facts) -> Found:
+    if f.plan.init_from and not is_fine_tuning(f.plan):
         yield "init-from", {"name": Path(f.plan.init_from).name}
 
 
-def few_steps(f: Facts) -> Found:
+def check_step_count(f: Facts) -> Found:
     if not f.timeline.steps:
         return
     compute_s, items = f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items)
@@ -190,7 +194,7 @@ def few_steps(f: Facts) -> Found:
     if found is None:
         yield "few-steps", {"steps": int(compute_s.size)}
     elif found.share > WANTED_HALF_WIDTH:
-        more = int(statistics.steps_needed(compute_s, items, WANTED_HALF_WIDTH))
+        more = int(statistics.estimate_steps_needed(compute_s, items, WANTED_HALF_WIDTH))
         percent = max(100 * found.share, JUST_ABOVE_PERCENT)
         yield (
             "few-steps",
@@ -201,11 +205,11 @@ def few_steps(f: Facts) -> Found:
         )
 
 
-def drifting(f: Facts) -> Found:
+def check_drift(f: Facts) -> Found:
     if not f.timeline.steps:
         return
-    found = statistics.drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
-    if found is not None and found.drifting:
+    found = statistics.detect_drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
+    if found is not None and found.is_drifting:
         before, after = found.rates
         places = {"step": found.at, "until": found.until}
         yield (
@@ -219,7 +223,7 @@ def drifting(f: Facts) -> Found:
         )
 
 
-def rank_skew(f: Facts) -> Found:
+def check_rank_skew(f: Facts) -> Found:
     skew = f.timeline.skew
     if skew is not None and skew.factor > 1 + RANK_SKEW:
         yield (
@@ -235,7 +239,7 @@ def rank_skew(f: Facts) -> Found:
         )
 
 
-def device_clock(f: Facts) -> Found:
+def check_device_clock(f: Facts) -> Found:
     found = f.environment.clock
     if found is not None and found.apart > CLOCKS_APART:
         yield (
@@ -244,17 +248,17 @@ def device_clock(f: Facts) -> Found:
         )
 
 
-def time_unaccounted(f: Facts) -> Found:
+def check_unaccounted_time(f: Facts) -> Found:
     clock = f.environment.clock
     if clock is not None and clock.apart > CLOCKS_APART:
-        return  # which says more
+        return  # check_device_clock reports it
     other_s = f.timeline.seconds("other")
     training_s = other_s + f.timeline.seconds("warmup", "data_wait", "compute")
     if other_s > max(MAX_OTHER * training_s, MAX_OTHER_S):
         yield "time-unaccounted", {"other_s": f"{other_s:.2f}", "training_s": f"{training_s:.2f}"}
 
 
-def small_batch(f: Facts) -> Found:
+def check_batch_size(f: Facts) -> Found:
     micro_batches = int(f.plan.recipe.get("accumulate", 1))  # records of older versions do not have it
     batch = int(f.plan.recipe["batch_per_device"]) * micro_batches * Topology.parse(f.plan.topology).devices
     samples = int(f.data_facts.get("train_samples", batch))
@@ -265,18 +269,18 @@ def small_batch(f: Facts) -> Found:
         )
 
 
-def left_out(f: Facts) -> Found:
+def check_left_out_samples(f: Facts) -> Found:
     if samples := int(f.data_facts.get("left_out_samples", 0)):
         kept = int(f.data_facts["train_samples"])
         yield "left-out", {"left_out": f"{samples:,}", "samples": f"{samples + kept:,}", "kept": f"{kept:,}"}
 
 
-def emulated_precision(f: Facts) -> Found:
+def check_emulation(f: Facts) -> Found:
     if f.environment.emulated_precision:
         yield "emulated-precision", {"precision": f.plan.precision}
 
 
-def precision_differs(f: Facts) -> Found:
+def check_precision(f: Facts) -> Found:
     found = f.environment.precision
     if found and found.ran != found.asked:
         yield (
@@ -284,13 +288,13 @@ def precision_differs(f: Facts) -> Found:
             {
                 "asked": found.asked,
                 "ran": found.ran,
-                "seen": said_of_products(found.computed),
-                "inside": said_of_inside(found.narrowed),
+                "seen": describe_matmuls(found.computed),
+                "inside": describe_inside(found.narrowed),
             },
         )
 
 
-def step_differs(f: Facts) -> Found:
+def check_step(f: Facts) -> Found:
     found = f.environment.step_check
     if found is not None and found.differing:
         yield (
@@ -306,13 +310,13 @@ def step_differs(f: Facts) -> Found:
         )
 
 
-def skipped_steps(f: Facts) -> Found:
+def check_skipped_steps(f: Facts) -> Found:
     skipped = f.environment.precision.skipped_steps if f.environment.precision else 0
     if skipped > MAX_SKIPPED * f.timeline.steps:
         yield "skipped-steps", {"skipped": skipped, "steps": f.timeline.steps}
 
 
-def mfu_above_100(f: Facts) -> Found:
+def check_mfu(f: Facts) -> Found:
     mfu = f.metrics.get("mfu")
     if mfu is not None and mfu.value is not None and mfu.value > 100:
         flops = f.environment.flops
@@ -320,19 +324,19 @@ def mfu_above_100(f: Facts) -> Found:
         yield "mfu-above-100", {"value": f"{mfu.value:.0f}", "precision": f.plan.precision, "peak": peak}
 
 
-def crowded_cores(f: Facts) -> Found:
+def check_core_count(f: Facts) -> Found:
     ranks, cores = Topology.parse(f.plan.topology).devices_per_node, f.environment.cpu.usable_cores
     if f.environment.device.type == "cpu" and cores and ranks > cores:
         yield "crowded-cores", {"ranks": ranks, "cores": cores}
 
 
-def foreign_load(f: Facts) -> Found:
+def check_foreign_load(f: Facts) -> Found:
     share = f.environment.foreign_load
     if share is not None and share > FOREIGN_LOAD:
         yield "foreign-load", {"share": f"{100 * share:.0f}"}
 
 
-def sampling(f: Facts) -> Found:
+def check_sampling(f: Facts) -> Found:
     machines = f.telemetry.machines
     for machine in machines:
         if machine.ended_early:
@@ -360,7 +364,7 @@ def _training_s(machine: MachineTelemetry) -> float:
     return max(1e-9, float(end_s - begin_s))
 
 
-def throttled(f: Facts) -> Found:
+def check_throttling(f: Facts) -> Found:
     share = f.metrics.get("throttled")
     if share is None or not share.value:
         return
@@ -374,7 +378,7 @@ def throttled(f: Facts) -> Found:
     yield "throttled", {"share": f"{share.value:.0f}", "reasons": gravest}
 
 
-def memory_errors(f: Facts) -> Found:
+def check_memory_errors(f: Facts) -> Found:
     for machine in f.telemetry.machines:
         for device in machine.devices:
             if device.ecc_errors_new:
@@ -382,17 +386,17 @@ def memory_errors(f: Facts) -> Found:
                 yield "ecc-errors", {"device": device.device, "host": machine.host, "errors": errors}
 
 
-def skipped_files(f: Facts) -> Found:
+def check_skipped_files(f: Facts) -> Found:
     if f.plan.skip_bad:
         yield "skip-bad", {"files": f.plan.skip_bad}
 
 
-def resumed(f: Facts) -> Found:
+def check_resume(f: Facts) -> Found:
     if f.resumed:
         yield "resumed", {"step": f.resumed.step, "damaged": list(f.resumed.damaged)}
 
 
-def restarted(f: Facts) -> Found:
+def check_restarts(f: Facts) -> Found:
     if f.restarts:
         reasons = [restart.reason for restart in f.restarts if restart.reason]
         yield (
@@ -405,52 +409,52 @@ def restarted(f: Facts) -> Found:
         )
 
 
-def torn_events(f: Facts) -> Found:
+def check_torn_events(f: Facts) -> Found:
     if f.torn_ranks:
         yield "torn-events", {"ranks": ", ".join(str(rank) for rank in f.torn_ranks)}
 
 
-def no_sample(f: Facts) -> Found:
+def check_no_sample(f: Facts) -> Found:
     if f.no_sample:
         yield "no-sample", {"reason": f.no_sample}
 
 
-def incomplete(f: Facts) -> Found:
+def check_completeness(f: Facts) -> Found:
     if f.status == "incomplete":
         yield "incomplete", {}
 
 
 CHECKS = (
-    incomplete,
-    stand_in,
-    synthetic_data,
-    given_weights,
-    random_start,
-    target_missed,
-    loss_rose,
-    at_chance,
-    below_bar,
-    below_floor,
-    few_steps,
-    drifting,
-    rank_skew,
-    device_clock,
-    time_unaccounted,
-    small_batch,
-    left_out,
-    emulated_precision,
-    precision_differs,
-    step_differs,
-    skipped_steps,
-    mfu_above_100,
-    crowded_cores,
-    foreign_load,
-    sampling,
-    throttled,
-    memory_errors,
-    skipped_files,
-    resumed,
-    restarted,
-    torn_events,
-    no_sample,
+    check_completeness,
+    check_stand_in,
+    check_synthetic_data,
+    check_initial_weights,
+    check_random_start,
+    check_target,
+    check_loss_rise,
+    check_chance_level,
+    check_bar,
+    check_floor,
+    check_step_count,
+    check_drift,
+    check_rank_skew,
+    check_device_clock,
+    check_unaccounted_time,
+    check_batch_size,
+    check_left_out_samples,
+    check_emulation,
+    check_precision,
+    check_step,
+    check_skipped_steps,
+    check_mfu,
+    check_core_count,
+    check_foreign_load,
+    check_sampling,
+    check_throttling,
+    check_memory_errors,
+    check_skipped_files,
+    check_resume,
+    check_restarts,
+    check_torn_events,
+    check_no_sample,
 )

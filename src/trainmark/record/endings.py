@@ -1,4 +1,4 @@
-"""Why a run ends, in the words its record keeps."""
+"""Why a run ends, as recorded."""
 
 from __future__ import annotations
 
@@ -28,30 +28,29 @@ BY_LAUNCHER = "the run was ended by {name}"
 COMPLETE = (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS, EPOCHS, STEPS, ITEMS, SETTLED, SECONDS, BUDGET)
 """Why a run ends whose result is valid."""
 BY_SIGNAL = {INTERRUPTED: signal.SIGINT, TERMINATED: signal.SIGTERM}
-"""Ends that somebody asked for; such a run is incomplete and exits with 128 and the signal's number."""
+"""Ends by a signal; such a run is incomplete and exits with 128 + the signal's number."""
 WITHOUT_A_MODEL = (INTERRUPTED, TERMINATED, NOT_FINITE)
-"""Ends of a run whose model has nothing to show, or whose user waits for the end."""
+"""Ends after which no sample of the model is made."""
 
 INVALID_CODE = 5
-"""The exit code of a rank whose loss was not finite: its result is invalid, and every invalid result has this code."""
+"""Exit code of every invalid result, such as a loss that is not finite."""
 SAME_AGAIN = (2, 3, INVALID_CODE)
-"""Exit codes that another try would give again, and whose sentence says all there is: wrong words, a machine that is
-not ready, a loss that is not finite."""
+"""Exit codes that a restart would give again: invalid arguments, a machine that is not ready, an invalid result."""
 
 
-def ended_by(name: str) -> str:
-    """The words of a launcher whose ranks could not say themselves which signal it was."""
+def launcher_ending(name: str) -> str:
+    """The end of a run whose launcher was ended by a signal of this name."""
     return BY_LAUNCHER.format(name=name)
 
 
 def translate_ending(ended: str, say: Say) -> str:
-    """Why a run ended, in the reader's language; what another program said of it stays as it is."""
-    before = ended_by("")
+    """Why a run ended, in the reader's language."""
+    before = launcher_ending("")
     if ended.startswith(before):
         return say(BY_LAUNCHER).format(name=ended.removeprefix(before))
     return say(ended)
 
 
-def by_signal(ended: str) -> bool:
-    """Whether somebody ended the run, by the words of its record."""
-    return ended in BY_SIGNAL or ended.startswith(ended_by(""))
+def is_signal_ending(ended: str) -> bool:
+    """Whether a signal ended the run."""
+    return ended in BY_SIGNAL or ended.startswith(launcher_ending(""))

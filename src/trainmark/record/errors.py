@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one sentence for the user and one exit code for the shell."""
+"""Error types: one sentence for the user and one exit code for the shell."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class InvalidResultError(TrainmarkError):
 
 
 class HangError(TrainmarkError):
-    """Nothing moved for longer than the stated limit."""
+    """No progress for longer than the stated limit."""
 
     exit_code = 124
 
 
 class SignalError(TrainmarkError):
-    """A signal ended it."""
+    """A signal ended the run."""
 
     def __init__(self, sentence: str, number: int) -> None:
         super().__init__(sentence)
         self.exit_code = 128 + number
 
 
-def of_exit_code(code: int, sentence: str) -> TrainmarkError:
-    """The error that another process told by its exit code."""
+def error_from_exit_code(code: int, sentence: str) -> TrainmarkError:
+    """The error behind another process's exit code."""
     for kind in (UsageError, NotReadyError, WorkloadError, InvalidResultError, HangError):
         if code == kind.exit_code:
             return kind(sentence)
@@ -67,25 +67,25 @@ def of_exit_code(code: int, sentence: str) -> TrainmarkError:
 
 
 NEAR = 0.65
-"""From so like on, one word may be a slip for another; `cost` and `compute` are 0.55."""
+"""Similarity from which a word may be a typo of another; `cost` and `compute` are 0.55."""
 NO_PROCESSES = (
     "no more processes or threads may be started here; raise the limit ('ulimit -u', or the container's), "
     "or end other programs of this user"
 )
 
 
-def lacks_processes(error: BaseException) -> bool:
-    """True where the system refused a process or a thread."""
+def is_process_limit(error: BaseException) -> bool:
+    """Whether the system refused a process or a thread."""
     return isinstance(error, BlockingIOError) or (
         isinstance(error, RuntimeError) and "can't start new thread" in str(error)
     )
 
 
-def misfit(error: Exception) -> str:
-    """What msgspec says of a document that does not fit its type, the field first: `quality.goal: expected ...`."""
-    said, _, place = str(error).partition(" - at `$")
-    said = f"{said[:1].lower()}{said[1:]}"
-    return f"{place.rstrip('`').lstrip('.')}: {said}" if place.strip("`") else said
+def describe_misfit(error: Exception) -> str:
+    """msgspec's validation error, the field first: `quality.goal: expected ...`."""
+    text, _, place = str(error).partition(" - at `$")
+    text = f"{text[:1].lower()}{text[1:]}"
+    return f"{place.rstrip('`').lstrip('.')}: {text}" if place.strip("`") else text
 
 
 MAX_NAMED = 24
@@ -93,19 +93,19 @@ _MIN_BEGINNING = 4
 
 
 def nearest(word: str, known: Iterable[str], *, otherwise: str = "") -> str:
-    """Ends a sentence about an unknown word: the one it is the beginning of or a slip for, else those that begin alike,
-    else what to do `otherwise`, or all of them, as far as they can be listed."""
+    """Ends a sentence about an unknown word: the known word it abbreviates or mistypes, else those with the same start,
+    else `otherwise`, or as many of all as fit."""
     plain: dict[str, str] = {}
     for name in known:
         plain.setdefault(name.lower().lstrip("-"), name)  # dashes are alike in all options
-    asked = word.lower().lstrip("-")
-    longer = [name for name in plain if len(asked) > 2 and name.startswith(asked)]
-    if close := longer if len(longer) == 1 else difflib.get_close_matches(asked, plain, n=1, cutoff=NEAR):
+    typed = word.lower().lstrip("-")
+    longer = [name for name in plain if len(typed) > 2 and name.startswith(typed)]
+    if close := longer if len(longer) == 1 else difflib.get_close_matches(typed, plain, n=1, cutoff=NEAR):
         return f"did you mean {plain[close[0]]!r}?"
     alike = [
         name
         for low, name in plain.items()
-        if len(first := re.split(r"[-_:]", low)[0]) >= _MIN_BEGINNING and asked.startswith(first)
+        if len(first := re.split(r"[-_:]", low)[0]) >= _MIN_BEGINNING and typed.startswith(first)
     ]
     if not alike and otherwise:
         return otherwise

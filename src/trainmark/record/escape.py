@@ -1,4 +1,4 @@
-"""Makes text from outside harmless where it is shown: terminals, Markdown cells, CSV cells, narrow encodings."""
+"""Escapes untrusted text for terminals, Markdown cells, CSV cells and narrow encodings."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ PLAIN_SIGNS = {
     "█": "#",
     "▏": "|",
 }
-"""How our own signs are written where the stream cannot carry them; also see `describe.SPARKS`."""
+"""ASCII for our own signs where the encoding lacks them; also see `describe.SPARKS`."""
 
 
 def terminal(text: str) -> str:
-    """The text with every character a terminal would obey, or hide, spelled out as `\\x1b`."""
-    return "".join(_spelled(sign) if _is_obeyed(sign) else sign for sign in text)
+    """The text with every control or invisible character spelled out as `\\x1b`."""
+    return "".join(_spell_out(sign) if _is_control(sign) else sign for sign in text)
 
 
-def _is_obeyed(sign: str) -> bool:
+def _is_control(sign: str) -> bool:
     # Cc: escape, bell, newline; Cf: text direction and other invisible marks; Cs: halves of pairs no stream can encode
     return unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Zl", "Zp") and sign not in JOINERS
 
 
-def _spelled(sign: str) -> str:
+def _spell_out(sign: str) -> str:
     code = ord(sign)
     if sign in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[sign]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def carries(encoding: str, text: str) -> bool:
-    """Whether a stream of this encoding can show the text as it is."""
+def can_encode(encoding: str, text: str) -> bool:
+    """Whether the encoding has every character of the text."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -51,11 +51,11 @@ def carries(encoding: str, text: str) -> bool:
     return True
 
 
-def fitted(text: str, encoding: str) -> str:
-    """The text in signs the encoding has: ours by their plain spelling, anything else as `\\u4e2d`."""
-    if carries(encoding, text):
+def fit_encoding(text: str, encoding: str) -> str:
+    """The text in characters the encoding has: our signs in ASCII, anything else as `\\u4e2d`."""
+    if can_encode(encoding, text):
         return text
-    plain = "".join(PLAIN_SIGNS.get(sign, sign) if not carries(encoding, sign) else sign for sign in text)
+    plain = "".join(PLAIN_SIGNS.get(sign, sign) if not can_encode(encoding, sign) else sign for sign in text)
     try:
         return plain.encode(encoding, "backslashreplace").decode(encoding)
     except LookupError:

@@ -1,8 +1,8 @@
-"""Append-only event files: readable up to the last whole line whatever happened to the writer.
+"""Append-only event files: readable up to the last complete line whatever happened to the writer.
 
-The newest lines lie plain in `rank3.jsonl`. Each time they are `CHUNK_BYTES` they are appended, as one gzip member, to
-`rank3.jsonl.gz`, and a new plain file takes the place of the old one; its first line says how many chunks there are. So
-a run that is short leaves one plain file, and `zcat rank3.jsonl.gz; cat rank3.jsonl` reads any.
+The newest lines are plain in `rank3.jsonl`. Whenever they reach `CHUNK_BYTES` they are appended, as one gzip member, to
+`rank3.jsonl.gz`, and a new plain file replaces the old one; its first line counts the chunks. So a short run leaves one
+plain file, and `zcat rank3.jsonl.gz; cat rank3.jsonl` reads any.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from trainmark.record.errors import WorkloadError
 from trainmark.record.events import AnyEvent, Event, Folded, LauncherEvent, RankEvent, SamplerEvent, Unknown
 
 CHUNK_BYTES = 1 << 16
-"""So many bytes of lines become one chunk: about a millisecond's work."""
+"""Bytes of lines per chunk: about a millisecond of work."""
 MAX_CHUNK_BYTES = 1 << 26
-"""No writer makes a larger one; a damaged file must not take all memory."""
+"""No writer makes a larger chunk; a damaged file must not take all memory."""
 COMPRESSION = 2
-"""A quarter of the usual level's work, for 7 % more bytes."""
+"""A quarter of the default level's work, for 7 % more bytes."""
 FOLDED = ".gz"
 HEAD_BYTES = 64
-"""The line that says how many chunks there are is shorter."""
+"""Upper bound on the line that counts the chunks."""
 
 Source = Literal["rank", "telemetry", "launcher"]
 _NAME = re.compile(r"(rank|telemetry)([0-9]+)\.jsonl|(launcher)\.jsonl")
@@ -44,14 +44,14 @@ _DECODERS: dict[Source, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder
 
 
 class Writer(NamedTuple):
-    """Who wrote a file: `rank3.jsonl` is of rank 3, `telemetry0.jsonl` of the sampler beside launcher 0."""
+    """Who writes a file: `rank3.jsonl` rank 3, `telemetry0.jsonl` the sampler of launcher 0."""
 
     source: Source
     number: int
 
 
-def writer_of(name: str) -> Writer | None:
-    """By the name of its plain file; None where it is no event file."""
+def parse_writer(name: str) -> Writer | None:
+    """The writer by the name of its plain file; None where it is no event file."""
     if not (match := _NAME.fullmatch(name)):
         return None
     return Writer(cast(Source, match[1] or match[3]), int(match[2] or 0))
@@ -61,7 +61,7 @@ _HEAD = b'{"event":"folded"'
 
 
 class EventWriter:
-    """Writes one JSON line an event, in one write call, so that lines are whole or missing."""
+    """Writes one JSON line per event, in one write call, so that lines are complete or missing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,14 +70,14 @@ class EventWriter:
         try:
             self._descriptor = _open_to_append(path)
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
         self._size = os.fstat(self._descriptor).st_size
         self._chunks = 0
         self._fold_at = CHUNK_BYTES
-        if self._size:  # whoever wrote before may have been killed in the middle of a line, or of a chunk
+        if self._size:  # an earlier writer may have been killed within a line or a chunk
             os.write(self._descriptor, b"\n")
             self._size += 1
-            self._go_on()
+            self._recover()
 
     def write(self, event: Event) -> None:
         line = self._encoder.encode(event) + b"\n"
@@ -85,34 +85,34 @@ class EventWriter:
             try:
                 _write_all(self._descriptor, line)
             except OSError as error:
-                raise self._refused(error) from error
+                raise self._write_error(error) from error
             self._size += len(line)
             if self._fold_at <= self._size < MAX_CHUNK_BYTES:
                 self._fold()
 
-    def _refused(self, error: OSError) -> WorkloadError:
+    def _write_error(self, error: OSError) -> WorkloadError:
         return WorkloadError(f"cannot write {self.path}: {error.strerror}; what was written before is kept")
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _go_on(self) -> None:
-        """After a writer that was killed: a chunk that is torn goes, and one that is whole is not kept twice."""
+    def _recover(self) -> None:
+        """Recovers from a killed writer: drops a torn chunk, and plain lines that are in a chunk already."""
         plain = self.path.read_bytes()
         self._chunks = _chunks_before(plain[:HEAD_BYTES].partition(b"\n")[0])
         ends, last = [0], b""
-        with contextlib.suppress(FileNotFoundError), folded(self.path).open("rb") as file:
+        with contextlib.suppress(FileNotFoundError), chunks_path(self.path).open("rb") as file:
             for content, end in _members(file):
                 last = content
                 ends.append(end)
         if len(ends) == self._chunks + 2 and plain.strip() == last.strip():
             self._begin_plain(self._chunks + 1)
         with contextlib.suppress(FileNotFoundError):
-            os.truncate(folded(self.path), ends[min(self._chunks, len(ends) - 1)])
+            os.truncate(chunks_path(self.path), ends[min(self._chunks, len(ends) - 1)])
 
     def _fold(self) -> None:
-        """Moves the plain lines into a chunk. Where there is no room for that they stay, and lines follow them."""
-        chunks = folded(self.path)
+        """Moves the plain lines into a chunk; on a full disk they stay plain."""
+        chunks = chunks_path(self.path)
         before = chunks.stat().st_size if chunks.exists() else 0
         try:
             target = _open_to_append(chunks)
@@ -141,18 +141,18 @@ class EventWriter:
 
 
 class EventTail:
-    """Reads a growing event file; a half-written last line waits for its end."""
+    """Reads a growing event file; an incomplete last line waits for its end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        writer = writer_of(path.name)
+        writer = parse_writer(path.name)
         self._source: Source = writer.source if writer else "rank"
         self._chunk = 0
-        """Which chunk is being read: the last one is still plain."""
+        """The chunk being read; the last one is still plain."""
         self._chunk_at = 0
-        """Where it begins, or will, among the finished ones."""
+        """Its offset among the finished ones."""
         self._offset = 0
-        """How much of it was read."""
+        """Bytes of it already read."""
         self._rest = b""
         self._missing = False
 
@@ -164,9 +164,9 @@ class EventTail:
                     yield event
 
     def new_bytes(self) -> Iterator[bytes]:
-        """What was written since the last look, in parts."""
+        """What was written since the last call, in parts."""
         try:
-            # opened once: whoever folds the lines meanwhile puts another file in the place of this one
+            # opened once: the writer may replace the file meanwhile
             with self.path.open("rb") as file:
                 chunks = _chunks_before(file.readline(HEAD_BYTES))
                 file.seek(self._offset if chunks == self._chunk else 0)
@@ -174,13 +174,13 @@ class EventTail:
         except FileNotFoundError:
             return
         if chunks > self._chunk:
-            yield from self._finished(chunks)
+            yield from self._read_finished(chunks)
         self._offset += len(data)
         yield data
 
-    def _finished(self, until: int) -> Iterator[bytes]:
-        """What is new in the chunks that are finished since the last look."""
-        with contextlib.suppress(FileNotFoundError), folded(self.path).open("rb") as file:
+    def _read_finished(self, until: int) -> Iterator[bytes]:
+        """What is new in the chunks finished since the last call."""
+        with contextlib.suppress(FileNotFoundError), chunks_path(self.path).open("rb") as file:
             file.seek(self._chunk_at)
             for content, end in _members(file):
                 new, self._offset = content[self._offset :], 0
@@ -192,23 +192,23 @@ class EventTail:
 
     @property
     def torn(self) -> bool:
-        """True where the file ends in the middle of a line, or where a finished part of it is missing."""
+        """Whether the file ends within a line, or a finished chunk is missing."""
         return bool(self._rest) or self._missing
 
 
-def folded(path: Path) -> Path:
-    """Where the finished chunks of an event file lie."""
+def chunks_path(path: Path) -> Path:
+    """The file with the finished chunks of an event file."""
     return path.with_name(path.name + FOLDED)
 
 
-def whole_log(path: Path) -> bytes:
-    """All lines of an event file, with those in its finished chunks; OSError where it cannot be read."""
+def read_log(path: Path) -> bytes:
+    """All bytes of an event file, finished chunks included; OSError where it cannot be read."""
     with path.open("rb"):
         return b"".join(EventTail(path).new_bytes())
 
 
 def _members(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """The content of every whole gzip member from here on, and where in the file it ends; a torn one is left out."""
+    """Content and end offset of every complete gzip member from here on."""
     at, waiting = file.tell(), b""
     while True:
         member, parts, size = zlib.decompressobj(wbits=31), [], 0
@@ -228,7 +228,7 @@ def _members(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
 
 
 def _chunks_before(first_line: bytes) -> int:
-    """How many finished chunks go before a plain file, by its first line."""
+    """Number of finished chunks before a plain file, by its first line."""
     event = read_line(first_line, "rank") if first_line.startswith(_HEAD) else None
     return event.chunks if isinstance(event, Folded) else 0
 
@@ -244,7 +244,7 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 def read_line(line: bytes, source: Source) -> AnyEvent | Unknown | None:
-    """The event of a line; None where the line is no event at all."""
+    """The event of a line; None where it is no event."""
     event: AnyEvent
     try:
         event = _DECODERS[source].decode(line)
@@ -252,7 +252,7 @@ def read_line(line: bytes, source: Source) -> AnyEvent | Unknown | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        # what is not finite is null now; files of earlier versions may hold NaN
+        # files of earlier versions may hold NaN
         document = json.loads(line, parse_constant=lambda constant: None)
     except (ValueError, RecursionError):
         return None

@@ -1,8 +1,8 @@
-"""Everything the processes of a run write down while it goes on: one type an event, tagged with its word in the file.
+"""The events that the processes of a run write: one tagged type per event.
 
-Three kinds of files lie in a run's folder, a JSON document a line: `rank3.jsonl` of each rank, `telemetry0.jsonl` of
-the sampler beside each launcher, and `launcher.jsonl` of the launcher that leads. What is older of a long one lies
-compressed beside it, as `event_files.py` tells.
+A run's folder holds three kinds of files, one JSON document per line: `rank3.jsonl` of each rank, `telemetry0.jsonl` of
+the sampler of each launcher, and `launcher.jsonl` of the leading launcher. Older lines are compressed; see
+`event_files.py`.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from trainmark.record.verify import BitDifference, Operators
 
 
 class Event(Struct, frozen=True, tag_field="event"):
-    """One line of a file; times named `at_ns` are of the machine's monotonic clock."""
+    """One line of a file; `at_ns` is by the machine's monotonic clock."""
 
 
 class Unknown(Struct, frozen=True, kw_only=True):
-    """A line that is whole and that this version cannot read: a newer one may write more than this one knows."""
+    """A complete line that this version cannot read, such as one of a newer version."""
 
     kind: str
     raw: bytes
 
 
 class Folded(Event, tag="folded", frozen=True, kw_only=True):
-    """The first line of a plain file whose older lines lie in compressed chunks beside it."""
+    """The first line of a plain file whose older lines are in compressed chunks."""
 
     chunks: Count
 
@@ -47,7 +47,7 @@ class Folded(Event, tag="folded", frozen=True, kw_only=True):
 
 
 class Begin(Event, tag="begin", frozen=True, kw_only=True):
-    """The worker's first line; another one follows where the ranks were started again."""
+    """The worker's first line; a restart writes another."""
 
     rank: Whole
     host: str
@@ -55,35 +55,35 @@ class Begin(Event, tag="begin", frozen=True, kw_only=True):
     startup_ns: Whole
     """Since the launcher started this worker."""
     restart: Whole = 0
-    """How often the ranks had been started again when this worker began."""
+    """Restarts before this worker began."""
     at_ns: Whole | None = None
-    """When it knew what to do: of a worker that was started early, later than its first line."""
+    """When it received its plan; later than its first line for a pre-spawned worker."""
 
 
 class DeviceOpening(Event, tag="opening", frozen=True, kw_only=True):
-    """The rank is about to touch its device for the first time."""
+    """The rank is about to open its device."""
 
     at_ns: Whole
 
 
 class EnvironmentSeen(Event, MachineFacts, tag="environment", frozen=True, kw_only=True):
-    """What rank 0 runs on."""
+    """The machine of rank 0."""
 
 
 class LinksMeasured(Event, tag="link", frozen=True, kw_only=True):
-    """What the links between the ranks carry, as rank 0 saw it."""
+    """Link measurements between the ranks, by rank 0."""
 
     results: Sequence[AllReduce]
     levels: Sequence[LinkLevel] = ()
-    """The same for each kind of link apart."""
+    """The same per kind of link."""
 
 
 class PairsMeasured(Event, tag="pairs", frozen=True, kw_only=True):
-    """What the pairs of nodes of one round carry, as rank 0 was told."""
+    """Link measurements between the pairs of nodes of one round, by rank 0."""
 
     pairs: Sequence[PairLink]
     hosts: Sequence[str] = ()
-    """What the nodes call themselves, in their order."""
+    """Host names in the order of the nodes."""
 
 
 class StepCompared(Event, StepCheck, tag="step-check", frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class StepCompared(Event, StepCheck, tag="step-check", frozen=True, kw_only=True
 
 
 class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
-    """The rank goes on from a checkpoint."""
+    """The rank resumed from a checkpoint."""
 
     step: Whole
     epoch: Finite = 0
@@ -102,28 +102,28 @@ class Resumed(Event, tag="resumed", frozen=True, kw_only=True):
 
 
 class Ready(Event, tag="ready", frozen=True, kw_only=True):
-    """Everything is open, and the first step comes next."""
+    """Set-up is done; the first step comes next."""
 
     steps_per_epoch: Whole | None
-    """None of an endless stream."""
+    """None for an endless stream."""
     items_per_step: Finite | None = None
     first_step: Whole
     at_ns: Whole | None = None
 
 
 class PrecisionSeen(Event, PrecisionProof, tag="precision", frozen=True, kw_only=True):
-    """What rank 0 saw its first step computed in; once more at the end where a loss was scaled."""
+    """The precision of rank 0's first step; written again at the end where the loss was scaled."""
 
 
 class Steps(Event, tag="steps", frozen=True, kw_only=True, omit_defaults=True):
-    """Steps that are done, in the order they were taken; written about twice a second."""
+    """Finished steps in order; written about twice a second."""
 
     first: Count
     """The number of the first of them."""
     wait_ns: Sequence[Count]
     compute_ns: Sequence[Count]
     exchange_ns: Sequence[Count] = ()
-    """The part of each computation that only exchanged with other ranks; nothing where there are none."""
+    """The exposed exchange within each computation; empty for a single rank."""
     items: Sequence[Count]
     loss: Sequence[Finite | None]
     """None is a loss that is not finite."""
@@ -138,22 +138,22 @@ class Steps(Event, tag="steps", frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StretchTimed(Event, tag="stretch", frozen=True, kw_only=True):
-    """A stretch of training is over: how long it was by the host's clock, and by the device's own events."""
+    """A stretch of training ended: its length by the host's clock and by the device's events."""
 
     host_ns: Count
     device_ns: Whole
 
 
 class Alive(Event, tag="alive", frozen=True, kw_only=True):
-    """Something other than steps goes on."""
+    """The rank is busy with something other than steps."""
 
     phase: str
     samples: Whole = 0
-    """Of an evaluation: how many this rank has seen."""
+    """Of an evaluation: samples this rank has evaluated."""
 
 
 class Evaluated(Event, tag="evaluation", frozen=True, kw_only=True):
-    """The whole validation set was scored, over all ranks."""
+    """The whole validation set was evaluated, over all ranks."""
 
     step: Whole
     epoch: Finite | None
@@ -165,16 +165,16 @@ class Evaluated(Event, tag="evaluation", frozen=True, kw_only=True):
 
 
 class Saved(Event, tag="saved", frozen=True, kw_only=True):
-    """A checkpoint is whole; all that came before it survives a restart."""
+    """A checkpoint is complete; everything before it survives a restart."""
 
     step: Whole
     phases_ns: Mapping[str, Whole]
     size_bytes: Whole | None = None
-    """Of its file, as the rank knows that wrote it."""
+    """Of its file, known to the rank that wrote it."""
 
 
 class Phases(Event, tag="phases", frozen=True, kw_only=True):
-    """The clock has stopped: where the time went that is not steps."""
+    """The clock has stopped: time outside of steps, by phase."""
 
     phases_ns: Mapping[str, Whole]
     memory_peak_bytes: Whole | None
@@ -182,25 +182,25 @@ class Phases(Event, tag="phases", frozen=True, kw_only=True):
 
 
 class FlopsCounted(Event, FlopsFacts, tag="flops", frozen=True, kw_only=True):
-    """What the run's speed is held to, found by rank 0 after the clock has stopped."""
+    """FLOPs and peak for MFU, computed by rank 0 after the clock has stopped."""
 
 
 class ExchangeCounted(Event, ExchangeShape, tag="exchange", frozen=True, kw_only=True):
-    """What ranks exchange in a step, written by rank 0 when the clock has stopped."""
+    """What ranks exchange per step, written by rank 0 after the clock has stopped."""
 
 
 class Profiled(Event, StepProfile, tag="profile", frozen=True, kw_only=True):
-    """Where time went in steps after the clock had stopped, as rank 0 saw it."""
+    """Profile of steps after the clock had stopped, by rank 0."""
 
 
 class ArtifactsLeft(Event, tag="artifacts", frozen=True, kw_only=True):
-    """Files of the trained model's work lie in the run's folder."""
+    """The trained model left files in the run's folder."""
 
     artifacts: Sequence[Artifact]
 
 
 class NoSample(Event, tag="no-sample", frozen=True, kw_only=True):
-    """The trained model should have left a sample of its work, and could not."""
+    """The trained model could not leave the sample it should have."""
 
     reason: str
 
@@ -212,18 +212,18 @@ class RoundVerified(Event, tag="verify-round", frozen=True, kw_only=True, omit_d
     steps: Count
     seconds: Finite
     found: Sequence[BitDifference] = ()
-    """What is known to be wrong since the round before, in this round or an earlier one."""
+    """Differences found since the round before, in this round or an earlier one."""
     settled: bool = False
     """Two rounds agree on every step, on this rank."""
     hashed: Count = 0
-    """Tensors of a step whose bits were looked at."""
+    """Hashed tensors per step."""
     hashed_on_host: str = ""
     draws: bool = False
-    """Random numbers of the step are made the same everywhere."""
+    """The step uses random numbers, which were fixed."""
 
 
 class OperatorsRepeated(Event, Operators, tag="verify-operators", frozen=True, kw_only=True, omit_defaults=True):
-    """What each operator of the rank's first step gave when it was called again."""
+    """Whether each operator of the rank's first step repeats its result."""
 
 
 class End(Event, tag="end", frozen=True, kw_only=True):
@@ -232,20 +232,20 @@ class End(Event, tag="end", frozen=True, kw_only=True):
     ended: str
     """Why, in the words of `record/endings.py`."""
     skipped: Sequence[str] = ()
-    """Files of the data that could not be read."""
+    """Data files that could not be read."""
     facts: Mapping[str, Finite | None] = {}
     """How the data was read, such as the share of padding."""
 
 
 class Failed(Event, tag="failed", frozen=True, kw_only=True):
-    """The rank cannot go on."""
+    """The rank failed."""
 
     rank: Whole
     exit_code: Whole
     sentence: str
     at_ns: Whole
     consequence: bool = False
-    """It only says that another rank went away."""
+    """The failure only follows from another rank's."""
     out_of_memory: bool = False
 
 
@@ -271,25 +271,25 @@ class SamplerBegin(Event, tag="begin", frozen=True, kw_only=True):
     at_ns: Whole
     every_s: Finite
     devices: Sequence[Whole] | None
-    """Those the run uses, as their vendor's tools number them; None where that cannot be told."""
+    """Devices the run uses, by the vendor's numbers; None where unknown."""
     cores: Whole
 
 
 class HostSample(Event, tag="host", frozen=True, kw_only=True, omit_defaults=True):
-    """What the machine did up to now."""
+    """Counters of the host so far."""
 
     at_ns: Whole
     busy_s: Finite | None
     """Of all cores together."""
     own_s: Finite | None
-    """What the run's own processes had of it."""
+    """The share of the run's own processes."""
     memory_used_bytes: Whole | None = None
     load: Finite | None = None
     shm_free_bytes: Whole | None = None
 
 
 class DeviceReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was read of one device at one moment; None is what is not known."""
+    """One reading of one device; None is unknown."""
 
     device: Whole
     memory_used_bytes: Finite | None = None
@@ -304,39 +304,39 @@ class DeviceReading(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceSamples(Event, tag="devices", frozen=True, kw_only=True):
-    """What the devices did at a moment."""
+    """One reading of all devices."""
 
     at_ns: Whole
     readings: Sequence[DeviceReading]
 
 
 class Unavailable(Event, tag="unavailable", frozen=True, kw_only=True):
-    """What no device can say, and why; written again whenever that changes."""
+    """Sensors that are unavailable, and why; written again whenever that changes."""
 
     at_ns: Whole
     fields: Mapping[str, str]
 
 
 class SamplerEnd(Event, tag="end", frozen=True, kw_only=True):
-    """The sampler was told to stop."""
+    """The sampler was stopped."""
 
     at_ns: Whole
     cpu_s: Finite
-    """What sampling itself took."""
+    """CPU time of the sampler itself."""
 
 
 SamplerEvent = SamplerBegin | HostSample | DeviceSamples | Unavailable | SamplerEnd
 
 
-# -- the launcher that leads
+# -- the leading launcher
 
 
 class BatchFound(Event, FillSearch, tag="fill", frozen=True, kw_only=True):
-    """The batch was searched for before the run."""
+    """The batch size found before the run."""
 
 
 class FaultFound(Event, tag="fault", frozen=True, kw_only=True):
-    """What went wrong first, weighed over all ranks and launchers."""
+    """The root failure, over all ranks and launchers."""
 
     exit_code: Whole
     sentence: str

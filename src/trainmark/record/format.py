@@ -1,4 +1,4 @@
-"""How values are written for people: digits that mean something, units, verdicts, short device names."""
+"""Formats values for people: significant digits, units, verdicts, short device names."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.record import endings
-from trainmark.record.intervals import Bounds, share, too_noisy
+from trainmark.record.intervals import Bounds, is_too_noisy, share
 from trainmark.record.language import ENGLISH, Say
-from trainmark.record.links import AllReduce, PairLink, best_pairs, size
-from trainmark.record.numbers import number as number, telling_digits
+from trainmark.record.links import AllReduce, PairLink, best_pairs, format_size
+from trainmark.record.numbers import digits_to_tell_apart, number as number
 
 if TYPE_CHECKING:
     from trainmark.record.record import Quality, Record
 
 NOTHING = "—"
-"""Stands where there is no number; a note says why."""
+"""Shown where there is no number; a note says why."""
 
 TOO_NOISY_WORDS = "too noisy to say"
-"""Instead of an interval that tells nothing."""
+"""Shown instead of an interval wider than ±50 %."""
 
 VERDICT_STYLES = {"reached": "green", "missed": "yellow"}
 
@@ -29,35 +29,34 @@ def with_unit(value: float, unit: str, digits: int = 3) -> str:
     return f"{number(value, digits)} {unit}" if unit not in ("", "-") else number(value, digits)
 
 
-def plus_minus(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
-    """`±0.4 %`: the value times or divided by 1.004; words where that says nothing, and nothing without an interval."""
+def format_interval(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> str:
+    """`±0.4 %`: the value times or divided by 1.004; `noisy` beyond ±50 %, empty without an interval."""
     if interval is None:
         return ""
-    return noisy if too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
+    return noisy if is_too_noisy(interval) else f"±{number(100 * share(interval), 2)} %"
 
 
-def telling(interval: Bounds | None) -> Bounds | None:
-    """An interval that is worth drawing."""
-    return None if interval is None or too_noisy(interval) else interval
+def drop_noisy(interval: Bounds | None) -> Bounds | None:
+    """The interval; None where it is too noisy to draw."""
+    return None if interval is None or is_too_noisy(interval) else interval
 
 
-def shown_quality(quality: Quality) -> str:
-    """The value with enough digits that one just short of the target is not rounded onto it."""
+def format_quality(quality: Quality) -> str:
+    """The value with enough digits not to round a miss onto the target."""
     if quality.value is None:
         return NOTHING
-    return with_unit(quality.value, quality.unit, telling_digits(quality.value, quality.goal, quality.better))
+    return with_unit(quality.value, quality.unit, digits_to_tell_apart(quality.value, quality.goal, quality.better))
 
 
-def goal(quality: Quality) -> str:
+def format_goal(quality: Quality) -> str:
     unit = f" {quality.unit}" if quality.unit not in ("", "-") else ""
     return f"{'≥' if quality.better == 'higher' else '≤'} {quality.goal:g}{unit}"
 
 
 def verdict(record: Record) -> str:
-    """Whether the target was reached; a run that was cut to so many steps or seconds, or did not get to its end, is not
-    held to it."""
+    """Whether the target was reached; a short or unfinished run is not judged by it."""
     if record.status == "incomplete":
-        return "interrupted" if endings.by_signal(record.ended) else "unfinished"
+        return "interrupted" if endings.is_signal_ending(record.ended) else "unfinished"
     if record.quality.value is None:
         return "not finite" if record.quality.history else "not evaluated"
     if record.quality.reached:
@@ -70,31 +69,31 @@ def device_name(record: Record) -> str:
 
 
 def short_device(name: str) -> str:
-    """A device's name without what vendors add to it: `Intel Xeon Platinum 8370C`, `AMD EPYC 7763`."""
+    """A device's name without trademarks and clock: `Intel Xeon Platinum 8370C`, `AMD EPYC 7763`."""
     name = re.sub(r"\((?:R|TM|C)\)|®|™|\s@.*$|\bCPU\b|\b\d+-Core\b|\bProcessor\b", " ", name, flags=re.IGNORECASE)
     return " ".join(name.split())
 
 
 def spread_percent(values: Sequence[float]) -> float | None:
-    """How far repeats of one run lie apart: (max - min) / median, in percent."""
+    """Spread of repeats: (max - min) / median, in percent."""
     return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
 
 
-def links_summary(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
-    """Latency of the smallest message and bandwidth of the largest, in a sentence."""
+def summarise_links(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
+    """One sentence: latency of the smallest message, bandwidth of the largest."""
     smallest, largest = measured[0], measured[-1]
     where = say("{ranks} ranks on {hosts} host") if hosts == 1 else say("{ranks} ranks on {hosts} hosts")
     return say("all-reduce among {where}: {latency} ms for {smallest}, {bandwidth} GB/s for {largest}").format(
         where=where.format(ranks=ranks, hosts=hosts),
         latency=number(smallest.median_s * 1e3, 2),
-        smallest=size(smallest.size_bytes),
+        smallest=format_size(smallest.size_bytes),
         bandwidth=number(largest.bus_gigabytes_per_s, 2),
-        largest=size(largest.size_bytes),
+        largest=format_size(largest.size_bytes),
     )
 
 
-def pairs_summary(measured: Sequence[PairLink], rounds: int) -> str:
-    """How many pairs there are, and what the slowest and the median one carry."""
+def summarise_pairs(measured: Sequence[PairLink], rounds: int) -> str:
+    """One sentence: the number of pairs, the bandwidth of the slowest and of the median one."""
     ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
     slowest = ordered[0]
     if len(ordered) == 1:

@@ -1,4 +1,4 @@
-"""Makes one record out of what the processes of a run wrote down, whether or not they reached the end."""
+"""Builds the record of a run from its event files, whether or not it reached its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 import trainmark
 from trainmark.record import endings, series, statistics, telemetry_summary as samplers
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect
+from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
 from trainmark.record.errors import NotReadyError
 from trainmark.record.events import Failed, FaultFound
 from trainmark.record.machine import (
@@ -33,7 +33,7 @@ from trainmark.record.metrics import Measured, measure, withhold
 from trainmark.record.numbers import Target
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
-from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, coverage
+from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, describe_coverage
 from trainmark.record.run_folder import RunFolder, open_run, read_rank
 from trainmark.record.series import StepSeries
 from trainmark.record.timeline import NO_STEPS, RankSums, RankTrace, Timeline
@@ -41,28 +41,28 @@ from trainmark.record.workload_facts import WorkloadFacts
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reduced:
-    """What a record needs of the ranks' logs."""
+class ReducedRanks:
+    """What a record needs of the rank logs."""
 
     ranks: Sequence[RankLog]
-    """All that they said but their steps."""
+    """Everything but their steps."""
     timeline: Timeline
     loss: Sequence[float | None]
-    """Of each step's global batch: ranks weigh theirs by their share, so it is the plain mean."""
+    """Per global batch: ranks weight theirs by their share, so it is the plain mean."""
     steps: StepSeries | None = None
-    """Of a run too long for its record to keep every rank's series."""
+    """For a run too long to record every rank's series."""
 
 
-def reduce(folder: RunFolder, *, full: bool) -> Reduced:
-    """All ranks of a run; with `full` its warm-up counts like any other step."""
-    together, ranks = _Together(), []
+def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
+    """Reads all ranks of a run; with `full`, warm-up steps count, too."""
+    together, ranks = _CommonSteps(), []
     traces: list[RankTrace] = []
     for log in folder.each_rank():
         trace = log.trace()
         together.add(trace, log.loss)
         ranks.append(log)
         if together.rank_steps > series.MAX_INSIDE:
-            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank is the first too many
+            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank exceeds the limit
                 traces = [_without_series(before) for before in traces]
             trace = _without_series(trace)
         traces.append(trace)
@@ -73,11 +73,11 @@ def reduce(folder: RunFolder, *, full: bool) -> Reduced:
     whole = Timeline(ranks=tuple(traces))
     slowest = together.slowest
     compute_s = np.asarray(slowest.compute_ns[: whole.steps], dtype=np.float64) / 1e9
-    steady = statistics.steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
+    steady = statistics.find_steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
     warmup = 0 if full else steady
     if together.rank_steps <= series.MAX_INSIDE:
         timeline = replace(whole, warmup_steps=warmup, steady_from=steady)
-        return Reduced(ranks=ranks, timeline=timeline, loss=together.mean_loss())
+        return ReducedRanks(ranks=ranks, timeline=timeline, loss=together.mean_loss())
     steps = StepSeries(
         wait_ns=array("q", slowest.wait_ns[: whole.steps]),
         compute_ns=array("q", slowest.compute_ns[: whole.steps]),
@@ -89,12 +89,12 @@ def reduce(folder: RunFolder, *, full: bool) -> Reduced:
         replace(trace, sums=_sums(folder, log, slowest if slowest.rank == trace.rank else trace, warmup, whole.steps))
         for log, trace in zip(ranks, traces, strict=True)
     ]
-    timeline = series.timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
-    return Reduced(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
+    timeline = series.build_timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
+    return ReducedRanks(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
 
 
-class _Together:
-    """What the ranks that were read so far make together, of the steps they all finished."""
+class _CommonSteps:
+    """Sums over the ranks read so far, of the steps they all finished."""
 
     def __init__(self) -> None:
         self.rank_steps = 0
@@ -108,8 +108,8 @@ class _Together:
             self.slowest = trace
         items = np.array(trace.items, dtype=np.int64)
         losses = np.array(list(loss), dtype=np.float64)  # None becomes NaN, and so does every sum with it
-        self.items = _added(self.items, items) if self._ranks else items
-        self._loss = _added(self._loss, losses) if self._ranks else losses
+        self.items = _add_common(self.items, items) if self._ranks else items
+        self._loss = _add_common(self._loss, losses) if self._ranks else losses
         self.rank_steps += trace.steps
         self._ranks += 1
 
@@ -119,13 +119,13 @@ class _Together:
         return [mean if np.isfinite(mean) else None for mean in rounded]
 
 
-def _added(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _add_common(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> npt.NDArray[Any]:
     common = min(len(one), len(other))
     return np.asarray(one[:common] + other[:common])
 
 
 def _without_series(trace: RankTrace) -> RankTrace:
-    """What is known of a rank before it is known which steps count."""
+    """The sums of a rank, before it is known which steps count."""
     if trace.sums:
         return trace
     sums = RankSums(steps=trace.steps, exchanged=trace.exchanged, warmup=NO_STEPS, counted=trace.whole)
@@ -139,7 +139,7 @@ def _without_series(trace: RankTrace) -> RankTrace:
 
 
 def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: int) -> RankSums:
-    """A rank's steps, those from `first` to `last` counted; its log is read again as far as that asks for it."""
+    """Sums of a rank with the steps from `first` to `last` counted; rereads its log as far as needed."""
     if trace.sums and (first or trace.steps > last):
         needed = first if trace.steps == last and not log.restarts else None
         found = read_rank(folder.path, log.rank, until=needed).trace()
@@ -155,34 +155,34 @@ def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: i
 AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape, StepProfile)
 
 
-def record(path: Path) -> Record:
+def gather_record(path: Path) -> Record:
     """The record of the run in a folder."""
     return gather(open_run(path))
 
 
 def gather(folder: RunFolder) -> Record:
-    """The record of a run. One that did not reach its end gives an incomplete record, with all it measured.
+    """The record of a run; one that did not reach its end gives an incomplete record.
 
-    One rank's series are in memory at a time, beside what all ranks' make together.
+    Only one rank's series are in memory at a time, beside the sums over ranks.
     """
     head, plan = folder.head, folder.plan
     if head is None or plan is None:
-        raise NotReadyError(f"{folder.path} is not a run folder: it does not say what was to run")
-    reduced = reduce(folder, full=plan.limits.full)
+        raise NotReadyError(f"{folder.path} is not a run folder: it has no plan")
+    reduced = reduce_ranks(folder, full=plan.limits.full)
     ranks, timeline = reduced.ranks, reduced.timeline
     first = ranks[0]
     quality = _quality(head.target, plan, first)
     clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
     status, ended = _status(plan, ranks, folder.fault, clock)
     machines = Topology.parse(plan.topology).nodes
-    nodes = samplers.nodes(folder, of=machines, settling_ns=timeline.settling_ns)
+    nodes = samplers.summarise_nodes(folder, of=machines, settling_ns=timeline.settling_ns)
     environment = _environment(folder, first, clock, nodes)
     flops = environment.flops
     measured = Measured(
         item=head.item,
         timeline=timeline,
         memory_capacity_bytes=environment.device.memory_bytes,
-        steps_planned=_planned(plan, first, reached=quality.reached),
+        steps_planned=_planned_steps(plan, first, reached=quality.reached),
         target_reached_ns=_reached_ns(head.target, plan, first),
         sensed=samplers.summarise_sensors(nodes, machines),
         flops_per_item=flops.per_item if flops else None,
@@ -194,7 +194,7 @@ def gather(folder: RunFolder) -> Record:
     metrics = measure(measured)
     if status == "invalid":
         metrics = withhold(metrics)
-    telemetry = samplers.summary(nodes)
+    telemetry = samplers.collect_telemetry(nodes)
     restarts = _restarts(ranks)
     data_facts = _finite(first.end.facts) if first.end else {}
     workload_facts = WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None
@@ -211,16 +211,16 @@ def gather(folder: RunFolder) -> Record:
         plan=plan,
         item=head.item,
         metrics=metrics,
-        coverage=coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
+        coverage=describe_coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
         quality=quality,
         timeline=timeline,
         loss=reduced.loss,
-        series_file=series.file_of(head.run_id, reduced.steps) if reduced.steps else None,
-        points=series.thinned(reduced.steps, timeline.steady_from) if reduced.steps else None,
+        series_file=series.describe_file(head.run_id, reduced.steps) if reduced.steps else None,
+        points=series.thin_series(reduced.steps, timeline.steady_from) if reduced.steps else None,
         restarts=restarts,
         environment=environment,
         telemetry=telemetry,
-        doubts=collect(
+        doubts=collect_doubts(
             Facts(
                 plan=plan,
                 status=status,
@@ -247,15 +247,15 @@ def gather(folder: RunFolder) -> Record:
     )
 
 
-def with_series(record: Record, folder: Path) -> Record:
-    """A record that came without the file of its series, with what the run's events tell of them where these are."""
+def restore_series(record: Record, folder: Path) -> Record:
+    """A record whose series file is missing, with the series from the run's events where possible."""
     if record.means_only is None:
         return record
 
-    def read(said: series.SeriesFile) -> series.StepSeries:
-        steps = reduce(open_run(folder), full=record.plan.limits.full).steps
-        if steps is None or series.file_of(record.run_id, steps) != said:
-            raise ValueError("the run's events make another")
+    def read(expected: series.SeriesFile) -> series.StepSeries:
+        steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
+        if steps is None or series.describe_file(record.run_id, steps) != expected:
+            raise ValueError("the run's events give another series")
         return steps
 
     try:
@@ -271,19 +271,19 @@ def now_utc() -> str:
 def _environment(
     folder: RunFolder, first: RankLog, clock: DeviceClock | None, nodes: Sequence[samplers.NodeSums]
 ) -> Environment:
-    """What rank 0 said of its machine, with what was proved and measured of it; events are kept without their words."""
-    told = msgspec.structs.asdict(first.environment) if first.environment else {}
+    """Facts of rank 0's machine, with what was checked and measured on it."""
+    facts = msgspec.structs.asdict(first.environment) if first.environment else {}
     return Environment(
-        **told,
+        **facts,
         link=list(first.link),
         link_levels=list(first.link_levels),
-        exchange=_plain(first.exchange, ExchangeShape),
-        profile=_plain(first.profile, StepProfile),
+        exchange=_strip_event(first.exchange, ExchangeShape),
+        profile=_strip_event(first.profile, StepProfile),
         checkpoint=first.checkpoint(),
-        flops=_plain(first.flops, FlopsFacts),
-        precision=_plain(first.precision, PrecisionProof),
-        fill=_plain(folder.fill, FillSearch),
-        step_check=_plain(_step_check(folder.logs), StepCheck),
+        flops=_strip_event(first.flops, FlopsFacts),
+        precision=_strip_event(first.precision, PrecisionProof),
+        fill=_strip_event(folder.fill, FillSearch),
+        step_check=_strip_event(_step_check(folder.logs), StepCheck),
         clock=clock,
         foreign_load=samplers.foreign_load(nodes),
         idle_power_w=samplers.idle_power(nodes),
@@ -291,18 +291,18 @@ def _environment(
 
 
 def _step_check(ranks: Sequence[RankLog]) -> StepCheck | None:
-    told = [log.step_check for log in ranks if log.step_check]
-    return next((found for found in told if found.differing), told[0] if told else None)
+    checks = [log.step_check for log in ranks if log.step_check]
+    return next((found for found in checks if found.differing), checks[0] if checks else None)
 
 
-def _plain(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
+def _strip_event(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
     return None if event is None else kind(**msgspec.structs.asdict(event))
 
 
 def _status(
     plan: Plan, ranks: Sequence[RankLog], found: FaultFound | None, clock: DeviceClock | None
 ) -> tuple[Status, str]:
-    fault = found or _first_failure(ranks)  # the launcher has weighed what the ranks said
+    fault = found or _first_failure(ranks)  # the launcher has found the root cause among the ranks' failures
     if fault:
         return "invalid" if fault.exit_code == endings.INVALID_CODE else "incomplete", fault.sentence
     wanted = set(range(Topology.parse(plan.topology).devices))
@@ -317,16 +317,16 @@ def _status(
 
 
 def _first_failure(ranks: Sequence[RankLog]) -> Failed | None:
-    """Of a run whose launcher could not say it. Clocks of hosts differ, so only causes go before consequences."""
+    """The first failure where the launcher recorded none; host clocks differ, so only causes precede consequences."""
     return min((log.failed for log in ranks if log.failed), key=lambda failure: failure.consequence, default=None)
 
 
 def _restarts(ranks: Sequence[RankLog]) -> tuple[Restart, ...]:
-    """As rank 0 saw them, each with what the rank that failed could say of itself."""
+    """The restarts of rank 0, each with the reason the failed rank gave."""
     found = []
     for index, restart in enumerate(ranks[0].restarts):
-        told = [log.restarts[index].reason for log in ranks if len(log.restarts) > index]
-        found.append(replace(restart, reason=next((reason for reason in told if reason), None)))
+        reasons = [log.restarts[index].reason for log in ranks if len(log.restarts) > index]
+        found.append(replace(restart, reason=next((reason for reason in reasons if reason), None)))
     return tuple(found)
 
 
@@ -343,26 +343,26 @@ def _quality(target: Target, plan: Plan, log: RankLog) -> Quality:
         goal=goal,
         better=target.better,
         value=value,
-        reached=value is not None and target.reached(value, goal),
+        reached=value is not None and target.is_reached(value, goal),
         history=history,
     )
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    """A value that is not finite has no place in a JSON document: it is missing there."""
+    """Finite values only, as JSON has no others."""
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
     for event in log.evaluations:
         value = event.values.get(target.name)
-        if value is not None and target.reached(value, float(plan.recipe["target"])):
+        if value is not None and target.is_reached(value, float(plan.recipe["target"])):
             return event.elapsed_ns
     return None
 
 
-def _planned(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
-    """How many steps the run was to take, as far as that is fixed; one that reached its target needed no more."""
+def _planned_steps(plan: Plan, log: RankLog, *, reached: bool) -> int | None:
+    """Planned steps, where fixed; a run that reached its target needed no more."""
     if reached and plan.limits.full:
         return log.step - log.first_step
     last = plan.last_step(

@@ -1,4 +1,4 @@
-"""Remembers in SQLite what lists show of each record file; it can be deleted at any time."""
+"""SQLite index of what lists show of each record file; may be deleted at any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 from trainmark.record import endings
 from trainmark.record.errors import UsageError
 
-if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
+if TYPE_CHECKING:  # a listing needs only the index; importing numpy would take most of its time
     from trainmark.record.record import Record
 
 
@@ -44,30 +44,30 @@ class StoreRow(NamedTuple):
     fingerprint: str = ""
     group: str | None = None
     tags: tuple[str, ...] = ()
-    """What the user said to find it by, each as `key=value`."""
+    """The user's tags, each as `key=value`."""
     reached: bool = False
-    """The target, by any evaluation."""
+    """Whether any evaluation reached the target."""
     began: bool = False
     """Every rank finished a step."""
     interrupted: bool = False
-    """Somebody ended an incomplete run by a signal."""
+    """A signal ended the run."""
     host: str = ""
     """Where it ran; several are joined by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Which runs are asked for; what is None is not asked."""
+class RunFilter:
+    """Selects runs; a field that is None selects all."""
 
     workload: str | None = None
     group: str | None = None
-    """Its id, or how that begins."""
+    """Its id or the start of it."""
     tags: tuple[str, ...] = ()
-    """A run has them all, each as `key=value`."""
+    """All of them must match, each as `key=value`."""
     since: datetime | None = None
-    """It was created then or later."""
+    """Created then or later."""
     measured: bool = False
-    """It is valid, or every rank finished a step."""
+    """Valid, or every rank finished a step."""
 
     def fits(self, row: StoreRow) -> bool:
         return (
@@ -75,16 +75,16 @@ class Wanted:
             and (self.group is None or (row.group or "").startswith(self.group))
             and (not self.tags or {*self.tags} <= {*row.tags})
             and (not self.measured or row.began or row.status == "valid")
-            and (self.since is None or instant(row.created) >= self.since.timestamp())
+            and (self.since is None or parse_instant(row.created) >= self.since.timestamp())
         )
 
 
-def newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
-    return sorted(rows, key=lambda row: (instant(row.created), row.run_id), reverse=True)
+def sort_newest_first(rows: Iterable[StoreRow]) -> list[StoreRow]:
+    return sorted(rows, key=lambda row: (parse_instant(row.created), row.run_id), reverse=True)
 
 
-def instant(created: str) -> float:
-    """Seconds by which moments are ordered, whatever zone they are written in; 0 for what is no moment."""
+def parse_instant(created: str) -> float:
+    """A timestamp of any time zone in seconds, for sorting; 0 for an invalid one."""
     try:
         moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
     except ValueError:
@@ -92,7 +92,7 @@ def instant(created: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def row_of(record: Record) -> StoreRow:
+def make_row(record: Record) -> StoreRow:
     p_core = record.metrics.get("p_core")
     return StoreRow(
         run_id=record.run_id,
@@ -112,34 +112,34 @@ def row_of(record: Record) -> StoreRow:
         doubts=len(record.doubts),
         fingerprint=record.plan.fingerprint,
         group=record.group,
-        tags=tag_words(record.tags),
+        tags=format_tags(record.tags),
         reached=record.quality.reached,
         began=record.timeline.steps > 0,
-        interrupted=record.status == "incomplete" and endings.by_signal(record.ended),
+        interrupted=record.status == "incomplete" and endings.is_signal_ending(record.ended),
         host=", ".join(record.hosts),
     )
 
 
-def folder_row(folder: Path) -> StoreRow:
-    """What can be said of a run that left no record: when its folder was last touched, and what its plan asked for."""
+def make_folder_row(folder: Path) -> StoreRow:
+    """The row of a run without a record, from its folder's mtime and its plan."""
     try:
         touched = datetime.fromtimestamp(folder.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
     except OSError:
         touched = ""
-    asked, head = _document(folder / "plan.json"), _document(folder / "run.json")
+    planned, head = _document(folder / "plan.json"), _document(folder / "run.json")
     tags = head.get("tags")
     return StoreRow(
         run_id=folder.name,
         created=touched,
         status="no record",
-        workload=str(asked.get("workload", "")),
-        recipe=str(asked.get("recipe_name", "")),
-        topology=str(asked.get("topology", "")),
-        precision=str(asked.get("precision", "")),
-        platform=str(asked.get("platform", "")),
-        fingerprint=str(asked.get("fingerprint", "")),
+        workload=str(planned.get("workload", "")),
+        recipe=str(planned.get("recipe_name", "")),
+        topology=str(planned.get("topology", "")),
+        precision=str(planned.get("precision", "")),
+        platform=str(planned.get("platform", "")),
+        fingerprint=str(planned.get("fingerprint", "")),
         group=str(head.get("group") or "") or None,
-        tags=tag_words({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
+        tags=format_tags({str(key): str(value) for key, value in tags.items()}) if isinstance(tags, dict) else (),
     )
 
 
@@ -153,7 +153,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 LOCK_TIMEOUT_S = 5.0
 _VERSION = zlib.crc32(repr(StoreRow._fields).encode()) >> 1
-"""An index with other fields is made again."""
+"""An index with other fields is rebuilt."""
 _TABLE = """BEGIN IMMEDIATE; DROP TABLE IF EXISTS files;
 CREATE TABLE files (name TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, instant REAL, entry BLOB);
 CREATE INDEX newest ON files (instant, name)"""
@@ -161,7 +161,7 @@ Answer = TypeVar("Answer")
 
 
 class IndexEntry(NamedTuple):
-    """A record file: how it looked when it was read, and its row, or why it is not a record."""
+    """A record file: size and mtime when read, and its row, or why it is no record."""
 
     size: int
     mtime_ns: int
@@ -173,7 +173,7 @@ _DECODER = msgspec.json.Decoder(tuple[StoreRow | None, str | None])
 
 
 class DamagedIndexError(Exception):
-    """The file holds something else than what was written to it."""
+    """The index file is damaged."""
 
 
 class StoreIndex:
@@ -192,10 +192,10 @@ class StoreIndex:
         return int(self._database.execute("SELECT count(instant) FROM files").fetchone()[0])
 
     def newest(self) -> Iterator[tuple[str, IndexEntry]]:
-        """Every file that held a record, the newest first."""
+        """Every file with a record, newest first."""
         yield from self._entries("instant IS NOT NULL ORDER BY instant DESC, name DESC")
 
-    def damaged(self) -> list[tuple[str, IndexEntry]]:
+    def list_damaged(self) -> list[tuple[str, IndexEntry]]:
         return list(self._entries("instant IS NULL ORDER BY name"))
 
     def _entries(self, where: str) -> Iterator[tuple[str, IndexEntry]]:
@@ -211,7 +211,7 @@ class StoreIndex:
 
     def put(self, entries: Iterable[tuple[str, IndexEntry]]) -> None:
         rows = [
-            (name, size, mtime_ns, instant(row.created) if row else None, msgspec.json.encode((row, problem)))
+            (name, size, mtime_ns, parse_instant(row.created) if row else None, msgspec.json.encode((row, problem)))
             for name, (size, mtime_ns, row, problem) in entries
         ]
         if rows:
@@ -224,8 +224,8 @@ class StoreIndex:
                 self._database.executemany("DELETE FROM files WHERE name = ?", rows)
 
 
-def ask(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
-    """What the index in a file answers. A damaged one is made again; where none can be kept, one in memory answers."""
+def query_index(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
+    """Queries the index in a file; a damaged one is rebuilt, and where none can be written, one in memory is used."""
     if path.parent.is_dir():
         for _ in range(2):
             try:
@@ -234,14 +234,14 @@ def ask(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
             except sqlite3.OperationalError:  # read-only, full, or locked for long
                 break
             except (sqlite3.DatabaseError, DamagedIndexError):
-                delete(path)
+                delete_index(path)
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, mode="ro")) as database:
             database.backup(memory)
         return question(StoreIndex(memory))
 
 
-def delete(path: Path) -> None:
+def delete_index(path: Path) -> None:
     for each in (path, path.with_name(f"{path.name}-journal")):
         with contextlib.suppress(OSError):
             each.unlink(missing_ok=True)
@@ -256,13 +256,13 @@ _TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,9
 
 
 def parse_tags(words: Iterable[str]) -> dict[str, str]:
-    """Tags from `key=value` words; UsageError where one is none, or a key has two values."""
+    """Tags from `key=value` words; UsageError for an invalid one or a key with two values."""
     tags: dict[str, str] = {}
     for word in words:
         if not (found := _TAG.fullmatch(word)):
             raise UsageError(
                 f"--tag {word[:60]!r} is not key=value; a key is letters, digits, '.', '_' and '-', a value is "
-                "up to 100 signs; try 'driver=550.54'"
+                "up to 100 characters; try 'driver=550.54'"
             )
         key, value = found.groups()
         if tags.setdefault(key, value) != value:
@@ -270,11 +270,11 @@ def parse_tags(words: Iterable[str]) -> dict[str, str]:
     return tags
 
 
-def tag_words(tags: Mapping[str, str]) -> tuple[str, ...]:
-    """Tags as they are said: `key=value`, by their keys."""
+def format_tags(tags: Mapping[str, str]) -> tuple[str, ...]:
+    """Tags as `key=value`, sorted by key."""
     return tuple(f"{key}={tags[key]}" for key in sorted(tags))
 
 
 def check_note(note: str) -> None:
     if len(note) > LONGEST_NOTE:
-        raise UsageError(f"--note has {len(note)} signs; {LONGEST_NOTE} are kept at most, so say it shorter")
+        raise UsageError(f"--note has {len(note)} characters; {LONGEST_NOTE} is the maximum")

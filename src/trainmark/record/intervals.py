@@ -1,4 +1,4 @@
-"""The one kind of interval there is: on the logarithm of a value, so that it never reaches zero."""
+"""Confidence intervals, always on the logarithm of a value, so that none reaches zero."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from statistics import NormalDist, fmean
 
 CONFIDENCE = 0.95
 TOO_NOISY = 0.5
-"""Beyond ±50 % an interval tells a reader nothing but that."""
+"""An interval beyond ±50 % is shown as "too noisy"."""
 WIDEST = 50.0
-"""A half-width beyond this is kept as this: a factor of 5e21 is no number to go on with."""
+"""Cap on the half-width: a factor of 5e21."""
 
 _EXPANDED_FROM = 4  # degrees of freedom from which on Fisher's expansion is within 0.2 % of the quantile
 
@@ -32,18 +32,18 @@ def half_width(bounds: Bounds) -> float:
 
 
 def share(bounds: Bounds) -> float:
-    """What is shown: 0.04 reads "±4 %", a value so much larger, or smaller by the same factor."""
+    """0.04 reads "±4 %": larger or smaller by a factor of 1.04."""
     return math.expm1(min(half_width(bounds), WIDEST))
 
 
-def too_noisy(bounds: Bounds) -> bool:
+def is_too_noisy(bounds: Bounds) -> bool:
     return share(bounds) > TOO_NOISY
 
 
-def of_repeats(values: Sequence[float]) -> tuple[float, Bounds | None]:
-    """The mean of repeats, of their logarithms, with Student's 95 % interval; a single one has none.
+def average_repeats(values: Sequence[float]) -> tuple[float, Bounds | None]:
+    """The geometric mean of repeats with Student's 95 % interval; a single one has none.
 
-    The spread of repeats holds all that changes from process to process, and what changes within one as well.
+    The spread of repeats covers variation between processes and within one.
     """
     mean, count = math.exp(fmean(map(math.log, values))), len(values)
     if count < 2:
@@ -52,7 +52,7 @@ def of_repeats(values: Sequence[float]) -> tuple[float, Bounds | None]:
 
 
 def log_variance(values: Sequence[float]) -> float:
-    """Of one value, in logarithms, between repeats."""
+    """Variance of the logarithm between repeats."""
     logs = [math.log(value) for value in values]
     middle = fmean(logs)
     return math.fsum((value - middle) ** 2 for value in logs) / (len(logs) - 1)

@@ -1,4 +1,4 @@
-"""English or Chinese: which one a reader wants, and gettext's translation of what we write into it."""
+"""English or Chinese: the reader's language, and translation by gettext."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any
 
 LANGUAGES = ("en", "zh")
 LOCALE = Path(__file__).parent.parent / "locale"
-"""One gettext catalogue for each language but English; `scripts/translations` lists what one lacks."""
+"""One gettext catalogue per language but English; `scripts/translations` lists what one lacks."""
 
 Say = Callable[[str], str]
-"""Translates an English sentence of ours, but for placeholders such as `{count}`; what has no entry stays English."""
+"""Translates an English message with its placeholders such as `{count}`; without an entry it stays English."""
 
 _LINE = re.compile(r'(?:(msgctxt|msgid|msgstr) )?(".*")')
 
 
-def by_locale(environment: Mapping[str, str] | None = None) -> str:
-    """The language the user's locale asks for; English where it is another."""
-    asked = os.environ if environment is None else environment
-    chosen = next((asked[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if asked.get(name)), "")
+def locale_language(environment: Mapping[str, str] | None = None) -> str:
+    """The language of the user's locale; English where we do not have it."""
+    variables = os.environ if environment is None else environment
+    chosen = next((variables[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if variables.get(name)), "")
     return "zh" if chosen.lower().startswith("zh") else "en"
 
 
@@ -34,8 +34,8 @@ _chosen: ContextVar[str] = ContextVar("language", default=LANGUAGES[0])
 
 
 @contextmanager
-def speaking(language: str) -> Iterator[None]:
-    """Chooses the language of the views this process shows on a terminal meanwhile; records stay English."""
+def use_language(language: str) -> Iterator[None]:
+    """Sets the language of terminal views meanwhile; records stay English."""
     before = _chosen.set(language)
     try:
         yield
@@ -43,24 +43,24 @@ def speaking(language: str) -> Iterator[None]:
         _chosen.reset(before)
 
 
-def chosen() -> str:
+def current_language() -> str:
     return _chosen.get()
 
 
 def _(sentence: str) -> str:
-    """The sentence in the language that was chosen for this process."""
-    return speaker(chosen())(sentence)
+    """The message in the current language."""
+    return translator(current_language())(sentence)
 
 
 @cache
-def speaker(language: str, context: str = "") -> Say:
-    """What translates into a language; a `context`, such as a table's form, may have its own word for something."""
+def translator(language: str, context: str = "") -> Say:
+    """A function that translates into a language; a `context`, such as a table's form, may have its own terms."""
     if language == LANGUAGES[0]:
         return _unchanged
     found = translations(language)
 
     def say(sentence: str) -> str:
-        plain = unwrapped(sentence)
+        plain = unwrap(sentence)
         in_context = found.pgettext(context, plain) if context else plain
         translated = in_context if in_context != plain else found.gettext(plain)
         return sentence if translated == plain else translated
@@ -68,17 +68,17 @@ def speaker(language: str, context: str = "") -> Say:
     return say
 
 
-def unwrapped(text: str) -> str:
-    """Paragraphs without the line breaks of the code they stand in: by these a definition is looked up."""
+def unwrap(text: str) -> str:
+    """Paragraphs without line breaks, as the catalogue has them."""
     return "\n\n".join(" ".join(part.split()) if "\n" in part else part for part in text.split("\n\n"))
 
 
 class PoTranslations(gettext.GNUTranslations):
-    """Translations read from the .po file that translators edit, so that nothing has to be compiled."""
+    """Translations read from the .po file itself, without compiling it."""
 
     messages: Mapping[str, str]
 
-    def _parse(self, fp: Any) -> None:  # where gettext lets a class read a format of its own
+    def _parse(self, fp: Any) -> None:  # gettext's hook for another format
         self._catalog = self.messages = read_po(fp.read().decode("utf-8"))
         self.plural = lambda n: int(n != 1)
 
@@ -90,7 +90,7 @@ def translations(language: str) -> PoTranslations:
 
 
 def catalogue(language: str) -> Mapping[str, str]:
-    """Every sentence of a language by its English, behind its context where it has one."""
+    """Every message of a language by its English, after its context where it has one."""
     return translations(language).messages
 
 
@@ -114,4 +114,4 @@ def _unchanged(sentence: str) -> str:
     return sentence
 
 
-ENGLISH = speaker(LANGUAGES[0])
+ENGLISH = translator(LANGUAGES[0])

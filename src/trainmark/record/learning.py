@@ -1,4 +1,4 @@
-"""Whether a training learnt anything: where its loss went, and whether its quality is better than guessing."""
+"""Whether a training learnt anything, by its loss and by its quality beside guessing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmark.record.record import Quality
 from trainmark.record.workload_facts import QualityFacts
 
 CHANCE = "chance"
-"""What a data set's facts call the target's value that guessing gives."""
+"""The data fact with the accuracy of guessing."""
 CLASSES = "classes"
 _MAX_LOSSES = 20
 _MIN_LOSSES = 4
@@ -32,7 +32,7 @@ def loss_trend(loss: Sequence[float | None]) -> str | None:
 
 
 def loss_rise(loss: Sequence[float | None]) -> tuple[float, float] | None:
-    """The loss at the beginning and at the end, if it certainly became higher; None where it did not, or few tell.
+    """The loss at the start and at the end, if it certainly rose; None where it did not, or there are too few steps.
 
     The medians of the first quarter and the last are compared, so that single steps do not count. The rise must be
     above 2 %, and above four standard errors by the unrest of neighbouring steps, which no trend makes larger.
@@ -43,14 +43,14 @@ def loss_rise(loss: Sequence[float | None]) -> tuple[float, float] | None:
     part = len(finite) // 4
     first, last = median(finite[:part]), median(finite[-part:])
     unrest = 1.4826 * median(abs(b - a) for a, b in pairwise(finite)) / math.sqrt(2)
-    error = 1.25 * unrest * math.sqrt(2 / part)  # a median is so much less sure than a mean
+    error = 1.25 * unrest * math.sqrt(2 / part)  # the standard error of a median is 1.25 times that of a mean
     return (first, last) if last - first > max(_MIN_RISE * abs(first), 4 * error) else None
 
 
-def guessed(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
-    """What guessing would have given, if the quality is no better; None where it is, or nobody knows.
+def find_chance_level(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
+    """The accuracy of guessing, if the quality is no better; None where it is, or chance is unknown.
 
-    No better means within two standard errors of so many samples, each right or not.
+    No better means within two binomial standard errors.
     """
     chance = data_facts.get(CHANCE)
     if chance is None or quality.value is None or quality.unit != "%" or not quality.history or not 0 < chance < 100:
@@ -59,8 +59,8 @@ def guessed(quality: Quality, data_facts: Mapping[str, float]) -> float | None:
     return chance if quality.value <= chance + 2 * math.sqrt(chance * (100 - chance) / samples) else None
 
 
-def below_bar(quality: Quality, judged: QualityFacts | None, data_facts: Mapping[str, float]) -> float | None:
-    """What a simpler way makes of the same samples, if the quality is no better; None where it is, or nobody knows."""
+def find_missed_bar(quality: Quality, judged: QualityFacts | None, data_facts: Mapping[str, float]) -> float | None:
+    """The quality of a simpler method on the same samples, if the network's is no better; None otherwise."""
     bar = data_facts.get(judged.bar) if judged and judged.bar else None
     if bar is None or quality.value is None:
         return None

@@ -1,4 +1,4 @@
-"""What the links between ranks and between nodes were measured to carry, and the two numbers that sum it up."""
+"""Measured links between ranks and between nodes, and the latency and bandwidth fitted to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLLECTIVES: tuple[Collective, ...] = ("all-reduce", "all-gather", "reduce-scatt
 
 
 class AllReduce(Struct, frozen=True, kw_only=True):
-    """What one message size took."""
+    """Times of one message size."""
 
     size_bytes: Whole = field(name="bytes")
     repeats: Whole = 0
@@ -26,9 +26,9 @@ class AllReduce(Struct, frozen=True, kw_only=True):
 
 
 class LinkLevel(Struct, frozen=True, kw_only=True):
-    """What one collective took over one kind of link: a latency and a bandwidth that explain its times.
+    """Latency and bandwidth of one collective over one kind of link.
 
-    A message of s bytes among k ranks is to take `rounds x latency + passes x s / bandwidth`. Gathering and scattering
+    A message of s bytes among k ranks takes `rounds x latency + passes x s / bandwidth`. Gathering and scattering
     move (k - 1) / k of what the ranks hold together through every rank, in log2 k rounds at least; an all-reduce is
     one of each.
     """
@@ -37,37 +37,37 @@ class LinkLevel(Struct, frozen=True, kw_only=True):
     """Among the ranks of a node, or among the nodes: ranks of the same place in each."""
     collective: Collective
     ranks: Count
-    """That exchange with each other."""
+    """Ranks per group."""
     groups: Whole = 1
-    """How many of these did so at the same time, as they do in training."""
+    """Groups that exchange at the same time, as in training."""
     latency_s: Finite
     bytes_per_s: Finite
     times: Sequence[tuple[Whole, Finite]] = ()
-    """Bytes of each message, and the median of what it took."""
+    """Bytes of each message, and its median time."""
 
     def seconds(self, size_bytes: float, messages: float, ranks: int) -> float:
-        """What a step's messages of so many bytes together would take among so many ranks, one after the other."""
+        """Time of a step's messages, of `size_bytes` in total, one after the other."""
         passed = passes(self.collective, ranks) * size_bytes / self.bytes_per_s
         return passed + rounds(self.collective, ranks) * self.latency_s * messages
 
 
 def passes(collective: Collective, ranks: int) -> float:
-    """How many times the message goes through every rank."""
+    """How often the message passes through every rank."""
     return (2 if collective == "all-reduce" else 1) * (ranks - 1) / ranks
 
 
 def rounds(collective: Collective, ranks: int) -> int:
-    """How often a rank waits for another at least."""
+    """Minimum number of times a rank waits for another."""
     return (2 if collective == "all-reduce" else 1) * math.ceil(math.log2(ranks))
 
 
-def fitted(
+def fit_level(
     level: Literal["node", "nodes"], collective: Collective, ranks: int, groups: int, times: Sequence[tuple[int, float]]
 ) -> LinkLevel:
     """The latency from the smallest message, the bandwidth from the two largest; with one size, both from that one."""
     (small, small_s), (large, large_s) = times[0], times[-1]
     before, before_s = times[-2] if len(times) > 1 else (0, 0.0)
-    # noise may make a larger message the faster one: then all its time is taken to be bandwidth
+    # noise may make a larger message faster: then all its time counts as bandwidth
     slope_s = (large_s - before_s) / (large - before) if large_s > before_s else large_s / large
     latency_s = max(0.0, small_s - slope_s * small) / rounds(collective, ranks) if len(times) > 1 else 0.0
     return LinkLevel(
@@ -82,7 +82,7 @@ def fitted(
 
 
 class PairLink(Struct, frozen=True, kw_only=True):
-    """What two nodes carry between them, as all ranks of both exchange."""
+    """Bandwidth and latency between two nodes, with all their ranks exchanging."""
 
     first: Whole
     """The node's number in the topology."""
@@ -95,7 +95,7 @@ class PairLink(Struct, frozen=True, kw_only=True):
 
 
 def best_pairs(measured: Iterable[PairLink]) -> list[PairLink]:
-    """Of pairs that were measured again, the best time: what disturbed the other was not the link."""
+    """The best measurement of each pair."""
     found: dict[tuple[int, int], PairLink] = {}
     for pair in measured:
         place = (pair.first, pair.second)
@@ -104,9 +104,9 @@ def best_pairs(measured: Iterable[PairLink]) -> list[PairLink]:
     return [pair for pair in found.values() if pair.bus_gigabytes_per_s > 0]
 
 
-def cables(measured: Iterable[PairLink]) -> dict[int, float]:
-    """What each node's own link carries, in GB/s: the median of the better half of its pairs, for a pair carries what
-    the lesser of its two cables does, and half of a node's partners may be bad."""
+def estimate_node_bandwidths(measured: Iterable[PairLink]) -> dict[int, float]:
+    """Bandwidth of each node's own link in GB/s: the median of the better half of its pairs, as the slower
+    link limits a pair, and half of a node's partners may be bad."""
     of_node: dict[int, list[float]] = {}
     for pair in measured:
         for node in (pair.first, pair.second):
@@ -114,7 +114,7 @@ def cables(measured: Iterable[PairLink]) -> dict[int, float]:
     return {node: median(sorted(values)[len(values) // 2 :]) for node, values in sorted(of_node.items())}
 
 
-def size(size_bytes: int) -> str:
+def format_size(size_bytes: int) -> str:
     """`4 KiB`, `64 MiB`."""
     unit, name = (2**20, "MiB") if size_bytes >= 2**20 else (2**10, "KiB")
     return f"{size_bytes / unit:g} {name}"

@@ -1,4 +1,4 @@
-"""What a run ran on, and what was measured of it: versions, device, processor, arithmetic, links, search of a batch."""
+"""The machine of a run and what was measured on it: versions, device, CPU, precision, links, batch search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmark.record.precision import narrower_inside
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One reading over time."""
+    """One sensor over time."""
 
     at_s: Sequence[Finite]
     """Since the launch."""
@@ -31,7 +31,7 @@ class DeviceTelemetry(Struct, frozen=True, kw_only=True):
     """As the vendor's own tools number it."""
     series: Mapping[str, Series] = {}
     throttled: Mapping[str, Whole] = {}
-    """Samples of the training part in which the device said it was slowed, by the reason."""
+    """Throttled samples during training, by reason."""
     ecc_errors_new: Finite | None = None
     """Errors its memory could not correct during the run."""
     power_samples: Whole = 0
@@ -46,12 +46,12 @@ class MachineTelemetry(Struct, frozen=True, kw_only=True):
     samples: Whole = 0
     ended_early: bool = False
     sampler_cpu_s: Finite | None = None
-    """What sampling itself took; None where the sampler did not get to say it."""
+    """CPU time of the sampler itself; None where it was killed."""
     last_s: Finite = 0.0
     training_s: Annotated[Sequence[Finite], Meta(max_length=2)] = ()
-    """From when to when its first rank trained; nothing where it did not begin to."""
+    """Start and end of training on its first rank; empty where it did not start."""
     unavailable: Mapping[str, str] = {}
-    """What no sensor said, and why."""
+    """Unavailable sensors, and why."""
     host_series: Mapping[str, Series] = {}
     devices: Sequence[DeviceTelemetry] = ()
 
@@ -63,9 +63,9 @@ class Telemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Sensed:
-    """What the sensors of all devices came to over the part of a run that trained.
+    """Sensors of all devices, summarised over training.
 
-    None is what no sensor could say, and `reasons` tells why, by the name of the field here.
+    None is unavailable; `reasons` says why, by field name.
     """
 
     power_w: float | None = None
@@ -76,7 +76,7 @@ class Sensed:
     """Of all devices together."""
     temperature_peak_c: float | None = None
     throttled_percent: float | None = None
-    """Samples in which the device said it was slowed, of the device with most of them."""
+    """Share of throttled samples, of the worst device."""
     memory_peak_bytes: float | None = None
     """In use on the fullest device, whoever used it."""
     steady_power_w: float | None = None
@@ -87,7 +87,7 @@ class Sensed:
 
 
 class DeviceInfo(Struct, frozen=True, kw_only=True):
-    """One device as its driver describes it; what nobody said is empty or None."""
+    """One device as its driver describes it; unknown fields are empty or None."""
 
     type: str = ""
     name: str = ""
@@ -95,11 +95,11 @@ class DeviceInfo(Struct, frozen=True, kw_only=True):
     memory_bytes: Whole | None = None
     driver: str | None = None
     stand_in: bool = False
-    """Made by trainmark to test itself: no result of it says anything about hardware."""
+    """A simulated device of trainmark's tests: its results say nothing about hardware."""
 
 
 class PlatformInfo(Struct, frozen=True, kw_only=True):
-    """The platform file a run went by, and the plugin it names."""
+    """The platform file of a run, and its plugin."""
 
     name: str = ""
     sha256: str = ""
@@ -121,7 +121,7 @@ class CpuInfo(Struct, frozen=True, kw_only=True):
 
 
 class MachineFacts(Struct, frozen=True, kw_only=True):
-    """What rank 0 says of the machine it runs on; nothing is known of a run that ended before that."""
+    """The machine of rank 0; empty for a run that ended before it was recorded."""
 
     trainmark: str = ""
     python: str = ""
@@ -143,23 +143,21 @@ class MachineFacts(Struct, frozen=True, kw_only=True):
     """Settings known to change speed, and no others."""
     optimised_python: Whole | None = None
     emulated_precision: bool = False
-    """The device computes the asked precision in a wider one and rounds."""
+    """The device computes the requested precision in a wider one and rounds."""
 
 
 class PrecisionProof(Struct, frozen=True, kw_only=True):
-    """What the first step was really computed in: by the types it handed to the device, and by what the device makes of
-    them."""
+    """The precision of the first step: by the types passed to the device, and by what the device computes with them."""
 
     asked: str
     ran: str
     computed: Mapping[str, Mapping[str, Whole]] = {}
-    """Products of the first step, by their kind and the type of their factors."""
+    """Matmuls and convolutions of the first step, by kind and operand type."""
     multiplications: Mapping[str, Mapping[str, Whole]] = {}
     inside: Mapping[str, Mapping[str, str]] = {}
-    """By kind and type of the factors, the type in which the device multiplied numbers whose products tell types apart;
-    nothing where that was not tried."""
+    """By kind and operand type, the type in which the device multiplied probe values; empty where not tried."""
     scaled_share: Finite | None = None
-    """What share of the multiplications had factors of eight bits; None where none was asked for."""
+    """Share of multiplications with 8-bit operands; None where none was requested."""
     weights: Mapping[str, Whole] = {}
     tf32: Mapping[str, bool] = {}
     autocast: str | None = None
@@ -169,7 +167,7 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 
     @property
     def narrowed(self) -> dict[str, dict[str, str]]:
-        """Of `inside`, what is narrower than what the device was asked for."""
+        """Of `inside`, what is narrower than requested."""
         found: dict[str, dict[str, str]] = {}
         for kind, types in self.inside.items():
             for factors in types:
@@ -180,7 +178,7 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 
 
 class StepCheck(Struct, frozen=True, kw_only=True):
-    """One step and one evaluation of the workload's own network on a device, held against the CPU before training."""
+    """One step and one evaluation of the network on the device, compared with the CPU before training."""
 
     rank: Count = 0
     samples: Count = 0
@@ -200,7 +198,7 @@ class StepCheck(Struct, frozen=True, kw_only=True):
 
 
 class DeviceClock(Struct, frozen=True, kw_only=True):
-    """What a rank's device counted of its training by its own events, and what the host's clock showed meanwhile."""
+    """Training time of a rank by its device's events and by the host's clock."""
 
     rank: Whole = 0
     stretches: Whole = 0
@@ -210,9 +208,9 @@ class DeviceClock(Struct, frozen=True, kw_only=True):
 
     @property
     def apart(self) -> float:
-        """The share of the host's time by which they differ, beyond what a busy host needs to notice an end."""
-        told_s = abs(self.device_s - self.host_s) - NOTICED_WITHIN_S * self.stretches
-        return max(0.0, told_s) / self.host_s if self.host_s else 0.0
+        """Relative difference of the two, beyond the delay of a busy host."""
+        apart_s = abs(self.device_s - self.host_s) - NOTICED_WITHIN_S * self.stretches
+        return max(0.0, apart_s) / self.host_s if self.host_s else 0.0
 
 
 NOTICED_WITHIN_S = 0.05
@@ -220,11 +218,11 @@ NOTICED_WITHIN_S = 0.05
 
 
 class FlopsFacts(Struct, frozen=True, kw_only=True):
-    """What a run's speed is held to."""
+    """FLOPs and peak for MFU."""
 
     per_item: Finite
     otherwise: Mapping[str, Finite] = msgspec.field(default_factory=dict)
-    """The same as others count it, by what they leave out or put in."""
+    """Other counts, by what they leave out or include."""
     peak_tflops: Finite | None = None
     peak_source: str | None = None
     """Where the peak of a device is from, or why there is none."""
@@ -234,7 +232,7 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
 
 
 class ExchangeShape(Struct, frozen=True, kw_only=True):
-    """What ranks exchange in one step, as rank 0 saw it in the last one."""
+    """What ranks exchange per step, counted by rank 0 in the last one."""
 
     kind: str
     """`all-reduce`, or `reduce-scatter and all-gather` where the network is sharded; both where ranks also compute
@@ -261,7 +259,7 @@ class ExchangeShape(Struct, frozen=True, kw_only=True):
 
 
 class OperatorUse(Struct, frozen=True, kw_only=True):
-    """What one of torch's operators took in the steps that were looked at."""
+    """Time and memory of one torch operator in the profiled steps."""
 
     name: str
     calls: Whole
@@ -272,11 +270,11 @@ class OperatorUse(Struct, frozen=True, kw_only=True):
 
 
 class StepProfile(Struct, frozen=True, kw_only=True):
-    """Where rank 0's time went in some steps after those that count."""
+    """Profile of rank 0 over some steps after the counted ones."""
 
     steps: Count
     seconds: Finite
-    """Of all of them, slowed by the looking."""
+    """Of all of them, slowed by the profiler."""
     busy_s: Finite
     """When at least one operator ran."""
     launches: Whole
@@ -297,7 +295,7 @@ class StepProfile(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """What saving and restoring the state of a training took."""
+    """Time and size of checkpoints."""
 
     size_bytes: Whole | None = msgspec.field(name="bytes", default=None)
     """Of the last one."""
@@ -313,7 +311,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class BatchTry(Struct, frozen=True, kw_only=True):
-    """What one batch size did."""
+    """One tried batch size."""
 
     batch: Positive
     items_per_s: Finite = 0.0
@@ -334,7 +332,7 @@ class FillSearch(Struct, frozen=True, kw_only=True):
 
 
 class Environment(MachineFacts, frozen=True, kw_only=True):
-    """All a record says of where and how its run was computed."""
+    """Everything a record holds about where and how its run was computed."""
 
     link: Sequence[AllReduce] = ()
     """What the links between the ranks were measured to carry, smallest message first."""
@@ -345,7 +343,7 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     checkpoint: CheckpointFacts | None = None
     """None where no state was saved or restored, or that was not recorded."""
     profile: StepProfile | None = None
-    """None where no step was looked at."""
+    """None where no step was profiled."""
     flops: FlopsFacts | None = None
     precision: PrecisionProof | None = None
     fill: FillSearch | None = None
@@ -365,10 +363,10 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
         return self.foreign_load if self.device.type == "cpu" else None
 
     def to_json(self) -> dict[str, Any]:
-        """What is known of it; a no is an answer, and what nobody said is left out."""
+        """The known fields; False is kept, what is unknown is left out."""
         empty = msgspec.to_builtins(Environment())
-        told = msgspec.to_builtins(self)
-        return {name: value for name, value in told.items() if value != empty[name] or isinstance(value, bool)}
+        document = msgspec.to_builtins(self)
+        return {name: value for name, value in document.items() if value != empty[name] or isinstance(value, bool)}
 
 
 class Artifact(Struct, frozen=True, kw_only=True):

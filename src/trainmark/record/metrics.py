@@ -16,7 +16,7 @@ from trainmark.record.errors import UsageError, nearest
 from trainmark.record.intervals import WIDEST, around, quantile
 from trainmark.record.machine import Sensed
 from trainmark.record.numbers import Finite
-from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
+from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.timeline import Timeline
 
 MEASURED = "measured: "
@@ -48,7 +48,7 @@ class Measured:
     """The reader's own; no record holds one."""
 
     @property
-    def disturbed(self) -> bool:
+    def is_disturbed(self) -> bool:
         """More than is worth a word of the processors that trained was used by others."""
         return self.others is not None and self.others > FOREIGN_LOAD
 
@@ -166,24 +166,24 @@ NO_MEMORY = "the platform reports no memory"
 NOTHING_SAMPLED = "nothing was sampled during the run"
 
 
-def _unsensed(name: str) -> Callable[[Measured], str]:
+def _explain_sensor(name: str) -> Callable[[Measured], str]:
     """Why a sensor gave nothing, by the field that would hold it."""
     return lambda m: m.sensed.reasons.get(name, NOTHING_SAMPLED)
 
 
-def _no_exchange(m: Measured) -> str:
+def _explain_exchange(m: Measured) -> str:
     if len(m.timeline.ranks) < 2:
         return "the run has one rank"
     return NO_STEP if m.timeline.exchange_known else "the exchange was not measured"
 
 
-def _no_utilisation(m: Measured) -> str:
-    if m.disturbed:
+def _explain_utilisation(m: Measured) -> str:
+    if m.is_disturbed:
         return "others used the processors that trained, and what these could have reached meanwhile is not known"
     if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
         return m.peak_source
     if (_utilisation(m) or 0) > 100:
-        return "the run itself was faster than the matrix products that were measured beside it"
+        return "the run itself was faster than the matmuls that were measured beside it"
     return "FLOPs are counted after the last step, which was not reached"
 
 
@@ -302,7 +302,7 @@ def steady_throughput(m: Measured) -> float | None:
     formula="p_core x FLOPs of an item / (devices x peak)",
     interval=_utilisation_spread,
     better="higher",
-    missing=_no_utilisation,
+    missing=_explain_utilisation,
     needs=("flops_per_item", "peak_tflops", "others"),
     any_length=True,
     withheld=True,
@@ -312,9 +312,9 @@ def model_flops_utilisation(m: Measured) -> float | None:
 
     FLOPs are counted for the recipe's network, forward and backward, a multiply-add as 2; what is computed twice or on
     padding does not count. The peak is the device's by the platform file, dense, in the precision asked for. On a CPU
-    it is the best that large matrix products reached after this run or an earlier one, and the interval holds how far
+    it is the best that large matmuls reached after this run or an earlier one, and the interval holds how far
     these measurements lay apart; where others used more than 10 % of the CPU meanwhile, or where the run itself was
-    faster than those products, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
+    faster than those matmuls, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
 
     Of language models, every weight that multiplies counts and attention over the whole window, as in PaLM's and
     torchtitan's tables. FlagPerf's count 6 for each parameter and no attention; flash kernels compute attention over
@@ -323,7 +323,7 @@ def model_flops_utilisation(m: Measured) -> float | None:
     """
     used = _utilisation(m)
     # a peak that was measured and lies below what the run reached was disturbed
-    return None if m.disturbed or used is None or (used > 100 and _peak_is_measured(m)) else used
+    return None if m.is_disturbed or used is None or (used > 100 and _peak_is_measured(m)) else used
 
 
 def _utilisation(m: Measured) -> float | None:
@@ -362,7 +362,7 @@ def device_memory_capacity(m: Measured) -> float | None:
     alias="mem_device",
     formula="max over devices and samples of the memory in use, / 2**30",
     better="lower",
-    missing=_unsensed("memory_peak_bytes"),
+    missing=_explain_sensor("memory_peak_bytes"),
     needs=("sensed",),
 )
 def peak_memory_in_use(m: Measured) -> float | None:
@@ -379,7 +379,7 @@ def peak_memory_in_use(m: Measured) -> float | None:
     alias="mem_steady",
     formula="mean over devices and samples of steady training of the memory in use, / 2**30",
     better="lower",
-    missing=_unsensed("steady_memory_bytes"),
+    missing=_explain_sensor("steady_memory_bytes"),
     needs=("sensed",),
     any_length=True,
 )
@@ -397,7 +397,7 @@ def steady_memory(m: Measured) -> float | None:
     alias="power",
     formula="mean over devices of energy / training time",
     better="lower",
-    missing=_unsensed("power_w"),
+    missing=_explain_sensor("power_w"),
     needs=("sensed",),
     any_length=True,
 )
@@ -415,7 +415,7 @@ def mean_power(m: Measured) -> float | None:
     alias="power_steady",
     formula="mean over devices and samples of steady training of the power",
     better="lower",
-    missing=_unsensed("steady_power_w"),
+    missing=_explain_sensor("steady_power_w"),
     needs=("sensed",),
     any_length=True,
 )
@@ -433,7 +433,7 @@ def steady_power(m: Measured) -> float | None:
     alias="power_peak",
     formula="max over devices and samples of the power",
     better="lower",
-    missing=_unsensed("power_peak_w"),
+    missing=_explain_sensor("power_peak_w"),
     needs=("sensed",),
 )
 def peak_power(m: Measured) -> float | None:
@@ -446,7 +446,7 @@ def peak_power(m: Measured) -> float | None:
     alias="energy",
     formula="sum over devices of their energy counter's growth, or of power x time",
     better="lower",
-    missing=_unsensed("energy_j"),
+    missing=_explain_sensor("energy_j"),
     needs=("sensed",),
 )
 def training_energy(m: Measured) -> float | None:
@@ -463,7 +463,7 @@ def training_energy(m: Measured) -> float | None:
     alias="energy_per_item",
     formula="energy / items of all steps",
     better="lower",
-    missing=_unsensed("energy_j"),
+    missing=_explain_sensor("energy_j"),
     needs=("sensed",),
 )
 def energy_per_item(m: Measured) -> float | None:
@@ -477,7 +477,7 @@ def energy_per_item(m: Measured) -> float | None:
     alias="items_per_joule",
     formula="items of all steps / energy",
     better="higher",
-    missing=_unsensed("energy_j"),
+    missing=_explain_sensor("energy_j"),
     needs=("sensed",),
 )
 def items_per_joule(m: Measured) -> float | None:
@@ -494,7 +494,7 @@ def items_per_joule(m: Measured) -> float | None:
     alias="temperature_peak",
     formula="max over devices and samples of the temperature",
     better="lower",
-    missing=_unsensed("temperature_peak_c"),
+    missing=_explain_sensor("temperature_peak_c"),
     needs=("sensed",),
 )
 def peak_temperature(m: Measured) -> float | None:
@@ -507,7 +507,7 @@ def peak_temperature(m: Measured) -> float | None:
     alias="throttled",
     formula="samples in which the device said it was slowed / samples, of the worst device",
     better="lower",
-    missing=_unsensed("throttled_percent"),
+    missing=_explain_sensor("throttled_percent"),
     needs=("sensed",),
 )
 def throttled_share(m: Measured) -> float | None:
@@ -543,7 +543,9 @@ def step_time_spread(m: Measured) -> float | None:
     """
     if not m.timeline.step_s.size:
         return None
-    low, middle, high = np.percentile(statistics.at_mean_items(m.timeline.step_s, m.timeline.step_items), [5, 50, 95])
+    low, middle, high = np.percentile(
+        statistics.scale_to_mean_items(m.timeline.step_s, m.timeline.step_items), [5, 50, 95]
+    )
     return float(100 * (high - low) / middle) if middle else None
 
 
@@ -552,7 +554,7 @@ def step_time_spread(m: Measured) -> float | None:
     alias="exchange",
     formula="exchange not hidden / compute, of the slowest rank's counted steps",
     better="lower",
-    missing=_no_exchange,
+    missing=_explain_exchange,
     any_length=True,
 )
 def exposed_exchange_share(m: Measured) -> float | None:
@@ -571,7 +573,7 @@ def exposed_exchange_share(m: Measured) -> float | None:
     alias="rank_skew",
     formula="(compute - exchange) of the slowest rank / that of the fastest - 1",
     better="lower",
-    missing=_no_exchange,
+    missing=_explain_exchange,
     any_length=True,
 )
 def rank_skew(m: Measured) -> float | None:
@@ -617,7 +619,7 @@ NO_PRICE = "no price is known; give --price 2.10/h, or [price] in trainmark.toml
     alias="energy_kwh",
     formula="energy x PUE / 3,600,000",
     better="lower",
-    missing=_unsensed("energy_j"),
+    missing=_explain_sensor("energy_j"),
     needs=("sensed", "price"),
     priced=True,
 )
@@ -627,7 +629,7 @@ def building_energy(m: Measured) -> float | None:
     What was measured is the devices alone, from the first step to the last: hosts, switches and disks are not in it.
     The PUE is the reader's own, `pue` of [price] in trainmark.toml or --pue; without one it is 1.
     """
-    return None if m.sensed.energy_j is None else m.sensed.energy_j * m.price.pue / JOULES_A_KWH
+    return None if m.sensed.energy_j is None else m.sensed.energy_j * m.price.pue / JOULES_PER_KWH
 
 
 @metric(
@@ -645,7 +647,7 @@ def run_cost(m: Measured) -> float | None:
     The time was measured; the price is the reader's own, by --price or `device_hour` of [price] in trainmark.toml. It
     is on no record, so that the same run can be asked for at another price.
     """
-    hour, seconds = _an_hour(m), end_to_end_time(m)
+    hour, seconds = _cost_per_hour(m), end_to_end_time(m)
     return None if hour is None or seconds is None else hour * seconds / HOUR_S
 
 
@@ -667,11 +669,11 @@ def cost_per_million_items(m: Measured) -> float | None:
     So short runs compare with long ones, and machines of different prices with each other: give `compare` both prices,
     like --price 2.10/h,3.40/h. The interval is that of p_train; a price has none.
     """
-    hour, rate = _an_hour(m), training_throughput(m)
+    hour, rate = _cost_per_hour(m), training_throughput(m)
     return None if hour is None or rate is None else 1e6 * hour / (HOUR_S * rate)
 
 
-def _an_hour(m: Measured) -> float | None:
+def _cost_per_hour(m: Measured) -> float | None:
     """What all devices cost."""
     return None if m.price.device_hour is None else len(m.timeline.ranks) * m.price.device_hour
 
@@ -686,7 +688,7 @@ def measure_priced(m: Measured) -> dict[str, Quantity]:
     return {alias: _quantity(entry, m) for alias, entry in PRICED.items()}
 
 
-def known(alias: str) -> Metric | None:
+def get_metric(alias: str) -> Metric | None:
     """A metric by the word the tables use; None where this version has no such one."""
     return METRICS.get(alias) or PRICED.get(alias)
 
@@ -705,13 +707,13 @@ def withhold(found: Mapping[str, Quantity]) -> dict[str, Quantity]:
     """The same for an invalid result: what may not be published from one is unavailable."""
     return {
         alias: Quantity(value=None, unit=quantity.unit, unavailable=WITHHELD)
-        if (entry := known(alias)) and entry.withheld
+        if (entry := get_metric(alias)) and entry.withheld
         else quantity
         for alias, quantity in found.items()
     }
 
 
-def find(word: str) -> Metric:
+def find_metric(word: str) -> Metric:
     """A metric by either of its names."""
     entries = [*METRICS.values(), *PRICED.values()]
     for entry in entries:

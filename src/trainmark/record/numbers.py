@@ -1,4 +1,4 @@
-"""Which numbers a document may hold, so that what is computed of them stays finite, and how many digits people see."""
+"""Number types of documents, bounded so that arithmetic stays finite, and their formatting."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from msgspec import Meta
 @dataclass(frozen=True, kw_only=True)
 class Target:
     name: str
-    """The published word: `acc1`, `val_loss`."""
+    """The published name: `acc1`, `val_loss`."""
     unit: str
     better: Literal["higher", "lower"]
 
-    def reached(self, value: float, goal: float) -> bool:
-        return reached(value, goal, self.better)
+    def is_reached(self, value: float, goal: float) -> bool:
+        return meets_goal(value, goal, self.better)
 
 
-def reached(value: float, goal: float, better: str) -> bool:
+def meets_goal(value: float, goal: float, better: str) -> bool:
     return value >= goal if better == "higher" else value <= goal
 
 
-def telling_digits(value: float, goal: float, better: str, least: int = 4) -> int:
-    """As many digits as keep a value just short of the target from being rounded onto it."""
+def digits_to_tell_apart(value: float, goal: float, better: str, least: int = 4) -> int:
+    """Digits needed not to round a miss onto the target."""
     for digits in range(least, 9):
-        if reached(float(f"{value:.{digits}g}"), goal, better) == reached(value, goal, better):
+        if meets_goal(float(f"{value:.{digits}g}"), goal, better) == meets_goal(value, goal, better):
             break
     return digits
 
 
 Finite = Annotated[float, Meta(ge=-1e100, le=1e100)]
-"""NaN and infinity lie outside too."""
+"""Excludes NaN and infinity, too."""
 Whole = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Positive = Annotated[int, Meta(ge=1, le=2**62)]
 
 
 def number(value: float, digits: int = 3) -> str:
-    """As many digits as mean something: 5.83, 797, 11 874."""
+    """Rounded to significant digits: 5.83, 797, 11 874."""
     if not math.isfinite(value):
         return str(value)
     rounded = float(f"{value:.{digits}g}")

@@ -1,4 +1,4 @@
-"""One run, fully decided: what a worker is told, and the fingerprint by which two runs are known to be alike."""
+"""One run with every setting decided, and the fingerprint by which runs are recognised as repeats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from trainmark.record.errors import UsageError, misfit
+from trainmark.record.errors import UsageError, describe_misfit
 from trainmark.record.numbers import Count, Finite, Whole
 from trainmark.record.recipe import Deviation, Limits, Value
 
@@ -41,24 +41,23 @@ class Topology:
 
 PLAN_SCHEMA = 1
 NO_FOLDER = ""
-"""Stands for the folder of data that a workload from outside makes in memory."""
+"""The data folder of an external workload that makes its data in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataChoice:
-    """Which data a run reads. Where it lies is a fact of one machine and not part of the fingerprint."""
+    """The data of a run; its folder is not part of the fingerprint."""
 
     name: str
     """The set's name."""
     folder: str
     synthetic: bool
-    """True for data made by trainmark itself, which no accuracy claim may rest on. Documents and fingerprints call it
-    `generated`, as the first plans did, so that those stay what they are."""
+    """True for data made by trainmark itself; documents and fingerprints call it `generated`, as plans always did."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSource:
-    """Where a workload that is not ours came from."""
+    """The origin of an external workload."""
 
     sha256: str
     """Of the file that defines it."""
@@ -84,19 +83,19 @@ class Plan:
     data: DataChoice
     limits: Limits = field(default_factory=Limits)
     skip_bad: Whole = 0
-    """Corrupt data files that may be left out before the run fails."""
+    """Corrupt data files that may be skipped before the run fails."""
     hang_timeout_s: Finite | None = None
-    """No progress for this long ends the run; None decides it from the median step."""
+    """Timeout without progress; None derives it from the median step."""
     max_restarts: Whole = 0
-    """How often the launcher may start the ranks again after a failure, from their last checkpoint."""
+    """Restarts allowed after a failure, from the last checkpoint."""
     profile: Whole = 0
-    """Steps to look at under torch's profiler, after those that count."""
+    """Steps to run under torch.profiler, after the counted ones."""
     resume_from: str | None = None
-    """Checkpoint folder to go on from."""
+    """Checkpoint folder to resume from."""
     init_from: str | None = None
-    """File of weights to begin with instead of random ones."""
+    """File of initial weights; None for random ones."""
     init_sha256: str | None = None
-    """What that file held, wherever it lies."""
+    """SHA-256 of that file."""
     workload_source: WorkloadSource | None = None
     """Of a workload from outside: the file or package it came from."""
 
@@ -107,8 +106,8 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for two plans that ask for the same training on the same kind of platform, wherever their files lie."""
-        asked = {
+        """Equal for plans of the same training on the same kind of platform, wherever their files are."""
+        content = {
             "schema": PLAN_SCHEMA,
             "workload": self.workload,
             "recipe": dict(self.recipe),
@@ -122,13 +121,13 @@ class Plan:
         later = {"init_sha256": self.init_sha256, "items": self.limits.items}
         if self.workload_source is not None:
             later["workload_sha256"] = self.workload_source.sha256
-        # left out where not asked for, so that earlier plans keep their fingerprint
-        asked.update({name: value for name, value in later.items() if value is not None})
-        canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        # omitted where unset, so that earlier plans keep their fingerprint
+        content.update({name: value for name, value in later.items() if value is not None})
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def last_step(self, *, first_step: int, steps_per_epoch: int | None, items_per_step: float | None) -> int | None:
-        """The step at which the run ends at the latest, where that is fixed; it began with `first_step`."""
+        """The last step of a run that began with `first_step`, where that is fixed."""
         if self.limits.steps is not None or (self.limits.items is not None and items_per_step):
             return first_step + (self.limits.most_steps(items_per_step or 1.0) or 0)
         if not self.limits.full:
@@ -148,7 +147,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
-        """UsageError where it is no plan, or was changed since; fields of a newer trainmark are passed over."""
+        """UsageError where it is no plan, or was changed; unknown fields are ignored."""
         try:
             head = msgspec.convert(document, _PlanHead)
             if head.schema != PLAN_SCHEMA:
@@ -160,14 +159,14 @@ class Plan:
             msgspec.convert(plan.recipe, _SharedValues)
             Topology.parse(plan.topology)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this plan is damaged: {misfit(error)}") from error
+            raise UsageError(f"this plan is damaged: {describe_misfit(error)}") from error
         if head.fingerprint != plan.fingerprint:
-            raise UsageError("this plan was changed after it was decided: its fingerprint does not match")
+            raise UsageError("this plan was changed: its fingerprint does not match")
         return plan
 
 
 class _SharedValues(msgspec.Struct):
-    """What others than the workload itself read of a recipe; those with a default came later."""
+    """Recipe fields that the kernel reads; those with a default came later."""
 
     batch_per_device: Count
     target: Finite

@@ -1,4 +1,4 @@
-"""The number formats a run can train in, one word each."""
+"""Precisions a run can train in, and how far results may differ by rounding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from trainmark.record.errors import UsageError, nearest
 
 ROUNDINGS = 4
-"""Times as much as rounding every result once changes a quantity, it may differ."""
+"""Allowed difference, as a multiple of what rounding every result once changes."""
 FLOOR = 1e-4
-"""What nobody has to explain, of a quantity's size: sums in another order."""
+"""Relative difference that needs no explanation: sums in another order."""
 
 Sums = Sequence[float]
-"""A tensor's length, then sums of its numbers with random signs; nothing where one of its numbers is not finite."""
+"""A tensor's norm, then sums of its values with random signs; empty where a value is not finite."""
 
 
 class ComparedQuantity(NamedTuple):
@@ -32,7 +32,7 @@ class ComparedQuantity(NamedTuple):
 
 
 def judge(name: str, difference: float, by_rounding: float, floor: float) -> ComparedQuantity:
-    """A difference beside what rounding alone makes of the quantity; up to `floor` needs no explanation."""
+    """Compares a difference with the effect of rounding; up to `floor` is always allowed."""
     return ComparedQuantity(name, difference, max(floor, ROUNDINGS * by_rounding))
 
 
@@ -49,14 +49,14 @@ def relative_loss(one: float | None, other: float | None) -> float:
 
 
 def relative_sums(one: Sums, other: Sums) -> float:
-    """The length of the difference of two tensors as a share of the other's length, as their sums tell it."""
+    """Norm of the difference of two tensors relative to the other's norm, estimated from their sums."""
     if not (one and other):
         return 0.0 if not (one or other) else math.inf
     return relative(_length(_subtract(one[1:], other[1:])), other[0])
 
 
 def relative_moves(one: Sums, one_began: Sums, other: Sums, other_began: Sums) -> float:
-    """The same of how far weights have moved since they began."""
+    """The same for the change of weights since the start."""
     if not (one and other):
         return 0.0 if not (one or other) else math.inf
     own, theirs = _subtract(one[1:], one_began[1:]), _subtract(other[1:], other_began[1:])
@@ -68,26 +68,26 @@ def _subtract(one: Sums, other: Sums) -> list[float]:
 
 
 def _length(sums: Sums) -> float:
-    """The mean square of a tensor's signed sums is about its length squared."""
+    """Estimates the norm: the mean square of signed sums is about the norm squared."""
     return math.sqrt(sum(value * value for value in sums) / len(sums))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """What one word asks of weights, autocast and the loss scaler; types by torch's names."""
+    """Types of weights and autocast, and the loss scaler, of one precision; types by torch's names."""
 
     name: str
     weights: str = "float32"
     """Type the weights of convolutions and linear layers are held in; norms stay float32, and where this is not
     float32 the optimizer updates a float32 copy, so that small updates are not lost."""
     autocast: str | None = None
-    """Type autocast lowers matrix products and convolutions to, if autocast is used."""
+    """Autocast type of matmuls and convolutions; None without autocast."""
     scales_loss: bool = False
     """float16 gradients underflow unless the loss is scaled up first."""
     allows_tf32: bool = False
     scaled: str | None = None
-    """Type of eight bits to which linear layers scale the factors of their products, and gradients to its sister of
-    wider range; whatever does not fit stays in the type of the weights."""
+    """8-bit type to which linear layers scale their operands, gradients to the wider-range one; the rest stays in the
+    type of the weights."""
 
     @classmethod
     def parse(cls, text: str) -> Precision:
@@ -103,14 +103,14 @@ class Precision:
 
     @property
     def unscaled(self) -> str:
-        """The same of all products but those that linear layers scale."""
+        """The same for all matmuls but the scaled ones of linear layers."""
         if self.allows_tf32:
             return "tf32"
         return self.autocast or self.weights
 
     @property
     def family(self) -> str:
-        """What the arithmetic is called on data sheets, whatever the weights are held in."""
+        """The data sheet's name of the arithmetic."""
         return FAMILIES_OF_TYPES[self.computes_in]
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class Precision:
 
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
-"""Types of eight bits: one with more digits, for what goes forward, one of wider range, for gradients."""
+"""8-bit types: one with more digits for the forward pass, one of wider range for gradients."""
 
 FAMILIES_OF_TYPES = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16", E4M3: "fp8"}
 """From torch's names of types, and `tf32`, to the words of data sheets."""
@@ -140,11 +140,11 @@ PRECISIONS: dict[str, Precision] = {
 
 
 SCALED_ROUNDING = 2.0**-5
-"""By how much a sum of products is off whose factors have eight bits: the errors of many, which are larger, differ."""
+"""Relative error of a dot product with 8-bit operands, whose individual errors are larger."""
 
 
 def rounding(precision: Precision) -> float:
-    """The largest share of a number by which a precision rounds it."""
+    """Largest relative rounding error of a precision."""
     if precision.scaled:
         return SCALED_ROUNDING
     return float(2.0 ** (1 - significand_bits(precision.computes_in)))
@@ -156,13 +156,13 @@ def significand_bits(type_: str) -> int:
 
 
 MIN_SHARE = 0.75
-"""What a run's products must share of one type to be called by it: autocast leaves some of them as they are."""
+"""Share of multiplications in one type for a run to be named by it; autocast leaves some in float32."""
 MIN_SCALED_SHARE = 0.5
-"""The same of eight bits, which attention and a network's head never are."""
+"""The same for 8-bit types, which attention and the head never use."""
 MAX_NARROWER = 0.01
-"""What of them may be narrower than the type a run is called by."""
+"""Share of multiplications that may be narrower than the type a run is named by."""
 REDUCED_FLOAT32, TOO_NARROW = "less than float32", "less than bfloat16"
-"""Words for arithmetic that is none of the types there are names for: sums of narrow parts, or a handful of bits."""
+"""Names for arithmetic of no standard type: sums of narrow parts, or a few bits."""
 _BITS = {
     "float32": 24,
     REDUCED_FLOAT32: 12,
@@ -176,18 +176,17 @@ _BITS = {
 """Of the significand."""
 
 
-def ran(
+def name_precision(
     multiplications: Mapping[str, Mapping[str, int]],
     weights: Mapping[str, int],
     tf32: Mapping[str, bool],
     autocast: str | None,
     inside: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The word for what a step was really computed in, or `mixed: ...` with what was found where no word fits.
+    """The precision a step was computed in, or `mixed: ...` with the shares where no name fits.
 
-    `multiplications` tells for matmul and convolution how many were asked for in which type, `weights` how many numbers
-    of the model are held in which, `tf32` whether float32 may be rounded on its way into the products of a kind, and
-    `inside` in which type the device multiplies factors of a type, where that was tried.
+    `multiplications` counts them by kind and type, `weights` the parameters by type, `tf32` says by kind whether
+    float32 may be rounded to tf32, and `inside` in which type the device multiplies operands of a type, where tried.
     """
     found: dict[str, int] = {}
     for kind, types in multiplications.items():
@@ -218,26 +217,26 @@ def ran(
 
 
 def scaled_share(multiplications: Mapping[str, Mapping[str, int]]) -> float:
-    """What share of all multiplications had factors of eight bits."""
+    """Share of multiplications with 8-bit operands."""
     total = sum(sum(types.values()) for types in multiplications.values())
     scaled = sum(types.get(type_, 0) for types in multiplications.values() for type_ in (E4M3, E5M2))
     return scaled / total if total else 0.0
 
 
 def narrower_inside(kind: str, asked: str, factors: str, inside: Mapping[str, Mapping[str, str]]) -> str | None:
-    """The type a device multiplies factors in where that is narrower than what it was asked for."""
+    """The type a device multiplies in, where narrower than requested."""
     used = inside.get(kind, {}).get(factors, asked)
     return used if _BITS.get(used, 0) < _BITS.get(asked, 0) else None
 
 
-def said_of_inside(inside: Mapping[str, Mapping[str, str]]) -> str:
+def describe_inside(inside: Mapping[str, Mapping[str, str]]) -> str:
     """`matmuls of float32 in bfloat16, convolutions of float32 in float32`."""
     return ", ".join(
         f"{kind}s of {factors} in {used}" for kind, types in inside.items() for factors, used in sorted(types.items())
     )
 
 
-def said_of_products(computed: Mapping[str, Mapping[str, int]]) -> str:
+def describe_matmuls(computed: Mapping[str, Mapping[str, int]]) -> str:
     """`12 matmuls in bfloat16, 3 in float32, 53 convolutions in bfloat16`."""
     return ", ".join(
         f"{count} {kind + ('' if count == 1 else 's') if not place else ''}".rstrip() + f" in {type_}"

@@ -1,4 +1,4 @@
-"""What a device costs an hour and what its building adds: the reader's own figures, never measured."""
+"""Price of a device-hour and PUE of the building: given by the reader, never measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from trainmark.record.errors import UsageError
 
-JOULES_A_KWH = 3.6e6
+JOULES_PER_KWH = 3.6e6
 HOUR_S = 3600.0
 _MIN_PUE, _MAX_PUE = 1.0, 5.0
 _SIGN = r"([A-Za-z$€£¥]{0,4})"
@@ -22,14 +22,14 @@ Pue = Annotated[float, msgspec.Meta(ge=_MIN_PUE, le=_MAX_PUE, description="a num
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     device_hour: Amount | None = None
-    """Of one device; None where nobody said it."""
+    """Of one device; None where not given."""
     currency: Currency = ""
     pue: Pue = 1.0
     """Energy of the building over energy of its machines."""
 
 
 def parse(price: str | None, pue: float | None, usual: Price) -> Price:
-    """What `--price` and `--pue` say; what they leave open is as usual."""
+    """The price from `--price` and `--pue`, by default `usual`."""
     if pue is not None:
         if not _MIN_PUE <= pue <= _MAX_PUE:
             raise UsageError(f"--pue {pue:g} is not between 1 and 5; a building uses at least what its machines do")

@@ -1,4 +1,4 @@
-"""One row of a published benchmark table: what other people measured, and on which page they say so."""
+"""One row of a published benchmark table, with its source page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 
 PREFIX = "published:"
-"""Begins the name of every published row, so that no run can be taken for one."""
+"""Prefix of the name of every published row, so that none is mistaken for a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A page that figures were read from."""
+    """A page that rows were read from."""
 
     title: str
     address: str

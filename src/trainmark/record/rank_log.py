@@ -1,4 +1,4 @@
-"""One rank's events, added up: where it is, what its steps took, and how it ended; restarts are folded in."""
+"""The state of one rank, accumulated from its events; restarts are merged in."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from trainmark.record.record import Restart
 from trainmark.record.timeline import RankTrace
 
 RECENT_STEPS = 4096
-"""Who only watches a run keeps so many of each rank's last steps at least."""
+"""Steps kept per rank by a reader that only watches a run."""
 SERIES = ("wait_ns", "compute_ns", "exchange_ns", "items", "loss")
-"""What a rank writes down of every step."""
+"""What a rank records of every step."""
 
 
 @dataclass(kw_only=True)
 class _Again:
-    """A worker that was started again and has not said yet from which step it goes on."""
+    """A restarted worker whose first step is not known yet."""
 
     startup_ns: int
     reason: str | None
-    """What the worker before it said of its failure, unless it only followed from another rank's."""
+    """The failure of the worker before it, unless it only followed from another rank's."""
     damaged: tuple[str, ...] = ()
 
 
@@ -46,7 +46,7 @@ class RankLog:
     host: str = ""
     pid: int | None = None
     restart: int = 0
-    """How often the ranks had been started again when this worker began."""
+    """Restarts before this worker began."""
     startup_ns: int = 0
     steps_per_epoch: int | None = None
     items_per_step: float | None = None
@@ -60,10 +60,10 @@ class RankLog:
     stretches: list[events.StretchTimed] = field(default_factory=list)
     evaluations: list[events.Evaluated] = field(default_factory=list)
     samples: int = 0
-    """Of the evaluation that goes on: how many this rank has seen."""
+    """Samples of the current evaluation this rank has evaluated."""
     environment: MachineFacts | None = None
     precision: PrecisionProof | None = None
-    """What the steps were really computed in."""
+    """The precision the steps ran in."""
     step_check: StepCheck | None = None
     """How one step on the device compared with the CPU."""
     resumed: events.Resumed | None = None
@@ -75,7 +75,7 @@ class RankLog:
     pairs: list[PairLink] = field(default_factory=list)
     """What pairs of nodes were measured to carry."""
     pair_hosts: tuple[str, ...] = ()
-    """What these nodes call themselves."""
+    """Host names of these nodes."""
     exchange: ExchangeShape | None = None
     profile: StepProfile | None = None
     flops: FlopsFacts | None = None
@@ -84,9 +84,9 @@ class RankLog:
     saved_bytes: int | None = None
     """Of the last of them."""
     restored_ns: int | None = None
-    """What it took to load one."""
+    """Time to load one."""
     before_ns: dict[str, int] = field(default_factory=lambda: {"startup": 0})
-    """All time until the worker's first line that is not steps: start-up, and what a restart kept and lost."""
+    """Time before the worker's first line: start-up, and what a restart kept and lost."""
     phases_ns: dict[str, int] = field(default_factory=dict)
     memory_peak_bytes: int | None = None
     end: events.End | None = None
@@ -105,17 +105,17 @@ class RankLog:
     """When the first step came, by the machine's monotonic clock."""
     trained_until_ns: int | None = None
     phase: str = "startup"
-    """What this rank was last seen doing."""
+    """The current phase."""
     not_understood: int = 0
-    """Lines that this version cannot read; a newer one may write more than this one knows."""
+    """Lines that this version cannot read."""
     _again: _Again | None = None
 
     keep: int | None = None
-    """At least so many of the last steps are kept, and the older ones forgotten; None keeps all."""
+    """Minimum number of last steps to keep; None keeps all."""
     forgotten: int = 0
-    """Steps that were."""
+    """Number of dropped steps."""
     forgotten_ns: int = 0
-    """What they took."""
+    """Their time."""
 
     @property
     def kept_from(self) -> int:
@@ -133,7 +133,7 @@ class RankLog:
         return self.forgotten_ns + sum(self.wait_ns) + sum(self.compute_ns)
 
     def forget(self, keep: int) -> None:
-        """Drops all but so many of the last steps."""
+        """Drops all but the last `keep` steps."""
         old = max(0, len(self.compute_ns) - keep)
         self.forgotten_ns += sum(self.wait_ns[:old]) + sum(self.compute_ns[:old])
         self.forgotten += old
@@ -185,11 +185,11 @@ class RankLog:
             case events.FlopsCounted():
                 self.flops = event
             case events.Saved():
-                self.saved.append((event.step, self._whole(event.phases_ns)))
+                self.saved.append((event.step, self._add_phases(event.phases_ns)))
                 self.saved_bytes = event.size_bytes
                 self.phase = "train"
             case events.Phases():
-                self.phases_ns, self.memory_peak_bytes = self._whole(event.phases_ns), event.memory_peak_bytes
+                self.phases_ns, self.memory_peak_bytes = self._add_phases(event.phases_ns), event.memory_peak_bytes
                 self.trained_until_ns = event.at_ns
             case events.ArtifactsLeft():
                 self.artifacts = tuple(event.artifacts)
@@ -207,7 +207,7 @@ class RankLog:
                 self.not_understood += 1
 
     def _begin(self, event: events.Begin) -> None:
-        """The worker's first line. What an earlier worker left is kept until it is known where this one goes on."""
+        """The worker's first line; an earlier worker's steps are kept until this one's first step is known."""
         if self.pid is None:
             self.startup_ns, self.before_ns = event.startup_ns, {"startup": event.startup_ns}
         else:
@@ -225,10 +225,10 @@ class RankLog:
         if self._again is None:
             self.first_step = event.first_step
         else:
-            self._go_on_from(event.first_step, self._again)
+            self._resume_at(event.first_step, self._again)
 
-    def _go_on_from(self, step: int, again: _Again) -> None:
-        """Drops what is trained again, and charges to `restart` all time that left nothing behind."""
+    def _resume_at(self, step: int, again: _Again) -> None:
+        """Drops steps that are repeated, and charges lost time to `restart`."""
         kept = max(0, step - self.first_step)
         for name in SERIES:
             del getattr(self, name)[max(0, kept - self.forgotten) :]
@@ -243,8 +243,8 @@ class RankLog:
         self.phases_ns, self._again = {}, None
         self.restarts.append(Restart(step=step, lost_s=lost_ns / 1e9, reason=again.reason, damaged=again.damaged))
 
-    def _whole(self, phases_ns: Mapping[str, int]) -> dict[str, int]:
-        """A worker's phases with those before it; what it calls start-up is all that was before it."""
+    def _add_phases(self, phases_ns: Mapping[str, int]) -> dict[str, int]:
+        """A worker's phases plus those before it, which its start-up stands for."""
         whole = dict(self.before_ns)
         for phase, ns in phases_ns.items():
             if phase != "startup":

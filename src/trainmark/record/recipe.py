@@ -1,4 +1,4 @@
-"""The numbers someone chose for training a workload, and how they differ from the published ones."""
+"""The hyperparameters of a training, and how they deviate from the reference recipe."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def knob(
 
 @dataclass(frozen=True)
 class Span:
-    """A length of training, said as `1 epoch`, `16000 steps` or `1e9 items`; `4 epochs from 1` are 1, 5, 9, ..."""
+    """A length of training: `1 epoch`, `16000 steps` or `1e9 items`; `4 epochs from 1` are 1, 5, 9, ..."""
 
     count: float
     unit: str
@@ -71,15 +71,14 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeKind:
-    """What a recipe of a certain name is for, which decides how it is fitted to a machine."""
+    """How a recipe of a certain name is fitted to a machine."""
 
     real_data: bool = False
-    """Takes the real data set that a site file names; the others are made for synthetic ones."""
+    """Uses the real data set of the site file; the others use synthetic data."""
     shares_batch: bool = False
-    """Its few steps learn only with the batch they were chosen for, so that it is shared out over the devices and not
-    multiplied by them."""
+    """Keeps the global batch: it is divided among the devices, not multiplied by them."""
     finds_batch: bool = False
-    """Looks for the batch that fills a device, and scales the learning rate to it by the rule of the authors."""
+    """Searches the batch that fills a device, and scales the learning rate with it."""
 
 
 RECIPES = {
@@ -88,18 +87,18 @@ RECIPES = {
     "quick": RecipeKind(),
     "smoke": RecipeKind(shares_batch=True),
 }
-"""By the names all workloads use."""
-_FURTHER = {"mlperf": RecipeKind(real_data=True)}
-"""By names that some use; a recipe of another name is of the plain kind."""
+"""Recipes every workload has."""
+_OTHER_RECIPES = {"mlperf": RecipeKind(real_data=True)}
+"""Recipes some workloads have; any other name is of the plain kind."""
 
 
-def kind_of(recipe_name: str) -> RecipeKind:
-    return RECIPES.get(recipe_name) or _FURTHER.get(recipe_name, RecipeKind())
+def get_recipe_kind(recipe_name: str) -> RecipeKind:
+    return RECIPES.get(recipe_name) or _OTHER_RECIPES.get(recipe_name, RecipeKind())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Where a run stops before its recipe would: none of them means the recipe's target or its cap."""
+    """Where a run stops before its recipe would; without any, at the recipe's target or cap."""
 
     steps: Whole | None = None
     seconds: Whole | Finite | None = None
@@ -145,7 +144,7 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What every workload's recipe holds; a workload adds its own fields in a subclass."""
+    """The fields of every recipe; a workload adds its own in a subclass."""
 
     batch_per_device: int = knob(short="bs", least=1)
     learning_rate: float = knob(short="lr", least=0)
@@ -169,10 +168,10 @@ class Recipe:
     checkpoint_every: str = knob("end", words=("end", "never"), span=True)
     """A length as of `evaluate_every`, and at the end; `end`: only there; `never`: not even there."""
     leave_sample: bool = knob(False)
-    """After training, let the network show what it learnt, and keep that beside the record."""
+    """After training, save a sample of the network's output beside the record."""
     seed: int = knob(0, least=0)
     input_workers: int = knob(-1, least=-1)
-    """Processes a rank that read and prepare data; -1 divides the cores among the ranks, 0 works inside the trainer."""
+    """Data-loading processes per rank; -1 divides the cores among the ranks, 0 works inside the trainer."""
     memory_format: str = knob("channels_last", words=("channels_last", "contiguous"))
     optimizer_kind: str = knob("fused", words=("fused", "foreach", "plain"))
     """How the optimizer walks the parameters; the arithmetic is the same."""
@@ -232,7 +231,7 @@ AnyRecipe = TypeVar("AnyRecipe", bound="DataclassInstance")
 
 
 def deviations(actual: Recipe, reference: Recipe) -> tuple[Deviation, ...]:
-    """Every field whose value differs, in the order the recipe names them. Computed, never typed."""
+    """Every field whose value differs, in the recipe's order."""
     return tuple(
         Deviation(
             name=f.name,
@@ -251,14 +250,14 @@ def fix_hp(found: Sequence[Deviation], most: int = 2) -> str:
     return (shown + (f",+{len(found) - most} more" if len(found) > most else "")) or "/"
 
 
-def with_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
-    """The recipe with `key=value` words applied; an unknown key, a wrong type or value is refused in a sentence."""
+def apply_settings(recipe: AnyRecipe, settings: Sequence[str]) -> AnyRecipe:
+    """The recipe with `key=value` settings applied; UsageError for an unknown key or an invalid value."""
     changes: dict[str, Value] = {}
     for setting in settings:
         key, sign, text = setting.partition("=")
         if not sign:
             raise UsageError(f"--set {setting!r} is not key=value; try '--set learning_rate=0.8'")
-        changes[key.strip()] = _parse(type(recipe), key.strip(), text.strip())
+        changes[key.strip()] = _parse_setting(type(recipe), key.strip(), text.strip())
     return from_values(type(recipe), {**to_values(recipe), **changes})
 
 
@@ -270,7 +269,7 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
     """A recipe from plain values, checked field by field."""
     known, types = {f.name: f for f in fields(kind)}, _types(kind)
     renamed = {f.metadata["formerly"]: f.name for f in known.values() if f.metadata.get("formerly")}
-    values = {renamed.get(name, name): value for name, value in _with_spans(values)}
+    values = {renamed.get(name, name): value for name, value in _convert_epochs(values)}
     for name, value in values.items():
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
@@ -283,9 +282,9 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
         try:
             msgspec.convert(value, types[name])
         except msgspec.ValidationError:
-            raise UsageError(f"setting {name} must be {_wanted(types[name], value)}, not {value!r}") from None
+            raise UsageError(f"setting {name} must be {_describe_type(types[name], value)}, not {value!r}") from None
         if bounds.get("span") and value not in words:
-            values[name] = _span(name, str(value), words)
+            values[name] = _parse_span(name, str(value), words)
         elif words and value not in words:
             raise UsageError(
                 f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
@@ -294,7 +293,7 @@ def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe
 
 
 def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
-    """What each field may hold: its type within its bounds."""
+    """The type of each field with its bounds."""
     hints = typing.get_type_hints(kind)
     return {
         f.name: typing.Annotated[hints[f.name], msgspec.Meta(ge=f.metadata.get("least"), le=f.metadata.get("most"))]
@@ -302,8 +301,8 @@ def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
     }
 
 
-def _wanted(held_to: Any, value: Value) -> str:
-    """What a field would take, for the sentence about a value that it does not."""
+def _describe_type(held_to: Any, value: Value) -> str:
+    """What a field accepts, for the error about an invalid value."""
     wanted, meta = typing.get_args(held_to)
     try:
         msgspec.convert(value, wanted)
@@ -312,15 +311,15 @@ def _wanted(held_to: Any, value: Value) -> str:
     return f"at least {meta.ge:g}" if meta.ge is not None and value < meta.ge else f"at most {meta.le:g}"
 
 
-def _span(name: str, text: str, words: Sequence[str]) -> str:
+def _parse_span(name: str, text: str, words: Sequence[str]) -> str:
     try:
         return str(Span.parse(text))
     except UsageError as error:
         raise UsageError(f"setting {name} must be {' or '.join(words)} or a length: {error}") from None
 
 
-def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Plans written when only epochs were counted have a number where a length stands now."""
+def _convert_epochs(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """Converts old plans that count epochs where a length is used now."""
     for name, value in values.items():
         if name in ("evaluate_every_epochs", "checkpoint_every_epochs"):
             words = {0: "end", -1: "never"}
@@ -329,7 +328,7 @@ def _with_spans(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
             yield name, value
 
 
-def _parse(kind: type[DataclassInstance], key: str, text: str) -> Value:
+def _parse_setting(kind: type[DataclassInstance], key: str, text: str) -> Value:
     names = [f.name for f in fields(kind)]
     by_short = {f.metadata["short"]: f.name for f in fields(kind) if f.metadata.get("short")}
     if key not in names:
@@ -342,4 +341,4 @@ def _parse(kind: type[DataclassInstance], key: str, text: str) -> Value:
     try:
         return typing.cast(Value, msgspec.convert(text, wanted, strict=False))
     except msgspec.ValidationError:
-        raise UsageError(f"setting {key} must be {_wanted(held_to, text)}, not {text!r}") from None
+        raise UsageError(f"setting {key} must be {_describe_type(held_to, text)}, not {text!r}") from None

@@ -1,4 +1,4 @@
-"""What a run leaves behind: one JSON document, written once."""
+"""The record of a run: one JSON document, written once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from trainmark.record import series
-from trainmark.record.errors import UsageError, misfit
+from trainmark.record.errors import UsageError, describe_misfit
 from trainmark.record.intervals import around
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.machine import Artifact, Environment, Telemetry
@@ -47,7 +47,7 @@ class Doubt:
     text: str
     """In English."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What the text says, by name, so that it can be said in another language; records of before have none."""
+    """The values in the text, by name, for translation; older records have none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +84,18 @@ class Restart:
     lost_s: Finite
     """Work that was done again, and the time until the workers' first lines."""
     reason: str | None = None
-    """What the rank that failed said; None where it could not."""
+    """The error of the rank that failed; None where it left none."""
     damaged: tuple[str, ...] = ()
     """Checkpoints that could not be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeansOnly:
-    """The series of a long run are not at hand: every step is known only as the mean of its neighbours."""
+    """The series of a long run are missing: every step is known only as a mean over neighbours."""
 
     reason: str
     damaged: bool = False
-    """The file is there, and it is not the one the record was made with."""
+    """The file exists but is not the recorded one."""
 
     def __str__(self) -> str:
         return self.reason
@@ -126,30 +126,30 @@ class Record:
     series_file: SeriesFile | None = None
     """Where the series of a long run lie; None where the record itself keeps them."""
     points: Points | None = None
-    """What it keeps of them then."""
+    """The means it keeps of them."""
     means_only: MeansOnly | None = None
-    """Set where these series are not at hand."""
+    """Set where these series are missing."""
     environment: Environment = field(default_factory=Environment)
     doubts: tuple[Doubt, ...] = ()
     restarts: tuple[Restart, ...] = ()
     group: str | None = None
     """Runs of one `--repeat` share it."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """What the user said to find it by; empty where nothing was said."""
+    """The user's tags."""
     note: str | None = None
-    """What the user said of it; None where nothing was said."""
+    """The user's note."""
     skipped_files: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     data_facts: Mapping[str, float] = field(default_factory=dict)
     """How the data was read, such as the share of padding, as rank 0 saw it."""
     telemetry: Telemetry = field(default_factory=Telemetry)
-    """What the samplers saw of devices and hosts, thinned; empty where nothing was sampled."""
+    """Thinned samples of devices and hosts; empty where nothing was sampled."""
     event_files: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of every file of events this was made of, by its name in the run's folder."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What a newer version wrote and this one does not know: shown, and written back where it stood."""
+    """Fields of a newer version: shown, and written back in place."""
     workload_facts: WorkloadFacts | None = None
-    """What a reader needs to know of the workload where it is not installed; older records do not have it."""
+    """Facts of the workload, for readers without it; older records have none."""
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -157,7 +157,7 @@ class Record:
 
     @property
     def precision(self) -> str:
-        """What the run was computed in, as its first step showed; what was asked for where that was not seen."""
+        """The precision of the first step; the requested one where that was not recorded."""
         seen = self.environment.precision
         return seen.ran if seen else self.plan.precision
 
@@ -169,13 +169,13 @@ class Record:
     @property
     def steps(self) -> StepSeries:
         """Of a long run, what lies in the file beside its record."""
-        return series.of_timeline(self.timeline, self.loss)
+        return series.extract_series(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = _merge(self._known(), self.unknown)
+        document: dict[str, Any] = _merge(self._known_fields(), self.unknown)
         return document
 
-    def _known(self) -> dict[str, Any]:
+    def _known_fields(self) -> dict[str, Any]:
         return {
             "schema": RECORD_SCHEMA,
             "kind": KIND,
@@ -234,7 +234,7 @@ class Record:
             steps, means_only = _steps(found.series, read)
             timeline = _timeline(found.series, steps)
         except msgspec.ValidationError as error:
-            raise UsageError(f"this record is damaged: {misfit(error)}") from error
+            raise UsageError(f"this record is damaged: {describe_misfit(error)}") from error
         except ValueError as error:
             raise UsageError(f"this record is damaged: {error}") from error
         record = cls(
@@ -246,14 +246,14 @@ class Record:
             means_only=means_only,
             **{name: getattr(found, name) for name in _PLAIN},
         )
-        known = {**record._known(), "environment": msgspec.to_builtins(record.environment)}
+        known = {**record._known_fields(), "environment": msgspec.to_builtins(record.environment)}
         known["telemetry"] = {"machines": known["telemetry"].get("machines", ())}
         unknown = unknown_fields(upgraded, known)
         return replace(record, unknown=unknown) if unknown else record
 
 
 def parse(content: bytes) -> Any:
-    """The document in a file of records; UsageError where it is no JSON, holds half a sign, or nests without end."""
+    """The JSON document in a record file; UsageError where it is none."""
     try:
         return msgspec.json.decode(content)
     except UnicodeDecodeError:
@@ -261,11 +261,11 @@ def parse(content: bytes) -> Any:
     except RecursionError:
         raise UsageError("nested too deeply") from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise UsageError(f"not JSON: {misfit(error)}") from None
+        raise UsageError(f"not JSON: {describe_misfit(error)}") from None
 
 
-def listed(document: Any) -> Any:
-    """A document of repeats as the list of its records; any other as it is."""
+def list_repeats(document: Any) -> Any:
+    """The records of a repeats document; any other document unchanged."""
     repeats = isinstance(document, dict) and document.get("kind") == REPEATS
     return document.get("records", []) if repeats else document
 
@@ -279,10 +279,10 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"not a trainmark record of schema {RECORD_SCHEMA} (kind {document.get('kind')!r}, schema {schema!r})"
         )
-    return dict(document) if schema == RECORD_SCHEMA else _from_1(document)
+    return dict(document) if schema == RECORD_SCHEMA else _upgrade_from_1(document)
 
 
-def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
+def _upgrade_from_1(document: Mapping[str, Any]) -> dict[str, Any]:
     later: dict[str, Any] = {
         "restarts": [],
         "artifacts": [],
@@ -293,20 +293,20 @@ def _from_1(document: Mapping[str, Any]) -> dict[str, Any]:
     }
     upgraded = {**later, **document, "schema": 2}
     if isinstance(metrics := upgraded.get("metrics"), Mapping):
-        upgraded["metrics"] = {alias: _on_the_logarithm(found) for alias, found in metrics.items()}
+        upgraded["metrics"] = {alias: _convert_interval(found) for alias, found in metrics.items()}
     return upgraded
 
 
-def _on_the_logarithm(quantity: Any) -> Any:
-    """A quantity whose interval was as far below its value as above: as wide, and never below zero."""
+def _convert_interval(quantity: Any) -> Any:
+    """A quantity with a symmetric interval, converted to one on the logarithm."""
     try:
         value, (low, high) = quantity["value"], quantity["interval"]
         return {**quantity, "interval": list(around(value, (high - low) / 2 / value))}
-    except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is said later
+    except (KeyError, TypeError, ValueError, ArithmeticError):  # it has none, or is damaged, which is reported later
         return quantity
 
 
-def coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH) -> str:
+def describe_coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH) -> str:
     """Which of a run's steps its throughputs cover."""
     if full:
         return say("all training steps")
@@ -314,11 +314,11 @@ def coverage(*, full: bool, steps: int, warmup: int, say: Say = ENGLISH) -> str:
 
 
 def translate_coverage(record: Record, say: Say) -> str:
-    """A record's coverage in the reader's language; as it stands where its numbers give another."""
+    """A record's coverage in the reader's language; the recorded text where its numbers give another."""
     limits, timeline = record.plan.limits, record.timeline
     if not timeline.ranks:
         return say(record.coverage)
-    covers = partial(coverage, full=limits.full, steps=timeline.steps, warmup=timeline.warmup_steps)
+    covers = partial(describe_coverage, full=limits.full, steps=timeline.steps, warmup=timeline.warmup_steps)
     return covers(say=say) if covers() == record.coverage else record.coverage
 
 
@@ -389,7 +389,7 @@ def _steps(
     """The series that are not inside the record, as they are or as means; and why only as means."""
     if found.file is None or found.points is None:
         return None, None
-    means = series.spread_out(found.points, found.file.steps, found.steady_from)
+    means = series.expand_means(found.points, found.file.steps, found.steady_from)
     if read is None:
         return means, MeansOnly(reason=f"{found.file.name} is not at hand")
     try:
@@ -408,11 +408,11 @@ def _timeline(found: _Series, steps: StepSeries | None) -> Timeline:
         return Timeline(ranks=tuple(ranks), warmup_steps=found.warmup_steps, steady_from=found.steady_from)
     if min(trace.steps for trace in ranks) != len(steps.compute_ns):
         raise ValueError("its ranks have other steps than its series")
-    return series.timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
+    return series.build_timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record's document holds, beside its plan and what follows from the series."""
+    """The document of a record, beside its plan and what follows from the series."""
 
     run_id: str
     created: str
@@ -475,7 +475,7 @@ def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def unknown_fields(document: Any, known: Any) -> dict[str, Any]:
-    """The part of a document that `known`, which was made of it, does not hold; entries of a list go by their place."""
+    """The part of a document that `known`, which was parsed from it, lacks; list entries go by index."""
     if isinstance(document, Mapping) and isinstance(known, Mapping):
         pairs = [(str(name), value, name in known, known.get(name)) for name, value in document.items()]
     elif isinstance(document, list) and isinstance(known, (list, tuple)) and len(document) == len(known):

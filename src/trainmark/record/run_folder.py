@@ -1,4 +1,4 @@
-"""A run's folder, of which every look reads what is new: for a run that goes on and for one that is over alike."""
+"""Reads a run's folder incrementally, during the run and after it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.record import events
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
-from trainmark.record.event_files import FOLDED, EventTail, Source, Writer, writer_of
+from trainmark.record.event_files import FOLDED, EventTail, Source, Writer, parse_writer
 from trainmark.record.events import AnyEvent, Unknown
 from trainmark.record.numbers import Target, Whole
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
-from trainmark.record.whole_files import sha256
 
 HEAD_FILE = "run.json"
 PLAN_FILE = "plan.json"
@@ -25,7 +25,7 @@ LAUNCHER_FILE = "launcher.jsonl"
 
 
 class RunHead(Struct, frozen=True, kw_only=True):
-    """`run.json`: what a record says of a run that its plan does not."""
+    """`run.json`: what a record holds of a run beside its plan."""
 
     run_id: str
     created: str
@@ -35,26 +35,26 @@ class RunHead(Struct, frozen=True, kw_only=True):
     group: str | None = None
     tags: dict[str, str] = {}
     note: str | None = None
-    """With `tags`, what the user said of the run; older folders do not have them."""
+    """With `tags`, the user's labels; older folders have none."""
     revision: str | None = None
     """Of the source that runs, where it is a checkout."""
     workload_facts: dict[str, Any] | None = None
-    """What a reader has to know of the workload; older folders do not have it."""
+    """Facts of the workload; older folders have none."""
     launcher_host: str = ""
     launcher_pid: Whole | None = None
-    """By which one knows whether anybody is there before a rank has spoken; older folders do not have it."""
+    """Tells whether the run is alive before its ranks write; older folders have none."""
     token: str = ""
-    """By which another launcher knows that it sees the same folder."""
+    """Lets another launcher check that it sees the same folder."""
 
 
 @dataclass(kw_only=True)
 class NodeSamples:
-    """What one machine's sampler wrote last."""
+    """The latest samples of one machine."""
 
     launcher: int
     begin: events.SamplerBegin | None = None
     last: tuple[events.DeviceReading, ...] = ()
-    """What was read of the devices."""
+    """The last device readings."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: events.SamplerEnd | None = None
     last_ns: int | None = None
@@ -86,12 +86,12 @@ class NodeSamples:
 
 
 class RunFolder:
-    """All that the processes of a run wrote down, as far as it has come."""
+    """Everything the processes of a run have written so far."""
 
     def __init__(self, path: Path, *, only_ranks: Iterable[int] | None = None, keep: int | None = None) -> None:
-        """With `only_ranks` the logs of these are read and nothing else; they are there before their first line.
+        """With `only_ranks`, only their logs are read, and exist before their first line.
 
-        Each rank's log keeps at least `keep` of its last steps, or all.
+        Each rank's log keeps at least `keep` of its last steps, by default all.
         """
         self.path = path
         self.head: RunHead | None = None
@@ -100,12 +100,12 @@ class RunFolder:
         self.samplers: dict[int, NodeSamples] = {}
         self.fill: events.BatchFound | None = None
         self.fault: events.FaultFound | None = None
-        """What the launchers together found to have gone wrong."""
+        """The root failure found by the launchers."""
         self._tails: dict[str, tuple[Writer, EventTail]] = {}
         self._finds_files = only_ranks is None
         self._keep = keep
         for rank in only_ranks or ():
-            self._take(f"rank{rank}.jsonl")
+            self._follow(f"rank{rank}.jsonl")
 
     @property
     def run_id(self) -> str:
@@ -127,49 +127,49 @@ class RunFolder:
         return sum(log.not_understood for log in self.logs) + sum(node.not_understood for node in self.nodes)
 
     def open(self) -> None:
-        """Takes in what was to run, and what the launcher said."""
+        """Reads the plan and the launcher's events."""
         self.head, self.plan = _head(self.path / HEAD_FILE), _plan(self.path)
-        self._take(LAUNCHER_FILE)
+        self._follow(LAUNCHER_FILE)
         self.update()
 
     def update(self) -> bool:
-        """Takes in what is new; True where a rank wrote something (a sampler goes on however long a rank hangs)."""
+        """Reads new events; True where a rank wrote some (samplers keep writing while a rank hangs)."""
         if self._finds_files:
             self.head = self.head or _head(self.path / HEAD_FILE)
             self.plan = self.plan or _plan(self.path)
             for name in _names(self.path):
-                self._take(name)
-        heard = False
+                self._follow(name)
+        has_news = False
         for writer, tail in self._tails.values():
             for event in tail.new_events():
                 self._add(writer, event)
-                heard = heard or writer.source == "rank"
+                has_news = has_news or writer.source == "rank"
             if writer.source == "rank":
                 self.ranks[writer.number].torn = tail.torn
-        return heard
+        return has_news
 
     def each_rank(self) -> Iterator[RankLog]:
-        """Every rank's log in turn, read whole; its steps are forgotten before the next one is read."""
+        """Every rank's complete log in turn; its steps are dropped before the next is read."""
         for number in sorted(_numbers(self.path, "rank")):
             self.ranks[number] = log = read_rank(self.path, number)
             yield log
             log.forget(0)
 
-    def samplers_found(self) -> list[int]:
-        """The launchers beside which something was sampled, in their order."""
+    def list_samplers(self) -> list[int]:
+        """Launchers with samples, in order."""
         return sorted(_numbers(self.path, "telemetry"))
 
     def sampler_events(self, launcher: int) -> Iterator[AnyEvent | Unknown]:
-        """All that the sampler beside a launcher wrote."""
+        """All events of a launcher's sampler."""
         return EventTail(self.path / f"telemetry{launcher}.jsonl").new_events()
 
     def event_files(self) -> dict[str, str]:
-        """The SHA-256 of every event file and of its finished chunks, by their names."""
-        names = sorted(name for name in _names(self.path) if writer_of(name.removesuffix(FOLDED)))
+        """SHA-256 of every event file and its chunks, by name."""
+        names = sorted(name for name in _names(self.path) if parse_writer(name.removesuffix(FOLDED)))
         return {name: sha256(self.path / name) for name in names}
 
-    def _take(self, name: str) -> None:
-        if name in self._tails or (writer := writer_of(name)) is None:
+    def _follow(self, name: str) -> None:
+        if name in self._tails or (writer := parse_writer(name)) is None:
             return
         self._tails[name] = (writer, EventTail(self.path / name))
         if writer.source == "rank":
@@ -189,7 +189,7 @@ class RunFolder:
 
 
 def read_rank(path: Path, number: int, *, until: int | None = None) -> RankLog:
-    """A rank's log in a run's folder; with `until` no further than is needed to have so many steps of it."""
+    """A rank's log; with `until`, read only up to that many steps."""
     log, tail = RankLog(rank=number), EventTail(path / f"rank{number}.jsonl")
     for event in tail.new_events():
         log.add(event)
@@ -200,16 +200,16 @@ def read_rank(path: Path, number: int, *, until: int | None = None) -> RankLog:
 
 
 def open_run(path: Path) -> RunFolder:
-    """A run's folder, of which its ranks and samplers are not read yet; NotReadyError where it is none."""
+    """A run's folder, without its ranks and samplers yet; NotReadyError where it is none."""
     folder = RunFolder(path, only_ranks=())
     folder.open()
     if folder.head is None or folder.plan is None:
-        raise NotReadyError(f"{path} is not a run folder: {_why_not(path)}")
+        raise NotReadyError(f"{path} is not a run folder: {_explain_damage(path)}")
     return folder
 
 
 def read_plan(path: Path) -> Plan:
-    """What the run of a folder was told; NotReadyError where the folder does not say it, or only half of it."""
+    """The plan of a run folder; NotReadyError where it is missing or damaged."""
     try:
         return Plan.from_json(msgspec.json.decode((path / PLAN_FILE).read_bytes()))
     except OSError as error:
@@ -232,8 +232,8 @@ def _plan(folder: Path) -> Plan | None:
         return None
 
 
-def _why_not(path: Path) -> str:
-    """What keeps a folder from being read, in words."""
+def _explain_damage(path: Path) -> str:
+    """Why a folder cannot be read."""
     try:
         msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
         read_plan(path)
@@ -245,8 +245,8 @@ def _why_not(path: Path) -> str:
 
 
 def _numbers(folder: Path, source: Source) -> list[int]:
-    """Of the ranks or samplers that have written something."""
-    return [writer.number for name in _names(folder) if (writer := writer_of(name)) and writer.source == source]
+    """Numbers of the ranks or samplers that have written."""
+    return [writer.number for name in _names(folder) if (writer := parse_writer(name)) and writer.source == source]
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a trained network shows people - sound, images, text - and the document that says what made it."""
+"""Samples of a trained network - sound, images, text - and the document that describes them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LARGEST_DOCUMENT = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SampleSettings:
-    """What `--set` may change of a sample; a workload adds its own in a subclass, with bounds as a recipe's fields."""
+    """Settings of a sample for `--set`; a workload adds its own in a subclass."""
 
     seed: int = knob(0, least=0)
-    """Another seed, another sample; of no matter where nothing is drawn."""
+    """Seed of the random numbers, where there are any."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoundPart:
     samples: npt.NDArray[np.float32]
-    """Of any loudness: it is brought to one level where it is written."""
+    """Of any level; normalised when written."""
     caption: str
 
 
@@ -58,7 +58,7 @@ Part = SoundPart | ImagePart | TextPart
 
 
 class NetworkUsed(Struct, frozen=True, kw_only=True):
-    """A network that took part, so that anybody can tell whether another sample is of the same."""
+    """A network that made the sample, by the hash of its weights."""
 
     workload: str
     file: str
@@ -69,7 +69,7 @@ class NetworkUsed(Struct, frozen=True, kw_only=True):
     step: int | None = None
     """Steps it had been trained for."""
     quality: str = ""
-    """What its run was judged by."""
+    """Its target quality."""
     value: float | None = None
     """At its last evaluation."""
     unit: str = ""
@@ -81,17 +81,17 @@ class NetworkUsed(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpokenClips:
-    """Sounds of one kind that are to be scored together."""
+    """Sounds of one kind to score together."""
 
     of: str
     """`recordings`, `copy synthesis (griffin-lim)`, `speech`."""
     sounds: tuple[npt.NDArray[np.float32], ...]
     texts: tuple[str, ...] = ()
-    """What is said in each; empty where nobody knows."""
+    """The spoken text of each; empty where unknown."""
 
 
 class SpeechScore(Struct, frozen=True, kw_only=True):
-    """What networks made of sounds of one kind. A prediction, not a listening test."""
+    """Predicted scores of sounds of one kind; not a listening test."""
 
     of: str
     clips: int
@@ -101,7 +101,7 @@ class SpeechScore(Struct, frozen=True, kw_only=True):
     deviation: float | None = None
     """Of the clips from that mean; None of a single one."""
     wer: float | None = None
-    """Words that were heard otherwise, as a share of those said; None where the recogniser is unavailable."""
+    """Word error rate; None where the recogniser is unavailable."""
 
     def __str__(self) -> str:
         opinion, words, clips = self.cells()
@@ -129,25 +129,25 @@ class SpeechScores(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sample:
-    """What a network made of one input."""
+    """A network's output for one input."""
 
     parts: tuple[Part, ...]
-    """What was asked for first, then what explains it."""
+    """The output first, then what explains it."""
     shown: str
-    """What the network was given, in words."""
+    """The input, in words."""
     generator: str = ""
-    """By what the output was drawn or computed, where there is more than one way."""
+    """How the output was generated, where there is more than one way."""
     networks: tuple[NetworkUsed, ...] = ()
-    """Those that took part beside the one that was asked."""
+    """Further networks that took part."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else is known of how it came to be."""
+    """Further facts about how it was made."""
     doubts: tuple[Doubt, ...] = ()
     clips: tuple[SpokenClips, ...] = ()
     """What is to be scored, where that was asked for."""
 
 
 class SampleDocument(Struct, frozen=True, kw_only=True):
-    """Lies beside what was made; where it is, all is."""
+    """Written last, beside the files: where it exists, the sample is complete."""
 
     kind: str = KIND
     schema: int = SAMPLE_SCHEMA
@@ -175,13 +175,13 @@ class SampleDocument(Struct, frozen=True, kw_only=True):
 
 
 def documents(folder: Path) -> Iterator[SampleDocument]:
-    """Those in a folder, oldest first; what is no such document is passed over."""
+    """The sample documents in a folder, oldest first; other files are skipped."""
     for path in sorted(folder.glob("*.json")):
         try:
             if path.stat().st_size > LARGEST_DOCUMENT:
                 continue
             found = msgspec.json.decode(path.read_bytes(), type=SampleDocument)
-        except (OSError, msgspec.DecodeError):  # a misfit is one, too
+        except (OSError, msgspec.DecodeError):  # or a validation error
             continue
         if (found.kind, found.schema) == (KIND, SAMPLE_SCHEMA):
             yield found

@@ -1,4 +1,4 @@
-"""A run's series of steps where they are too many for its record: a file beside it, and means of neighbours on it."""
+"""Step series too long for a record: a file beside it, and means over neighbours in it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainmark.record.numbers import Count, Finite
 from trainmark.record.timeline import Floats, RankTrace, Timeline
 
 MAX_INSIDE = 10_000
-"""Steps of all ranks together up to which a record keeps every rank's series itself."""
+"""Steps of all ranks together that a record keeps itself."""
 MAX_POINTS = 1000
-"""A longer series stands on the record as so many means at most; an eighth of them for the part that is not steady."""
+"""Means that represent a longer series, an eighth of them for the part before it is steady."""
 MAX_STEPS = 20_000_000
 """No series is longer; a damaged count must not take all memory."""
 ENDING = ".series.jsonl.gz"
 BLOCK = 4096
-"""Steps in a line of the file."""
+"""Steps per line of the file."""
 MAX_LINE_BYTES = 1 << 20
 
 _ENCODER = msgspec.json.Encoder()
@@ -35,7 +35,7 @@ _DECODER = msgspec.json.Decoder(Steps)
 
 
 class SeriesFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Which file holds the series of a record."""
+    """The file with the series of a record."""
 
     name: str
     sha256: str
@@ -56,7 +56,7 @@ class Points(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class StepSeries:
-    """What the numbers of a long run rest on, of every step that all ranks finished."""
+    """The series of a long run, over the steps that all ranks finished."""
 
     wait_ns: Sequence[int]
     """Of the slowest rank, as are the two that follow."""
@@ -68,7 +68,7 @@ class StepSeries:
     """The mean over all ranks."""
 
     def lines(self) -> Iterator[bytes]:
-        """What its file holds: the steps as a rank's own events would tell them."""
+        """The lines of its file: the steps as events of a rank."""
         for first in range(0, len(self.compute_ns), BLOCK):
             part = slice(first, first + BLOCK)
             block = Steps(
@@ -82,20 +82,20 @@ class StepSeries:
             yield _ENCODER.encode(block) + b"\n"
 
 
-def file_of(run_id: str, steps: StepSeries) -> SeriesFile:
+def describe_file(run_id: str, steps: StepSeries) -> SeriesFile:
     digest = hashlib.sha256()
     for line in steps.lines():
         digest.update(line)
     return SeriesFile(name=run_id + ENDING, sha256=digest.hexdigest(), steps=len(steps.compute_ns))
 
 
-def packed(steps: StepSeries) -> bytes:
+def pack_series(steps: StepSeries) -> bytes:
     """The content of the file."""
     return gzip.compress(b"".join(steps.lines()), mtime=0)
 
 
-def read(path: Path, said: SeriesFile) -> StepSeries:
-    """The series in a file; ValueError where it is not the file that was said, OSError where it cannot be read."""
+def read(path: Path, expected: SeriesFile) -> StepSeries:
+    """The series in a file; ValueError where it is not the expected one, OSError where it cannot be read."""
     digest = hashlib.sha256()
     wait_ns, compute_ns, exchange_ns, items = (array("q") for _ in range(4))
     loss: list[float | None] = []
@@ -104,7 +104,7 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
             while line := file.readline(MAX_LINE_BYTES):
                 digest.update(line)
                 block = _DECODER.decode(line)
-                if block.first != len(compute_ns) or block.first + len(block.compute_ns) > said.steps:
+                if block.first != len(compute_ns) or block.first + len(block.compute_ns) > expected.steps:
                     raise ValueError("it has other steps than the record says")
                 for kept, new in (
                     (wait_ns, block.wait_ns),
@@ -116,13 +116,13 @@ def read(path: Path, said: SeriesFile) -> StepSeries:
                 loss += block.loss
     except (EOFError, zlib.error, gzip.BadGzipFile, msgspec.MsgspecError, OverflowError) as error:
         raise ValueError(f"it is damaged: {error}") from error
-    if digest.hexdigest() != said.sha256 or len(exchange_ns) not in (0, len(compute_ns)):
+    if digest.hexdigest() != expected.sha256 or len(exchange_ns) not in (0, len(compute_ns)):
         raise ValueError("its SHA-256 is not the one on the record")
     return StepSeries(wait_ns=wait_ns, compute_ns=compute_ns, exchange_ns=exchange_ns or (), items=items, loss=loss)
 
 
-def thinned(steps: StepSeries, steady_from: int) -> Points:
-    """A bounded number of means, none of which mixes steady steps with others."""
+def thin_series(steps: StepSeries, steady_from: int) -> Points:
+    """At most MAX_POINTS means, none of which mixes steady steps with others."""
     ends = _ends(len(steps.compute_ns), steady_from)
 
     def whole(values: Sequence[int]) -> list[int]:
@@ -138,7 +138,7 @@ def thinned(steps: StepSeries, steady_from: int) -> Points:
     )
 
 
-def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
+def expand_means(points: Points, count: int, steady_from: int) -> StepSeries:
     """Every step as the mean it is part of; ValueError where there are not as many means as there would be."""
     if not 0 < count <= MAX_STEPS:
         raise ValueError(f"a series of {count} steps is not kept in a file")
@@ -161,8 +161,8 @@ def spread_out(points: Points, count: int, steady_from: int) -> StepSeries:
     )
 
 
-def timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
-    """Of ranks that are sums: the slowest of them gets the series."""
+def build_timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int, steady_from: int) -> Timeline:
+    """A timeline of ranks with sums, the slowest with the series."""
     slowest = Timeline(ranks=tuple(ranks)).slowest
     long = replace(slowest, wait_ns=steps.wait_ns, compute_ns=steps.compute_ns, exchange_ns=steps.exchange_ns)
     return Timeline(
@@ -173,8 +173,8 @@ def timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_steps: int
     )
 
 
-def of_timeline(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
-    """The series a timeline of sums was given."""
+def extract_series(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
+    """The series of a timeline of sums."""
     slowest = kept.slowest
     return StepSeries(
         wait_ns=slowest.wait_ns,

@@ -1,4 +1,4 @@
-"""The facts of one site, from its `trainmark.toml`: data, hosts, the network, the price, what its nodes reach."""
+"""The site file `trainmark.toml`: data folders, hosts, network, price, expected results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """What joins the nodes of a run."""
+    """The network between the nodes of a run."""
 
     interface: Text | None = None
     port: Port | None = None
@@ -52,7 +52,7 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a good node of this site is known to reach, by which a fleet that is slow as a whole is found."""
+    """What a good node of this site reaches, to detect a fleet that is slow as a whole."""
 
     workload: Text
     recipe: Text
@@ -77,19 +77,19 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     expected: tuple[Expected, ...] = ()
     """Of several that fit a run the first counts."""
     trust: tuple[Text, ...] = ()
-    """Of a user's own file: working folders whose file may say how other hosts are entered."""
+    """In the user's own file: working folders whose site file may set [remote]."""
     untrusted: str = ""
-    """Why what it says of that is not followed unasked, in a sentence; empty where the file is the user's own."""
+    """Why its [remote] is not trusted; empty where the file is the user's own."""
 
     def entering_hosts(self, *, trust: bool) -> Site:
-        """The same, to enter other hosts by; UsageError where it names programs that nobody here has vouched for."""
+        """This site, for use of [remote]; UsageError where that is not trusted."""
         if self.untrusted and not trust:
             raise UsageError(self.untrusted)
         return self
 
 
 def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, home: Path | None = None) -> Site:
-    """The first file found counts; without one every fact is left to its default."""
+    """The first site file found; without one, the defaults."""
     environ, cwd = os.environ if environ is None else environ, cwd or Path.cwd()
     own = _own_file(environ, home)
     path = _find(environ, cwd, own)
@@ -97,11 +97,11 @@ def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, h
         return Site()
     found = _read(path)
     if path == cwd / FILE and not (own and own.is_file() and own.samefile(path)):
-        found = _with_trust(found, path, own)
+        found = _check_trust(found, path, own)
     remote = found.remote
     if remote.ssh_config is not None:
-        remote = msgspec.structs.replace(remote, ssh_config=_beside(path, remote.ssh_config))
-    data = {name: _beside(path, folder) for name, folder in found.data.items()}
+        remote = msgspec.structs.replace(remote, ssh_config=_resolve(path, remote.ssh_config))
+    data = {name: _resolve(path, folder) for name, folder in found.data.items()}
     return msgspec.structs.replace(found, data=data, remote=remote)
 
 
@@ -115,9 +115,9 @@ def _read(path: Path) -> Site:
     return tables.read(Site, document, f"site file {path}", untrusted="")
 
 
-def _with_trust(found: Site, path: Path, own: Path | None) -> Site:
-    """What a file in the working folder, which anybody may have put there, says of other hosts is data until somebody
-    vouches for it: ssh runs what its configuration names, and the hosts run the Python that is named."""
+def _check_trust(found: Site, path: Path, own: Path | None) -> Site:
+    """Marks [remote] of a file in the working folder as untrusted unless the user's own file trusts the folder: it
+    names programs that ssh and the hosts run."""
     where = own or f"~/.config/trainmark/{FILE}"
     if found.trust:
         raise UsageError(f"site file {path}: trust is for your own file {where}; a file cannot vouch for itself")
@@ -147,6 +147,6 @@ def _find(environ: Mapping[str, str], cwd: Path, own: Path | None) -> Path | Non
     return next((path for path in (cwd / FILE, own) if path and path.is_file()), None)
 
 
-def _beside(path: Path, word: str) -> str:
-    """A path written in a site file: one that is not absolute begins where the file lies."""
+def _resolve(path: Path, word: str) -> str:
+    """A path in a site file; relative ones start at the file's folder."""
     return str(path.absolute().parent / Path(word).expanduser())

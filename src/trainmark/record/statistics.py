@@ -79,12 +79,12 @@ class Drift:
         return before / after - 1 if after else 0.0
 
     @property
-    def drifting(self) -> bool:
+    def is_drifting(self) -> bool:
         """Certain, and more than 2 %."""
         return self.significant and abs(self.relative_change) > DRIFT_THAT_MATTERS
 
 
-def at_mean_items(step_s: Series, items: Series) -> Series:
+def scale_to_mean_items(step_s: Series, items: Series) -> Series:
     """What each step would have taken with the mean number of items; the times themselves where all hold as many.
 
     A step of mel frames takes longer the more of them it holds, which is neither warm-up, drift nor unrest. So the part
@@ -92,13 +92,13 @@ def at_mean_items(step_s: Series, items: Series) -> Series:
     with outliers clipped to four robust deviations. The line may stand on a time that every step needs whatever it
     holds, which the plain ratio of seconds to items would take for unrest.
     """
-    step_s, items = _checked_pair(step_s, items)
+    step_s, items = _validate_pair(step_s, items)
     if not len(items) or items.min() == items.max():
         return step_s
-    return _without(items, step_s, _seconds_per_item(step_s, items))
+    return _remove_slope(items, step_s, _seconds_per_item(step_s, items))
 
 
-def steady_start(step_s: Series, items: Series | None = None) -> int:
+def find_steady_start(step_s: Series, items: Series | None = None) -> int:
     """The index of the first step after the warm-up; never more than half of the series lies before it.
 
     Warming up means getting faster. Two rules:
@@ -110,44 +110,43 @@ def steady_start(step_s: Series, items: Series | None = None) -> int:
        faster at the 0.5 % level, correlation of neighbours respected, the first is warm-up; and again, until nothing
        more is found. Fewer than 16 steps are too few for this rule.
 
-    Where steps became slower, that is no warm-up but drift: only the part before is looked at for a warm-up, and all
-    from its end on counts, the fast part and the slow one. So it is where they became faster only after half of the
-    series. With items that differ from step to step, times are judged as `at_mean_items` gives them, by what an item
-    takes in the second half.
+    Steps that became slower are drift, not warm-up: only the part before is searched for a warm-up, and everything from
+    its end on counts. The same holds where they became faster only after half of the series. Where items differ from
+    step to step, times are first passed through `scale_to_mean_items`, with the slope of the second half.
     """
-    step_s = _checked(step_s)
+    step_s = _validate(step_s)
     if items is not None:
-        step_s, items = _checked_pair(step_s, items)
+        step_s, items = _validate_pair(step_s, items)
     most = end = len(step_s)
     while True:
-        start, changed_at = _warmup(step_s[:end], None if items is None else items[:end], most // 2)
+        start, changed_at = _find_warmup(step_s[:end], None if items is None else items[:end], most // 2)
         if changed_at is None:
             return start
         end = changed_at
 
 
-def _warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, int | None]:
+def _find_warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, int | None]:
     """Where the warm-up ends; and the step at which another change came that is none, if one did."""
     half = len(step_s) // 2
     if items is not None and len(items) and items.min() != items.max():
-        step_s = _without(items, step_s, _seconds_per_item(step_s[half:], items[half:]))
+        step_s = _remove_slope(items, step_s, _seconds_per_item(step_s[half:], items[half:]))
     centre, deviation = _centre_and_deviation(step_s[half:])
     start = _end_of_slow_first_steps(step_s, half, centre + 5 * deviation)
-    while len(step_s) - start >= MIN_STEPS_FOR_DRIFT and (logs := _logs(step_s[start:])) is not None:
-        fit = _two_levels(logs)
-        at = start + _unfolded(fit.at or 0, len(step_s) - start)
+    while len(step_s) - start >= MIN_STEPS_FOR_DRIFT and (logs := _clipped_logs(step_s[start:])) is not None:
+        fit = _fit_two_levels(logs)
+        at = start + _unfold(fit.at or 0, len(step_s) - start)
         faster = fit.levels[1] < fit.levels[0]
-        if faster and at <= most and fit.certain_at(0.9975):
+        if faster and at <= most and fit.is_certain_at(0.9975):
             start = at
         else:
-            return start, at if fit.certain_at(_CERTAIN_SPLIT) else None
+            return start, at if fit.is_certain_at(_CERTAIN_SPLIT) else None
     return start, None
 
 
 def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE) -> Interval | None:
     """The throughput of these steps and its confidence interval; None for fewer than 8 steps, or if they took no time.
 
-    Give the steps that count, those from `steady_start` on: nothing is left out here.
+    Give the steps that count, those from `find_steady_start` on: nothing is left out here.
 
     The interval is of the throughput's logarithm. Throughput is a ratio of sums, so its variance is that of `items -
     throughput * seconds` per step, over the square of the mean step; steps whose time follows their items (mel frames)
@@ -160,14 +159,14 @@ def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE)
     Measured coverage of the 95 % interval at 30, 100 and 400 steps (bench/drift.py): 91 to 96 % for independent normal
     and lognormal steps (sigma up to 1) and, at a sigma of 5 %, for lag-1 correlations up to 0.8; both together, sigma 1
     and correlation 0.8, 86 to 90 %, up to 3 points less than the interval that was symmetric around the value, half of
-    whose lower ends lay below zero there; cutting with `steady_start` first costs 1 to 4 points
+    whose lower ends lay below zero there; cutting with `find_steady_start` first costs 1 to 4 points
     (6 at 30 steps with correlation 0.8).
     Where it falls short: 8 to 16 steps with a correlation above 0.5, 80 to 90 %; correlation 0.9 with 30 steps, 88 %;
     a slow wander under stronger independent noise, 83 % with 30 steps, 89 % with 100, 93 % with 400; and rare spikes,
     which no method can know before they occur: steps three times as long, one in fifty, 51 % with 30 steps, 86 % with
     100, 93 % with 400. As a rule, what happens fewer than five times in the series is not in its interval.
     """
-    step_s, items = _checked_pair(step_s, items)
+    step_s, items = _validate_pair(step_s, items)
     n = len(step_s)
     if n < MIN_STEPS or not step_s.any():
         return None
@@ -191,7 +190,7 @@ def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE)
     )
 
 
-def steps_needed(
+def estimate_steps_needed(
     step_s: Series, items: Series, relative_half_width: float = 0.01, confidence: float = CONFIDENCE
 ) -> int:
     """About how many more steps would bring the interval to the given half-width; 0 if it is there already.
@@ -199,7 +198,7 @@ def steps_needed(
     A forecast from the spread seen so far, and as rough: mostly within a factor of two from 100 steps on, of three
     from 30 on. A series too short for an interval is asked to become long enough for one.
     """
-    step_s, items = _checked_pair(step_s, items)
+    step_s, items = _validate_pair(step_s, items)
     if relative_half_width <= 0:
         raise ValueError(f"relative half-width {relative_half_width} is not above 0")
     n = len(step_s)
@@ -216,45 +215,45 @@ def steps_needed(
     return max(0, math.ceil(wanted) - n)
 
 
-def drift(step_s: Series, items: Series | None = None) -> Drift | None:
+def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
     """Whether the steps given became slower or faster, at once or little by little; None for fewer than 16 steps.
 
-    Give the steps that count, those from `steady_start` on. Three pictures of their logarithms are tried, with hiccups
-    clipped to four robust deviations from the running median, which keeps a change of level and takes single steps: two
-    levels, with the step between them where it leaves least, a straight line, and a stretch at another level than what
-    is before and behind it. Each is held against the prewhitened cosine variance of what it leaves; of the first two
-    the one that is certain and leaves less is told, the third where neither is.
+    Give the steps that count, those from `find_steady_start` on. Three models of their logarithms are fitted, with
+    outliers clipped to four robust deviations from the running median, which keeps a change of level and removes single
+    steps: two levels, a straight line, and a stretch at another level than what is before and after it. Each is tested
+    against the prewhitened cosine variance of its residuals; of the first two the certain one with the smaller residual
+    is reported, the third where neither is certain.
 
     A steady series is called drifting in at most 2 of 100 cases up to a lag-1 correlation of 0.5, in 3 or 4 at 0.8.
     Found in at least 95 of 100 cases, under 1 % of noise with a correlation of 0.5, if it begins 30 to 50 % into the
-    series: 5 % slower from 100 steps on, 10 % from 40 on. With items that differ from step to step, times are judged as
-    `at_mean_items` has them.
+    series: 5 % slower from 100 steps on, 10 % from 40 on. Where items differ from step to step, times are first passed
+    through `scale_to_mean_items`.
     """
-    step_s, mean_items = _checked(step_s), 1.0
+    step_s, mean_items = _validate(step_s), 1.0
     if items is not None and len(items):
-        step_s, mean_items = at_mean_items(step_s, items), float(np.mean(items))
+        step_s, mean_items = scale_to_mean_items(step_s, items), float(np.mean(items))
     if len(step_s) < MIN_STEPS_FOR_DRIFT:
         return None
-    logs = _logs(step_s)
+    logs = _clipped_logs(step_s)
     if logs is None:
         return Drift(rates=(0.0, 0.0), at=None, significant=False)
-    split, line, stretch = _two_levels(logs), _line(logs), _stretch(logs)
-    certain = [fit for fit, bar in ((split, _CERTAIN_SPLIT), (line, _CERTAIN_LINE)) if fit.certain_at(bar)]
-    if not certain and stretch is not None and stretch.certain_at(1 - 0.02 / len(logs) ** 2):  # of so many pairs
+    split, line, stretch = _fit_two_levels(logs), _fit_line(logs), _fit_stretch(logs)
+    certain = [fit for fit, bar in ((split, _CERTAIN_SPLIT), (line, _CERTAIN_LINE)) if fit.is_certain_at(bar)]
+    if not certain and stretch is not None and stretch.is_certain_at(1 - 0.02 / len(logs) ** 2):  # of so many pairs
         certain = [stretch]
     fit = min(certain, default=line, key=lambda found: found.left)
     first_s, last_s = (math.exp(level) for level in fit.levels)
     return Drift(
         rates=(mean_items / first_s, mean_items / last_s),
-        at=None if fit.at is None else _unfolded(fit.at, len(step_s)),
-        until=None if fit.until is None else _unfolded(fit.until, len(step_s)),
+        at=None if fit.at is None else _unfold(fit.at, len(step_s)),
+        until=None if fit.until is None else _unfold(fit.until, len(step_s)),
         significant=bool(certain) and abs(fit.levels[1] - fit.levels[0]) > 1e-9,  # less than that is rounding
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Fit:
-    """One picture of how a series changed."""
+    """One model of how a series changed."""
 
     levels: tuple[float, float]
     at: int | None = None
@@ -267,12 +266,12 @@ class _Fit:
     """Of the difference of the levels."""
     degrees: int
 
-    def certain_at(self, probability: float) -> bool:
+    def is_certain_at(self, probability: float) -> bool:
         change = abs(self.levels[1] - self.levels[0])
         return change > quantile(probability, self.degrees) * self.error
 
 
-def _two_levels(values: Series, *, beside: float = 0.0) -> _Fit:
+def _fit_two_levels(values: Series, *, beside: float = 0.0) -> _Fit:
     """Of all ways to split a series in two, the one that leaves least; `beside` is left anyway."""
     n = len(values)
     fewest = max(4, n // 20)
@@ -287,16 +286,16 @@ def _two_levels(values: Series, *, beside: float = 0.0) -> _Fit:
     return _Fit(levels=levels, at=split, left=beside + float(left @ left), error=error, degrees=degrees)
 
 
-def _stretch(values: Series) -> _Fit | None:
+def _fit_stretch(values: Series) -> _Fit | None:
     """The best split, and the best of one of its parts: what lies between, if it differs alike from both sides."""
     n = len(values)
     fewest = max(4, n // 20)
-    first = _two_levels(values).at or 0
+    first = _fit_two_levels(values).at or 0
     others = [
         (fit.left, begin + (fit.at or 0))
         for begin, part, rest in ((0, values[:first], values[first:]), (first, values[first:], values[:first]))
         if len(part) >= max(2 * fewest, MIN_STEPS)
-        for fit in [_two_levels(part, beside=float(np.square(rest - rest.mean()).sum()))]
+        for fit in [_fit_two_levels(part, beside=float(np.square(rest - rest.mean()).sum()))]
     ]
     if not others:
         return None
@@ -312,7 +311,7 @@ def _stretch(values: Series) -> _Fit | None:
     return _Fit(levels=(outside, level), at=begin, until=end, left=float(left @ left), error=error, degrees=degrees)
 
 
-def _line(values: Series) -> _Fit:
+def _fit_line(values: Series) -> _Fit:
     n, mean = len(values), float(values.mean())
     line = (np.arange(n) - (n - 1) / 2) / n  # rises by 1 from the first step to the last
     change = float(line @ values / (line @ line))
@@ -323,7 +322,7 @@ def _line(values: Series) -> _Fit:
     return _Fit(levels=levels, left=float(left @ left), error=error, degrees=degrees)
 
 
-def _logs(step_s: Series) -> Series | None:
+def _clipped_logs(step_s: Series) -> Series | None:
     """Logarithms of at most a few thousand means, hiccups clipped; None where no step took any time.
 
     A hiccup lies more than four robust deviations off the median of its neighbours: that takes single steps, and leaves
@@ -331,7 +330,7 @@ def _logs(step_s: Series) -> Series | None:
     """
     if not step_s.any():
         return None
-    values = np.log(np.maximum(_folded(step_s), 1e-3 * float(np.median(step_s[step_s > 0]))))
+    values = np.log(np.maximum(_fold_means(step_s), 1e-3 * float(np.median(step_s[step_s > 0]))))
     reach = max(2, min(len(values) // 10, 12))
     near = np.lib.stride_tricks.sliding_window_view(np.pad(values, reach, mode="reflect"), 2 * reach + 1)
     level = np.median(near, axis=1)
@@ -339,7 +338,7 @@ def _logs(step_s: Series) -> Series | None:
     return np.asarray(np.clip(values, level - 4 * deviation, level + 4 * deviation))
 
 
-def _checked(step_s: Series) -> Series:
+def _validate(step_s: Series) -> Series:
     step_s = np.asarray(step_s, dtype=np.float64)
     if step_s.ndim != 1:
         raise ValueError(f"step times must be one row of numbers, not of shape {step_s.shape}")
@@ -348,8 +347,8 @@ def _checked(step_s: Series) -> Series:
     return step_s
 
 
-def _checked_pair(step_s: Series, items: Series) -> tuple[Series, Series]:
-    step_s, items = _checked(step_s), np.asarray(items, dtype=np.float64)
+def _validate_pair(step_s: Series, items: Series) -> tuple[Series, Series]:
+    step_s, items = _validate(step_s), np.asarray(items, dtype=np.float64)
     if items.shape != step_s.shape:
         raise ValueError(f"{len(step_s)} step times need as many item counts, not {items.size}")
     if not (np.isfinite(items).all() and (items >= 0).all()):
@@ -365,7 +364,7 @@ def _centre_and_deviation(values: Series) -> tuple[float, float]:
     return centre, max(1.4826 * float(np.median(np.abs(values - centre))), 0.01 * centre)
 
 
-def _without(items: Series, step_s: Series, slope: float) -> Series:
+def _remove_slope(items: Series, step_s: Series, slope: float) -> Series:
     return np.asarray(np.maximum(step_s - slope * (items - items.mean()), 0.0))
 
 
@@ -405,7 +404,7 @@ def _long_run_variance(residual: Series, *, removed: int = 0, least_degrees: int
     Where a fitted line or level was `removed` too, one of the slow cosines went with it, and a degree of freedom.
     """
     degrees = max(_degrees(len(residual)), least_degrees)
-    folded = _folded(residual)
+    folded = _fold_means(residual)
     fold, n = len(residual) // len(folded), len(folded)
     square = float(folded @ folded)
     if square == 0:
@@ -420,19 +419,19 @@ def _long_run_variance(residual: Series, *, removed: int = 0, least_degrees: int
     return fold * float(np.square(cosines @ white).sum()) / degrees / (1 - kept) ** 2, degrees
 
 
-def _folded(values: Series) -> Series:
+def _fold_means(values: Series) -> Series:
     """A long series as at most a few thousand means of equally many neighbours; what does not fit goes at the front."""
-    fold = _fold(len(values))
+    fold = _fold_length(len(values))
     return values[len(values) % fold :].reshape(-1, fold).mean(axis=1) if fold > 1 else values
 
 
-def _fold(n: int) -> int:
+def _fold_length(n: int) -> int:
     return -(-n // _MAX_POINTS)
 
 
-def _unfolded(index: int, n: int) -> int:
+def _unfold(index: int, n: int) -> int:
     """Where a mean of a folded series begins in the series of n values itself."""
-    return n % _fold(n) + _fold(n) * index
+    return n % _fold_length(n) + _fold_length(n) * index
 
 
 def _degrees(n: int) -> int:

@@ -1,4 +1,4 @@
-"""Keeps one JSON file a run, never overwritten, and an index of them that can be thrown away at any time."""
+"""Stores one JSON file per run, never overwritten, and a disposable index of them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.index import (
     IndexEntry,
+    RunFilter,
     StoreIndex,
     StoreRow,
-    Wanted,
-    ask,
-    delete,
-    folder_row,
-    newest_first,
-    row_of,
+    delete_index,
+    make_folder_row,
+    make_row,
+    query_index,
+    sort_newest_first,
 )
-from trainmark.record.whole_files import UNFINISHED, write_once, write_whole
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
     from trainmark.record.record import Record
@@ -35,9 +35,9 @@ if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be mo
 
 SWEEP_AFTER_S = 24 * 3600
 LAST = "last"
-"""The word for the newest run; `last-WORKLOAD` is the newest of a workload."""
+"""Names the newest run; `last-WORKLOAD` the newest of a workload."""
 SHORTEST_GROUP = 4
-"""Fewer letters of a group's id would rather be a slip in a run's."""
+"""Fewer letters are more likely a typo of a run id."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
@@ -45,7 +45,7 @@ _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
 
 @dataclass(frozen=True, kw_only=True)
 class Damaged:
-    """A file among the records that cannot be read as one."""
+    """A record file that cannot be read."""
 
     path: Path
     reason: str
@@ -56,7 +56,7 @@ class Damaged:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreContents:
-    """What a store's folder holds, or the part of it that was asked for."""
+    """The selected contents of a store."""
 
     rows: list[StoreRow]
     """Its records, newest first."""
@@ -64,9 +64,9 @@ class StoreContents:
     unrecorded: list[StoreRow]
     """Run folders without a record, newest first: still running, or ended before a record could be written."""
     count: int
-    """Records that fit what was asked for, with those a limit left out."""
+    """Matching records, including those beyond the limit."""
     names: Mapping[str, str]
-    """By which a run of these can be told from all others in the store: the last part of its id, or all of it."""
+    """Unique short names of these runs: the last part of the id, or all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def default_folder() -> Path:
     if chosen := os.environ.get("TRAINMARK_STORE"):
         return Path(chosen).expanduser()
     data = os.environ.get("XDG_DATA_HOME", "")
-    if data.startswith("/"):  # the XDG rules say that a relative one is to be ignored
+    if data.startswith("/"):  # the XDG specification ignores a relative one
         return Path(data) / "trainmark"
     try:
         return Path.home() / ".local" / "share" / "trainmark"
@@ -96,21 +96,21 @@ def default_folder() -> Path:
 
 
 class Store:
-    """A folder of records. The files are the truth; the index only remembers what lists show of them."""
+    """A folder of records; the index only caches what lists show of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.records = folder / "records"
         self.runs = folder / "runs"
         self.samples = folder / "samples"
-        """What trained networks were asked to show later, in a folder a run."""
+        """Samples made after a run, one folder per run."""
         self.index = folder / "index.sqlite"
 
     def path(self, run_id: str) -> Path:
         return self.records / f"{run_id}.json"
 
     def add(self, record: Record) -> Path:
-        """Saves a record for good: on disk before this returns, never in place of another."""
+        """Saves a record: synced to disk, never in place of another."""
         if not _RUN_ID.fullmatch(record.run_id):
             raise UsageError(f"run id {record.run_id!r} cannot name a file; use letters, digits, '.', '_' and '-'")
         path = self.path(record.run_id)
@@ -126,24 +126,24 @@ class Store:
         except OSError as error:
             kind = WorkloadError if error.errno in _FULL else NotReadyError
             raise kind(f"record {path} could not be written: {error.strerror}") from error
-        # the record is safe whatever happens here; the next listing finds what the index lacks
+        # the next listing adds what the index lacks
         with contextlib.suppress(Exception):
-            entry = IndexEntry(*self._look(path.name), row_of(record))
-            ask(self.index, lambda index: index.put([(path.name, entry)]))
+            entry = IndexEntry(*self._stat(path.name), make_row(record))
+            query_index(self.index, lambda index: index.put([(path.name, entry)]))
         return path
 
     def _add_series(self, record: Record) -> None:
-        """The file of a long run's series, before the record that names it; one without a record is nobody's."""
+        """Writes the series file of a long run, before the record that names it."""
         from trainmark.record import series
 
         if record.series_file is None or record.means_only:
             return
         if self.path(record.run_id).exists():
             raise FileExistsError
-        write_whole(self.records / record.series_file.name, series.packed(record.steps), synced=True)
+        write_atomic(self.records / record.series_file.name, series.pack_series(record.steps), synced=True)
 
     def check_writable(self) -> None:
-        """Ends in a sentence now, rather than after an hour of training, if a record could not be saved here."""
+        """Raises before training, rather than after it, if a record could not be saved."""
         self._make_folder()
         self._sweep()
         probe = self.records / f".{secrets.token_hex(8)}.tmp"
@@ -159,54 +159,55 @@ class Store:
                 probe.unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        """Takes away what processes that were killed a day ago or more had not finished writing."""
+        """Removes unfinished files of processes killed a day ago or earlier."""
         for folder in (self.folder, self.records):
             for path in (*folder.glob(".*.tmp"), *folder.glob(f".*{UNFINISHED}")):
                 with contextlib.suppress(OSError):
                     if path.is_file() and time.time() - path.stat().st_mtime > SWEEP_AFTER_S:
                         path.unlink()
 
-    def rows(self, wanted: Wanted | None = None, *, limit: int | None = None) -> list[StoreRow]:
-        """What lists show of each record, newest first; a damaged file is left out here and named in `contents`."""
-        return ask(self.index, lambda index: self._list(index, wanted or Wanted(), limit, count_all=False)).rows
+    def rows(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> list[StoreRow]:
+        """Rows of the records, newest first; damaged files are only in `contents`."""
+        return query_index(
+            self.index, lambda index: self._list(index, wanted or RunFilter(), limit, count_all=False)
+        ).rows
 
-    def contents(self, wanted: Wanted | None = None, *, limit: int | None = None) -> StoreContents:
-        """All that the folder holds, or at most so many of the runs that are wanted."""
+    def contents(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> StoreContents:
+        """The contents of the folder, filtered and limited."""
         folders = self._folder_names()
-        found = ask(self.index, lambda index: self._list(index, wanted or Wanted(), limit))
+        found = query_index(self.index, lambda index: self._list(index, wanted or RunFilter(), limit))
         left = [name for name in folders if f"{name}.json" not in found.files]
-        unrecorded = newest_first(folder_row(self.runs / name) for name in left)
+        unrecorded = sort_newest_first(make_folder_row(self.runs / name) for name in left)
         shown = [*(row.run_id for row in found.rows), *left]
         return StoreContents(
             rows=found.rows,
             count=found.count,
             damaged=[Damaged(path=self.records / name, reason=reason) for name, reason in found.damaged],
             unrecorded=[row for row in unrecorded if wanted is None or wanted.fits(row)],
-            names=_short_names(shown, {*left, *(name.removesuffix(".json") for name in found.files)}),
+            names=_shorten_names(shown, {*left, *(name.removesuffix(".json") for name in found.files)}),
         )
 
     def rebuild(self) -> int:
-        """Deletes the index and reads every record again; says how many there are."""
-        delete(self.index)
+        """Rebuilds the index; returns the number of records."""
+        delete_index(self.index)
         return len(self.rows())
 
     def run_ids(self) -> list[str]:
-        """Of every record file, in no order; the file may prove to be damaged."""
+        """The ids of all record files, unordered; a file may be damaged."""
         return [name.removesuffix(".json") for name in self._file_names()]
 
     def _file_names(self) -> set[str]:
         names: list[str] = []
-        with self._explaining_folder():
-            names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names takes its time
-        return {name for name in names if _names_record(name)}
+        with self._explain_folder_errors():
+            names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names is slow
+        return {name for name in names if _is_record_name(name)}
 
     def find(self, word: str | None = None) -> Path:
-        """The record file meant by a run id, the unique beginning or end of one, a path, `last-WORKLOAD` for the newest
-        of a workload, or nothing for the newest of all."""
+        """The record file of a run id, a unique start or end of one, a path, `last-WORKLOAD`; by default the newest."""
         if not word or _is_newest(word):
             workload = _newest_of(word)
-            # a run that failed before its first step is named where it is asked for, and hides no result
-            for wanted in (Wanted(workload=workload, measured=True), Wanted(workload=workload)):
+            # prefer a run with results to one that failed before its first step
+            for wanted in (RunFilter(workload=workload, measured=True), RunFilter(workload=workload)):
                 if newest := self.rows(wanted, limit=1):
                     return self.path(newest[0].run_id)
             kind = f" of {workload}" if workload else ""
@@ -217,44 +218,44 @@ class Store:
             return Path(word)
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"there is no record file {word}")
-        if match := _only_match(word, self.run_ids()):
+        if match := _find_only_match(word, self.run_ids()):
             return self.path(match)
-        if folder := _only_match(word, self._folder_names()):
+        if folder := _find_only_match(word, self._folder_names()):
             raise UsageError(
                 f"run {folder} has no record: it still runs, or ended too early; its folder is {self.runs / folder}"
             )
         newest = self.rows(limit=500)
-        hint = _nearest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
+        hint = _suggest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
     def run_folder(self, word: str | None = None, *, of_group: bool = False) -> Path:
-        """The folder a run worked in, by the same words as its record, whether or not it left one; with `of_group` also
-        that of the newest run of a group."""
-        if word and not _is_newest(word) and (match := _only_match(word, self._folder_names())):
+        """The folder of a run, named like its record, whether or not it left one; with `of_group` also by its
+        group, whose newest run counts."""
+        if word and not _is_newest(word) and (match := _find_only_match(word, self._folder_names())):
             return self.runs / match
         workload = _newest_of(word)
-        newest = [folder for folder in self.newest_folders() if workload in (None, folder_row(folder).workload)]
+        newest = [folder for folder in self.newest_folders() if workload in (None, make_folder_row(folder).workload)]
         if not newest:
             kind = f" of {workload}" if workload else ""
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
         if not word or _is_newest(word):
             return newest[0]
         if of_group and len(word) >= SHORTEST_GROUP:
-            wanted = Wanted(group=word)
-            if repeats := [folder for folder in newest if wanted.fits(folder_row(folder))]:
+            wanted = RunFilter(group=word)
+            if repeats := [folder for folder in newest if wanted.fits(make_folder_row(folder))]:
                 return repeats[0]
-        hint = _nearest(word, [folder.name for folder in newest])
+        hint = _suggest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
-    def named(self, word: str) -> list[str]:
-        """The ids of the runs in this store that a word means, with a record or without: one, or those of a group."""
+    def find_run_ids(self, word: str) -> list[str]:
+        """The ids of the runs that an argument names, with or without a record: one, or those of a group."""
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"{word} is a path; name runs of the store {self.folder} by their ids")
         if _is_newest(word):
             return [self.find(word).stem]
-        if match := _only_match(word, {*self.run_ids(), *self._folder_names()}):
+        if match := _find_only_match(word, {*self.run_ids(), *self._folder_names()}):
             return [match]
-        contents = self.contents(Wanted(group=word)) if len(word) >= SHORTEST_GROUP else None
+        contents = self.contents(RunFilter(group=word)) if len(word) >= SHORTEST_GROUP else None
         rows = [*contents.rows, *contents.unrecorded] if contents else []
         if not rows:
             raise UsageError(f"no run {word!r} in the store {self.folder}; 'trainmark runs' lists them")
@@ -265,7 +266,7 @@ class Store:
         return [row.run_id for row in rows]
 
     def newest_folders(self) -> list[Path]:
-        """The folders runs work in, the one touched last first."""
+        """Run folders, last modified first."""
         touched: list[tuple[float, str]] = []
         for name in self._folder_names():
             with contextlib.suppress(OSError):
@@ -285,8 +286,8 @@ class Store:
             raise NotReadyError(f"the store {self.folder} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
 
     @contextlib.contextmanager
-    def _explaining_folder(self) -> Iterator[None]:
-        """A folder that is not there holds nothing; one that cannot be read is a sentence."""
+    def _explain_folder_errors(self) -> Iterator[None]:
+        """Ignores a missing folder; raises NotReadyError for an unreadable one."""
         try:
             yield
         except FileNotFoundError:
@@ -303,40 +304,40 @@ class Store:
         except OSError:
             return []
 
-    def _list(self, index: StoreIndex, wanted: Wanted, limit: int | None, *, count_all: bool = True) -> _Listing:
-        """Reads the files that are new or were damaged, and checks each file whose row it gives.
-
-        Records are never rewritten, so nobody looks at 50,000 files for the sake of twenty rows."""
+    def _list(self, index: StoreIndex, wanted: RunFilter, limit: int | None, *, count_all: bool = True) -> _Listing:
+        """Reads new and damaged files, and checks only the files of returned rows: records are never rewritten."""
         files = self._file_names()
         known = index.names()
         index.forget(known - files)
         index.put([(name, self._read_entry(name)) for name in files - known])
-        changed = {name: self._read_entry(name) for name, entry in index.damaged() if self._look(name) != entry[:2]}
+        changed = {
+            name: self._read_entry(name) for name, entry in index.list_damaged() if self._stat(name) != entry[:2]
+        }
         index.put(changed.items())
         rows: list[StoreRow] = []
         changed, count = {}, 0
         for name, entry in index.newest():
             if limit is not None and len(rows) >= limit:
-                if wanted == Wanted() or not count_all:
+                if wanted == RunFilter() or not count_all:
                     break
                 count += entry.row is not None and wanted.fits(entry.row)
                 continue
             if entry.row is None or not wanted.fits(entry.row):
                 continue
-            if self._look(name) != entry[:2]:
+            if self._stat(name) != entry[:2]:
                 entry = changed[name] = self._read_entry(name)
             if entry.row is not None and wanted.fits(entry.row):
                 rows.append(entry.row)
         index.put(changed.items())
         return _Listing(
-            rows=newest_first(rows),
-            count=index.count() if wanted == Wanted() else len(rows) + count,
-            damaged=[(name, str(entry.problem)) for name, entry in index.damaged()],
+            rows=sort_newest_first(rows),
+            count=index.count() if wanted == RunFilter() else len(rows) + count,
+            damaged=[(name, str(entry.problem)) for name, entry in index.list_damaged()],
             files=files,
         )
 
-    def _look(self, name: str) -> tuple[int, int]:
-        """The size of a record file, and when it was changed in nanoseconds; of one that is gone, nothing like it."""
+    def _stat(self, name: str) -> tuple[int, int]:
+        """Size and mtime of a record file; (-1, -1) for a missing one."""
         try:
             status = (self.records / name).stat()
         except OSError:
@@ -344,24 +345,24 @@ class Store:
         return status.st_size, status.st_mtime_ns
 
     def _read_entry(self, name: str) -> IndexEntry:
-        path, look = self.records / name, self._look(name)
+        path, status = self.records / name, self._stat(name)
         try:
-            row = row_of(read_record(path))
+            row = make_row(read_record(path))
         except UsageError as error:
-            return IndexEntry(*look, None, str(error).removeprefix(f"record file {path} "))
-        except Exception as error:  # whatever one file does to us, the others are listed
-            return IndexEntry(*look, None, f"cannot be read here: {type(error).__name__}: {error}")
+            return IndexEntry(*status, None, str(error).removeprefix(f"record file {path} "))
+        except Exception as error:  # one bad file must not hide the others
+            return IndexEntry(*status, None, f"cannot be read here: {type(error).__name__}: {error}")
         if f"{row.run_id}.json" != name:
-            return IndexEntry(*look, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return IndexEntry(*look, row)
+            return IndexEntry(*status, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
+        return IndexEntry(*status, row)
 
 
 def read_record(path: Path) -> Record:
-    """The record in a file, or a sentence that names the file and what is wrong with it."""
+    """The record in a file; UsageError names the file and the problem."""
     from trainmark.record.record import Record, parse
 
     try:
-        return Record.from_json(parse(path.read_bytes()), series_beside(path))
+        return Record.from_json(parse(path.read_bytes()), series_reader(path))
     except OSError as error:
         raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
@@ -369,20 +370,20 @@ def read_record(path: Path) -> Record:
         raise UsageError(f"record file {path} is damaged: {reason}") from error
 
 
-def series_beside(path: Path) -> Callable[[SeriesFile], StepSeries]:
-    """Reads the series that a record in this file leaves to another file."""
+def series_reader(path: Path) -> Callable[[SeriesFile], StepSeries]:
+    """Reads the series files of the record in this file."""
     from trainmark.record import series
 
-    def read(said: SeriesFile) -> StepSeries:
-        if not (said.name.endswith(series.ENDING) and _RUN_ID.fullmatch(said.name)):
-            raise ValueError("it has no name of such a file")
-        return series.read(path.parent / said.name, said)
+    def read(expected: SeriesFile) -> StepSeries:
+        if not (expected.name.endswith(series.ENDING) and _RUN_ID.fullmatch(expected.name)):
+            raise ValueError("its name is not that of a series file")
+        return series.read(path.parent / expected.name, expected)
 
     return read
 
 
-def _short_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
-    """Of each run shown the last part of its id, or all of it where another of the runs has that part too."""
+def _shorten_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
+    """For each run shown, the last part of its id, or all of it where that is ambiguous."""
     ends = Counter(run_id.rpartition("-")[2] for run_id in run_ids)
     return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in shown}
 
@@ -397,8 +398,8 @@ def _newest_of(word: str | None) -> str | None:
     return (word or "").partition("-")[2] or None if word and _is_newest(word) else None
 
 
-def _names_record(name: str) -> bool:
-    """Names that begin with a dot are not finished; those that are no text of any encoding cannot be told of."""
+def _is_record_name(name: str) -> bool:
+    """Excludes unfinished files, which begin with a dot, and names that are not valid UTF-8."""
     return (
         name.endswith(".json")
         and name[0] != "."
@@ -406,9 +407,8 @@ def _names_record(name: str) -> bool:
     )
 
 
-def _only_match(word: str, names: Iterable[str]) -> str | None:
-    """The one name that is the word, or begins or ends with it, or whose last part, by which lists call it, begins with
-    it; None if there is none."""
+def _find_only_match(word: str, names: Iterable[str]) -> str | None:
+    """The only name that equals the word, or starts or ends with it, or whose last part starts with it; else None."""
     matches = sorted(
         name
         for name in names
@@ -422,7 +422,7 @@ def _only_match(word: str, names: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _nearest(word: str, newest: list[str]) -> str:
+def _suggest(word: str, newest: list[str]) -> str:
     close = difflib.get_close_matches(word, newest[:500], n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"the newest is {newest[0]!r}"
 
@@ -430,5 +430,5 @@ def _nearest(word: str, newest: list[str]) -> str:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a word too long or too odd to be a path is no path
+    except (OSError, ValueError):  # too long or too odd to be a path
         return False

@@ -1,4 +1,4 @@
-"""Reads a table of a user's file as a msgspec struct, and says in a sentence which key does not fit."""
+"""Reads a TOML table as a msgspec struct, with errors that name the key."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _WORDS: Mapping[Any, str] = {
 
 
 def read(kind: type[Table], table: object, where: str, **given: object) -> Table:
-    """A struct from its table. `where` begins every sentence; `given` are fields that are no keys of the table.
+    """A struct from its table; `where` starts every error, `given` are fields that are no keys of the table.
 
-    What a struct's own `__post_init__` refuses with a ValueError is refused here with `where` before it.
+    A ValueError of `__post_init__` becomes a UsageError, too.
     """
     if not isinstance(table, Mapping):
         raise UsageError(f"{where} must be a table, not {table!r}")
@@ -61,7 +61,7 @@ def _value(kind: Any, value: object, where: str, key: str) -> object:
     described = (meta and meta.description) or ""
     outer, members = get_origin(bare), get_args(bare)
     if structs := _structs(bare):
-        return _tagged(structs, value, f"{where}: {key}")
+        return _read_tagged(structs, value, f"{where}: {key}")
     if outer is tuple and isinstance(value, list) and _structs(members[0]):
         return tuple(_value(members[0], one, where, f"{key}, entry {number}") for number, one in enumerate(value, 1))
     if outer is Mapping and isinstance(value, Mapping) and not described:
@@ -84,7 +84,7 @@ def _value(kind: Any, value: object, where: str, key: str) -> object:
 
 
 def _parts(kind: Any) -> tuple[Any, msgspec.Meta | None]:
-    """A type without None, which no file can hold, and without what it is held to; and that."""
+    """A type without None and without its constraints; and these."""
     meta = None
     while True:
         if get_origin(kind) is Annotated:
@@ -96,13 +96,13 @@ def _parts(kind: Any) -> tuple[Any, msgspec.Meta | None]:
 
 
 def _structs(kind: Any) -> list[type[msgspec.Struct]]:
-    """The structs a value may be of; none where it is something else."""
+    """The structs a value may be; empty where it is something else."""
     members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return [member for member in members if isinstance(member, type) and issubclass(member, msgspec.Struct)]
 
 
-def _tagged(kinds: list[type[msgspec.Struct]], value: object, where: str) -> msgspec.Struct:
-    """One of several structs, told apart by a key of their own."""
+def _read_tagged(kinds: list[type[msgspec.Struct]], value: object, where: str) -> msgspec.Struct:
+    """One of several structs, distinguished by their tag."""
     if len(kinds) == 1 or not isinstance(value, Mapping):
         return read(kinds[0], value, where)
     tag = str(kinds[0].__struct_config__.tag_field)

@@ -1,4 +1,4 @@
-"""Makes out of the samplers' files what a record keeps: sums over the training part, and thinned series."""
+"""Summarises the samplers' files for a record: sums over training, and thinned series."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainmark.record.machine import DeviceTelemetry, MachineTelemetry, Sensed, 
 from trainmark.record.run_folder import RunFolder
 
 MAX_POINTS = 1000
-"""A series longer than this is kept as means of equally many neighbours."""
+"""A longer series is kept as means over neighbours."""
 MIN_POINTS = 4
 MAX_POINTS_OF_ALL = 2000
-"""The machines of a run share so many points of a series, as long as each has the fewest."""
+"""Points of a series over all machines of a run, with at least MIN_POINTS each."""
 LATE_S = 2.0
-"""Sampling may begin or end so much inside the training and still be taken for all of it."""
+"""Sampling may miss this much of the training at either end and still count as all of it."""
 IDLE_SAMPLES = 2
-"""Of a device's power before training, from which on they are believed."""
+"""Minimum samples for an idle power."""
 NOTHING_SAMPLED = "nothing was sampled during the run"
 CUT_SHORT = "the sampler ended before the training did"
 TOO_SHORT = "the training was too short for two samples"
@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Columns:
-    """What was read again and again, each value in eight bytes: a week of samples has millions."""
+    """Samples in columns of eight bytes per value: a week has millions."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.at_ns = array("q")
@@ -50,8 +50,8 @@ class Columns:
             value = getattr(sample, name)
             values.append(math.nan if value is None else value)
 
-    def known(self, *names: str) -> list[Floats]:
-        """When all of these were known, and their values then."""
+    def read_known(self, *names: str) -> list[Floats]:
+        """Times at which all of these were known, and their values."""
         found = [np.array(self.at_ns, dtype=np.float64), *(np.array(self._values[name]) for name in names)]
         whole = np.logical_and.reduce([~np.isnan(values) for values in found])
         return [values[whole] for values in found]
@@ -65,14 +65,14 @@ class Node:
     host: Columns = field(default_factory=lambda: Columns(_OF_HOST))
     devices: dict[int, Columns] = field(default_factory=dict)
     throttled: dict[int, list[tuple[str, ...] | None]] = field(default_factory=dict)
-    """Of each reading of a device, why it was held back; None where that was not known."""
+    """Throttle reasons per reading of a device; None where unknown."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: SamplerEnd | None = None
     idle_until_ns: int | None = None
-    """When the first of its ranks touched a device."""
+    """When the first of its ranks opened a device."""
     from_ns: int | None = None
     steady_ns: int | None = None
-    """When it had settled."""
+    """When training became steady."""
     until_ns: int | None = None
 
     def add(self, event: AnyEvent | Unknown) -> None:
@@ -97,14 +97,14 @@ class Node:
         """Seconds since the launch, and values; with `training` only those samples taken in the training part."""
         if device not in self.devices:
             return np.empty(0), np.empty(0)
-        at_ns, values = self.devices[device].known(name)
+        at_ns, values = self.devices[device].read_known(name)
         if training and self.from_ns is not None and self.until_ns is not None:
             inside = (self.from_ns <= at_ns) & (at_ns <= self.until_ns)
             at_ns, values = at_ns[inside], values[inside]
         return (at_ns - self.begin.launched_ns) / 1e9, values
 
-    def held_back(self, device: int) -> Iterator[tuple[str, ...]]:
-        """Of each reading of the training part that could say it, why the device was held back."""
+    def throttle_reasons(self, device: int) -> Iterator[tuple[str, ...]]:
+        """Throttle reasons of each reading during training, where known."""
         if self.from_ns is None or device not in self.devices:
             return
         for at_ns, reasons in zip(self.devices[device].at_ns, self.throttled[device], strict=True):
@@ -117,7 +117,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSums:
-    """What the samples of one device come to; None is what cannot be told by them."""
+    """Summary of one device; None is unknown."""
 
     energy_j: float | None
     training_s: float
@@ -126,12 +126,12 @@ class DeviceSums:
     """Means over the samples of steady training."""
     throttled_percent: float | None
     idle_power_w: float | None
-    """Before any rank of its machine touched a device."""
+    """Before any rank of its machine opened a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
-    """What the samples of one machine come to."""
+    """Summary of one machine."""
 
     host: str
     devices: Sequence[DeviceSums]
@@ -143,13 +143,13 @@ class NodeSums:
     telemetry: MachineTelemetry
 
 
-def nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> list[NodeSums]:
-    """Those machines of a run that were sampled; the samples of one are in memory at a time.
+def summarise_nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> list[NodeSums]:
+    """Summaries of the sampled machines of a run; only one machine's samples are in memory at a time.
 
-    `settling_ns` is what the steps before the first steady one took.
+    `settling_ns` is the time before the first steady step.
     """
     found = []
-    for number in folder.samplers_found():
+    for number in folder.list_samplers():
         node: Node | None = None
         for event in folder.sampler_events(number):
             if isinstance(event, SamplerBegin):
@@ -157,26 +157,26 @@ def nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> list[NodeSums
             elif node:
                 node.add(event)
         if node and (node.host.at_ns or node.devices):
-            node.idle_until_ns = _touched_ns(folder, node.begin)
+            node.idle_until_ns = _first_device_use_ns(folder, node.begin)
             log = folder.ranks.get(node.begin.first_rank)
             if log and log.trained_from_ns is not None:
                 node.from_ns, node.until_ns = log.trained_from_ns, log.trained_until_ns or node.last_ns
                 node.steady_ns = log.trained_from_ns + settling_ns
-            found.append(_node_sums(node, most_points(of)))
+            found.append(_node_sums(node, max_points(of)))
     return found
 
 
-def _touched_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
-    """When a rank of this machine first touched a device; None where that is the processor, which is never idle."""
-    told = folder.ranks[0].environment if 0 in folder.ranks else None
-    if told is None or told.device.type == "cpu":
+def _first_device_use_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
+    """When a rank of this machine first opened a device; None for a CPU, which is never idle."""
+    facts = folder.ranks[0].environment if 0 in folder.ranks else None
+    if facts is None or facts.device.type == "cpu":
         return None
     here = [log for log in folder.ranks.values() if log.host == begin.host]
     return min((log.device_from_ns for log in here if log.device_from_ns is not None), default=None)
 
 
-def most_points(machines: int) -> int:
-    """Of a series on the record, so that a run on many machines has room on one."""
+def max_points(machines: int) -> int:
+    """Points per series on the record, fewer for more machines."""
     return min(MAX_POINTS, max(MIN_POINTS, MAX_POINTS_OF_ALL // max(1, machines)))
 
 
@@ -190,7 +190,7 @@ def _node_sums(node: Node, points: int) -> NodeSums:
                 training_s=_training_s(node),
                 peaks={name: _peak(node, device, name) for name in SERIES},
                 steady={name: _steady_mean(node, device, name) for name in ("power_w", "memory_used_bytes")},
-                throttled_percent=_throttled(node, device),
+                throttled_percent=_throttled_percent(node, device),
                 idle_power_w=_idle_power(node, device),
             )
             for device in used
@@ -198,24 +198,24 @@ def _node_sums(node: Node, points: int) -> NodeSums:
         foreign_load=_foreign_load(node),
         unavailable=node.unavailable,
         trained=node.from_ns is not None,
-        cut_short=_cut_short(node),
+        cut_short=_is_cut_short(node),
         telemetry=_machine(node, points),
     )
 
 
 def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
-    """All devices' sensors over the training part. A field that any device lacks is not known of the run."""
+    """Sensors of all devices over training; a field that any device lacks is unavailable."""
     if len(machines) < nodes:
         missing = NOTHING_SAMPLED if not machines else f"of {nodes} machines {len(machines)} sent their samples"
         return Sensed(reasons={field.name: missing for field in fields(Sensed)})
     reasons: dict[str, str] = {}
 
-    def together(name: str, source: str, values: Iterable[float | None], of_all: Any) -> float | None:
+    def combine(name: str, source: str, values: Iterable[float | None], of_all: Any) -> float | None:
         found = list(values)
         known = [value for value in found if value is not None]
         if found and len(known) == len(found):
             return float(of_all(known))
-        reasons[name] = _why_not(machines, source)
+        reasons[name] = _explain_missing(machines, source)
         return None
 
     devices = [device for machine in machines for device in machine.devices]
@@ -229,30 +229,30 @@ def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
         return [device.steady[name] for device in devices]
 
     return Sensed(
-        power_w=together("power_w", "power_w", powers, np.mean),
-        power_peak_w=together("power_peak_w", "power_w", peaks("power_w"), max),
-        energy_j=together("energy_j", "power_w", energies, sum),
-        temperature_peak_c=together("temperature_peak_c", "temperature_c", peaks("temperature_c"), max),
-        throttled_percent=together(
+        power_w=combine("power_w", "power_w", powers, np.mean),
+        power_peak_w=combine("power_peak_w", "power_w", peaks("power_w"), max),
+        energy_j=combine("energy_j", "power_w", energies, sum),
+        temperature_peak_c=combine("temperature_peak_c", "temperature_c", peaks("temperature_c"), max),
+        throttled_percent=combine(
             "throttled_percent", "throttled", [device.throttled_percent for device in devices], max
         ),
-        memory_peak_bytes=together("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
-        steady_power_w=together("steady_power_w", "power_w", steady("power_w"), np.mean),
-        steady_memory_bytes=together("steady_memory_bytes", "memory_used_bytes", steady("memory_used_bytes"), np.mean),
+        memory_peak_bytes=combine("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
+        steady_power_w=combine("steady_power_w", "power_w", steady("power_w"), np.mean),
+        steady_memory_bytes=combine("steady_memory_bytes", "memory_used_bytes", steady("memory_used_bytes"), np.mean),
         reasons=reasons,
     )
 
 
 def foreign_load(machines: Sequence[NodeSums]) -> float | None:
-    """Share of the worst machine's cores that went to others until the training ended, stolen time included."""
+    """Share of the worst machine's cores used by other programs until training ended, stolen time included."""
     return max((machine.foreign_load for machine in machines if machine.foreign_load is not None), default=None)
 
 
 def idle_power(machines: Sequence[NodeSums]) -> float | None:
-    """Of a device before the run, on average; None unless all were looked at then."""
+    """Mean power of a device before the run; None unless all were sampled."""
     found = [device.idle_power_w for machine in machines for device in machine.devices]
     known = [power for power in found if power is not None]
-    return _short(float(np.mean(known))) if known and len(known) == len(found) else None
+    return _round(float(np.mean(known))) if known and len(known) == len(found) else None
 
 
 def _foreign_load(machine: Node) -> float | None:
@@ -265,13 +265,13 @@ def _foreign_load(machine: Node) -> float | None:
 
 
 def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats, Floats]:
-    """When the processor was looked at, how long its cores had worked until then, and how long for this run."""
-    at_ns, busy_s, own_s = machine.host.known("busy_s", "own_s")
+    """Sample times, busy core-seconds until then, and those of this run."""
+    at_ns, busy_s, own_s = machine.host.read_known("busy_s", "own_s")
     before = at_ns <= (math.inf if until_ns is None else until_ns)
     return at_ns[before], busy_s[before], own_s[before]
 
 
-def summary(machines: Sequence[NodeSums]) -> Telemetry:
+def collect_telemetry(machines: Sequence[NodeSums]) -> Telemetry:
     """What the record keeps of the samples."""
     return Telemetry(machines=[machine.telemetry for machine in machines])
 
@@ -284,8 +284,8 @@ def _machine(machine: Node, points: int) -> MachineTelemetry:
         samples=len(machine.host.at_ns),
         ended_early=machine.end is None,
         sampler_cpu_s=machine.end.cpu_s if machine.end else None,
-        last_s=_short(machine.seconds(machine.last_ns)),
-        training_s=[_short(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
+        last_s=_round(machine.seconds(machine.last_ns)),
+        training_s=[_round(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
         unavailable=machine.unavailable,
         host_series=_host_series(machine, points),
         devices=[_device(machine, device, points) for device in sorted(machine.devices)],
@@ -299,8 +299,8 @@ def _device(machine: Node, device: int, points: int) -> DeviceTelemetry:
         if values.size:
             kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
     reasons: dict[str, int] = {}
-    for held_back in machine.held_back(device):
-        for reason in held_back:
+    for given in machine.throttle_reasons(device):
+        for reason in given:
             reasons[reason] = reasons.get(reason, 0) + 1
     errors = machine.series(device, "ecc_errors")[1]
     power_s = machine.series(device, "power_w", training=True)[0]
@@ -310,7 +310,7 @@ def _device(machine: Node, device: int, points: int) -> DeviceTelemetry:
         throttled=reasons,
         ecc_errors_new=float(max(0.0, errors[-1] - errors[0])) if errors.size else None,
         power_samples=int(power_s.size),
-        power_gap_s=_short(float(np.diff(power_s).max())) if power_s.size > 1 else None,
+        power_gap_s=_round(float(np.diff(power_s).max())) if power_s.size > 1 else None,
     )
 
 
@@ -319,13 +319,13 @@ def _idle_power(machine: Node, device: int) -> float | None:
         return None
     at_s, power = machine.series(device, "power_w")
     idle = power[at_s < machine.seconds(machine.idle_until_ns)]
-    return _short(float(np.median(idle))) if idle.size >= IDLE_SAMPLES else None
+    return _round(float(np.median(idle))) if idle.size >= IDLE_SAMPLES else None
 
 
 def _host_series(machine: Node, points: int) -> dict[str, Series]:
     kept: dict[str, Series] = {}
     for name in HOST_SERIES:
-        at_ns, values = machine.host.known(name)
+        at_ns, values = machine.host.read_known(name)
         if values.size == len(machine.host.at_ns):
             at_s = (at_ns - machine.begin.launched_ns) / 1e9
             kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
@@ -335,8 +335,8 @@ def _host_series(machine: Node, points: int) -> dict[str, Series]:
         passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
             shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
-            # a share is that of the time before its sample, and the first has none; thinned with it, all series of a
-            # machine have the same borders
+            # a share covers the time before its sample, so the first has none; kept while thinning, so that all series
+            # of a machine have the same borders
             first = 0 if times.size > points else 1
             kept[name] = Series(
                 at_s=_thin(times[first:], points), values=_thin(np.append(np.nan, shares)[first:], points)
@@ -348,16 +348,16 @@ def _energy(machine: Node, device: int) -> float | None:
     """Joules of the training part: from the device's own counter, else from its power between samples."""
     counted_s, counter = machine.series(device, "energy_j")
     if counter.size > 1 and (np.diff(counter) >= 0).all():
-        return _over_training(machine, counted_s, counter - counter[0])
+        return _growth_over_training(machine, counted_s, counter - counter[0])
     at_s, power = machine.series(device, "power_w")
     if power.size < 2:
         return None
     steps = np.diff(at_s) * (power[1:] + power[:-1]) / 2
-    return _over_training(machine, at_s, np.concatenate([[0.0], np.cumsum(steps)]))
+    return _growth_over_training(machine, at_s, np.concatenate([[0.0], np.cumsum(steps)]))
 
 
-def _over_training(machine: Node, at_s: Floats, sums: Floats) -> float | None:
-    """How much a growing sum grew in the training part; a little that samples do not cover is taken to be alike."""
+def _growth_over_training(machine: Node, at_s: Floats, sums: Floats) -> float | None:
+    """Growth of a cumulative sum over training, extrapolated over short uncovered ends."""
     if machine.from_ns is None or machine.until_ns is None:
         return None
     from_s, until_s = machine.seconds(machine.from_ns), machine.seconds(machine.until_ns)
@@ -380,30 +380,30 @@ def _training_s(machine: Node) -> float:
 
 def _peak(machine: Node, device: int, name: str) -> float | None:
     values = machine.series(device, name, training=True)[1]
-    return float(values.max()) if values.size and machine.from_ns is not None and not _cut_short(machine) else None
+    return float(values.max()) if values.size and machine.from_ns is not None and not _is_cut_short(machine) else None
 
 
 def _steady_mean(machine: Node, device: int, name: str) -> float | None:
     at_s, values = machine.series(device, name, training=True)
-    if machine.steady_ns is None or _cut_short(machine):
+    if machine.steady_ns is None or _is_cut_short(machine):
         return None
     settled = values[at_s >= machine.seconds(machine.steady_ns)]
     return float(settled.mean()) if settled.size else None
 
 
-def _throttled(machine: Node, device: int) -> float | None:
-    if machine.from_ns is None or _cut_short(machine):
+def _throttled_percent(machine: Node, device: int) -> float | None:
+    if machine.from_ns is None or _is_cut_short(machine):
         return None
-    said = [bool(reasons) for reasons in machine.held_back(device)]
-    return 100 * sum(said) / len(said) if said else None
+    throttled = [bool(reasons) for reasons in machine.throttle_reasons(device)]
+    return 100 * sum(throttled) / len(throttled) if throttled else None
 
 
-def _cut_short(machine: Node) -> bool:
+def _is_cut_short(machine: Node) -> bool:
     late_ns = 1e9 * max(LATE_S, 3 * machine.begin.every_s)
     return machine.end is None and machine.until_ns is not None and machine.until_ns - machine.last_ns > late_ns
 
 
-def _why_not(machines: Sequence[NodeSums], source: str) -> str:
+def _explain_missing(machines: Sequence[NodeSums], source: str) -> str:
     for machine in machines:
         on = f" on {machine.host}" if len(machines) > 1 else ""
         if source in machine.unavailable:
@@ -417,12 +417,12 @@ def _why_not(machines: Sequence[NodeSums], source: str) -> str:
 
 def _thin(values: Floats, points: int) -> list[float]:
     if values.size > points:
-        # as np.array_split cuts: the first parts are longer by one where it does not come out even
+        # as np.array_split: the first parts may be longer by one
         starts = np.arange(points) * (values.size // points) + np.minimum(np.arange(points), values.size % points)
         there = ~np.isnan(values)
         values = np.add.reduceat(np.where(there, values, 0.0), starts) / np.add.reduceat(there, starts, dtype=np.int64)
-    return [_short(float(value)) for value in values]
+    return [_round(float(value)) for value in values]
 
 
-def _short(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.6g}")

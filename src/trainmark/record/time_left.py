@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Span
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from trainmark.record.rank_log import RankLog
 
 RECENT_STEPS = 200
-"""The speed of a running training is that of so many steps at most, the last ones."""
+"""The last steps that the speed of a running training is measured over."""
 _ROUNDING = 1e-9
-"""A count of epochs that lies so near to a whole number is meant to be it."""
+"""A count of epochs this close to a whole number is that number."""
 
 
 def time_left_s(plan: Plan, log: RankLog, *, step: int, elapsed_s: float | None) -> float | None:
-    """About how long a running training still takes from a step on; None where nobody can know."""
+    """About how long a running training still takes from a step on; None where that is not known."""
     if not log.compute_ns:
         return None
     if plan.limits.wall_s is not None and elapsed_s is not None:
@@ -34,8 +35,19 @@ def time_left_s(plan: Plan, log: RankLog, *, step: int, elapsed_s: float | None)
     if last is None:
         return None
     step, step_s, saved = min(step, last), median_step_s(log), log.checkpoint()
-    evaluations = _count_pauses(plan, log, "evaluate_every", step, last)
-    saves = _count_pauses(plan, log, "checkpoint_every", step, last)
+    evaluations, saves = (
+        count_pauses(
+            plan.recipe,
+            name,
+            step,
+            last,
+            steps_per_epoch=log.steps_per_epoch,
+            items_per_step=log.items_per_step or 1.0,
+            at_end=plan.limits.full,
+        )
+        or 0
+        for name in ("evaluate_every", "checkpoint_every")
+    )
     # what the run has not done once takes no time here
     save_s = (saved.save_s or 0.0) if saved else 0.0
     return (last - step) * step_s + evaluations * _evaluation_s(log, step_s) + saves * save_s
@@ -48,19 +60,31 @@ def median_step_s(log: RankLog) -> float:
     return median((wait + compute) / 1e9 for wait, compute in pairs)
 
 
-def _count_pauses(plan: Plan, log: RankLog, name: str, start: int, end: int) -> int:
-    """How often the recipe's `evaluate_every` or `checkpoint_every` comes round between two steps, the end included."""
-    word, at_end = str(plan.recipe.get(name, "")), plan.limits.full and end > start
-    if word == "end":
-        return int(at_end)
+def count_pauses(
+    recipe: Mapping[str, Any],
+    name: str,
+    start: float,
+    end: float,
+    *,
+    steps_per_epoch: float | None,
+    items_per_step: float,
+    at_end: bool = True,
+) -> int | None:
+    """How often `evaluate_every` or `checkpoint_every` pauses training between two steps, the end included.
+
+    `at_end`: the training pauses at its end in any case. None where the steps between two pauses are not known.
+    """
+    word, at_end = str(recipe.get(name, "")), at_end and end > start
+    if word in ("never", "end"):
+        return int(word == "end" and at_end)
     try:
         span = Span.parse(word)
-    except UsageError:  # never, or a recipe of another version, or from outside
-        return 0
-    steps = {"epochs": log.steps_per_epoch, "items": 1 / (log.items_per_step or 1.0)}.get(span.unit, 1)
-    if not steps:
-        return 0
-    every, first = span.count * steps, span.first * steps
+    except UsageError:  # a recipe of another version, or from outside
+        return None
+    unit = {"epochs": steps_per_epoch, "items": 1 / items_per_step}.get(span.unit, 1.0)
+    if not unit:
+        return None
+    every, first = span.count * unit, span.first * unit
     before, after = (math.floor((step - first) / every + _ROUNDING) for step in (start, end))
     ends_on_one = abs((end - first) / every - after) < 1e-6
     return after - before + (at_end and not ends_on_one)

@@ -1,4 +1,4 @@
-"""What the clocks of a run wrote: seconds by phase, items trained, the step series of every rank."""
+"""The time of a run: seconds per phase, items trained, step series per rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trainmark.record.numbers import Count
 
 PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "restart", "other")
-"""Never overlapping, and their sum is the end-to-end time."""
+"""They never overlap and sum to the end-to-end time."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,12 +43,12 @@ class RankSums:
 
     steps: Count
     exchanged: Count
-    """How many of them have their exchange measured."""
+    """Steps with a measured exchange."""
     warmup: StepSums
     counted: StepSums
     """After the warm-up, those that all ranks finished."""
     rest: StepSums = NO_STEPS
-    """Last ones that not all ranks finished."""
+    """Last steps that not all ranks finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class RankTrace:
     wait_ns: Sequence[int] = ()
     compute_ns: Sequence[int] = ()
     exchange_ns: Sequence[int] = ()
-    """The part of each computation that only exchanged with other ranks; empty where none was measured."""
+    """The exposed exchange within each computation; empty where not measured."""
     items: Sequence[int] = ()
     memory_peak_bytes: int | None = None
     sums: RankSums | None = None
@@ -74,12 +74,12 @@ class RankTrace:
 
     @property
     def exchanged(self) -> int:
-        """How many steps have their exchange measured."""
+        """Steps with a measured exchange."""
         return self.sums.exchanged if self.sums else len(self.exchange_ns)
 
     @property
     def busy_ns(self) -> int:
-        """What this rank spent on its steps, waiting included; the rank with most of it sets the run's time."""
+        """Time of all its steps, waiting included; the rank with the most sets the run's time."""
         return self.whole.wait_ns + self.whole.compute_ns
 
     @cached_property
@@ -95,12 +95,12 @@ class RankTrace:
 
 
 class Skew(NamedTuple):
-    """Two ranks that computed unlike long."""
+    """Two ranks with different computing times."""
 
     slow: RankTrace
     fast: RankTrace
     factor: float
-    """How many times as long the slow one took, beyond what it was given more items for."""
+    """Ratio of their times, beyond what more items explain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Timeline:
 
     @property
     def items(self) -> int:
-        return sum(self.counted(trace).items for trace in self.ranks)
+        return sum(self.sum_counted(trace).items for trace in self.ranks)
 
     @cached_property
     def exchange_known(self) -> bool:
@@ -163,21 +163,21 @@ class Timeline:
         if len(self.ranks) < 2:
             return None
         own = np.array([self.own_ns(trace) for trace in self.ranks])
-        items = np.array([float(self.counted(trace).items) for trace in self.ranks])
+        items = np.array([float(self.sum_counted(trace).items) for trace in self.ranks])
         if own.min() <= 0 or items.min() <= 0:
             return None
-        # of 100,000 ranks only those few are paired that no other beats both in time and in time an item
-        slow, fast = _unbeaten(-own, -own / items), _unbeaten(own, own / items)
+        # of 100,000 ranks only the Pareto fronts of time and time per item are paired
+        slow, fast = _pareto_front(-own, -own / items), _pareto_front(own, own / items)
         factors = own[slow, None] / own[fast] / np.maximum(1.0, items[slow, None] / items[fast])
         row, column = np.unravel_index(int(factors.argmax()), factors.shape)
         return Skew(self.ranks[slow[row]], self.ranks[fast[column]], float(factors[row, column]))
 
     def own_ns(self, trace: RankTrace) -> float:
         """A rank's computing in the counted steps, without the exchange in which it waits for slower ranks."""
-        counted = self.counted(trace)
+        counted = self.sum_counted(trace)
         return float(counted.compute_ns - counted.exchange_ns if self.exchange_known else counted.compute_ns)
 
-    def counted(self, trace: RankTrace) -> StepSums:
+    def sum_counted(self, trace: RankTrace) -> StepSums:
         """A rank's counted steps added up."""
         return trace.sums.counted if trace.sums else trace.part(slice(self.warmup_steps, self.steps))
 
@@ -211,8 +211,8 @@ class Timeline:
         return np.asarray(values[self.warmup_steps : self.steps], dtype=np.float64)
 
 
-def _unbeaten(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
-    """The places, in their order, at which no other place has less or as little of both."""
+def _pareto_front(one: Floats, other: Floats) -> npt.NDArray[np.intp]:
+    """Indices, in order, of the points that no other point dominates."""
     order = np.lexsort((other, one))
     least_before = np.concatenate(([np.inf], np.minimum.accumulate(other[order])[:-1]))
     return np.sort(order[other[order] < least_before])

@@ -1,4 +1,4 @@
-"""Who is measured with whom, and when: rounds in which every node has one partner at most, as in a tournament."""
+"""Round-robin schedule of pairwise link measurements: at most one partner per node and round."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ import math
 from collections.abc import Sequence
 
 FEW_NODES = 16
-"""Of so many all pairs are measured."""
+"""Up to this many nodes, all pairs are measured."""
 
 GOLDEN = 0.618
-"""Of all turns, the share by which one takes the next: however few are taken, they are spread well."""
+"""Stride through the rounds as a share of all, so that any number of them is spread evenly."""
 
 Pairs = tuple[tuple[int, int], ...]
 
 
 def all_rounds(nodes: int) -> int:
-    """In how many rounds everybody meets everybody."""
+    """Rounds until every pair has met."""
     return max(0, nodes - 1 + nodes % 2)
 
 
 def usual_rounds(nodes: int) -> int:
-    """All where they are few, else about twice the logarithm: each node then meets enough others to be known."""
+    """All rounds for few nodes, else about 2 log2(nodes), which is enough to judge each node."""
     return all_rounds(nodes) if nodes <= FEW_NODES else min(all_rounds(nodes), 2 * math.ceil(math.log2(nodes)))
 
 
-def rounds(nodes: int, count: int | None = None) -> list[Pairs]:
-    """So many rounds of disjoint pairs, no pair twice; those that are left out lie evenly among the others, for
-    neighbours often hang on one switch."""
+def plan_rounds(nodes: int, count: int | None = None) -> list[Pairs]:
+    """`count` rounds of disjoint pairs, no pair twice, spread evenly, as neighbours often share a switch."""
     if nodes < 2:
         return []
-    places = nodes + nodes % 2  # who is paired with the last of an odd number rests
+    places = nodes + nodes % 2  # the partner of the extra place rests
     stride = next(step for step in range(round(GOLDEN * (places - 1)), places) if math.gcd(step, places - 1) == 1)
     found = []
     for index in range(min(usual_rounds(nodes) if count is None else count, places - 1)):
@@ -40,8 +39,8 @@ def rounds(nodes: int, count: int | None = None) -> list[Pairs]:
     return found
 
 
-def disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """The same pairs in rounds in which no node has two partners."""
+def split_into_rounds(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
+    """Splits pairs into rounds of disjoint pairs."""
     found: list[list[tuple[int, int]]] = []
     for pair in pairs:
         free = (one for one in found if not any(node in other for other in one for node in pair))

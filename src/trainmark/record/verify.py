@@ -1,4 +1,4 @@
-"""What a verify finds and leaves: bits that differ, by step, rank and layer, and numbers another chip is held to."""
+"""Results of `verify`: differing bits by step, rank and layer, and numbers to compare with another chip."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Operators(Struct, frozen=True, kw_only=True, omit_defaults=True):
     warned: Sequence[str] = ()
     """Those of which torch says that they have no deterministic implementation here."""
     unavailable: str = ""
-    """Why nobody looked."""
+    """Why it was not tested."""
 
     @property
     def not_deterministic(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Numbers(Struct, frozen=True, kw_only=True):
 
 
 class VerifyTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What sensors showed over the whole of a verify, of the device that showed most."""
+    """Extremes of the sensors over a verify, of the worst device."""
 
     temperature_c: Finite | None = None
     power_w: Finite | None = None
@@ -95,7 +95,7 @@ class VerifyTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class VerifyDocument(Struct, frozen=True, kw_only=True):
-    """What one verify leaves."""
+    """The document of one verify."""
 
     schema: int = SCHEMA
     verify_id: str
@@ -110,11 +110,11 @@ class VerifyDocument(Struct, frozen=True, kw_only=True):
     """Of each round."""
     seconds: Finite = 0.0
     hashed: Whole = 0
-    """Tensors of a step whose bits are looked at."""
+    """Hashed tensors per step."""
     hashed_on_host: str = ""
     """Why, where the device could not do it."""
     draws: bool = False
-    """The step makes random numbers, which were fixed so that every chip can make the same step."""
+    """The step uses random numbers, which were fixed so that every chip computes the same step."""
     verdict: Verdict
     sentence: str
     differences: Sequence[BitDifference] = ()

@@ -1,4 +1,4 @@
-"""What a workload is to those who never train it: its words, data, qualities and reference recipe."""
+"""Facts of a workload for those who never train it: names, data, qualities, reference recipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from trainmark.record.errors import UsageError, misfit
+from trainmark.record.errors import UsageError, describe_misfit
 from trainmark.record.numbers import Finite, Target, Whole
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import RECIPES
@@ -21,7 +21,7 @@ Place = Literal["in the band", "above the band", "below the band"]
 
 
 class Scored(Protocol):
-    """An evaluation, on a record or as a rank has just written it."""
+    """An evaluation, of a record or of a running rank."""
 
     @property
     def step(self) -> int: ...
@@ -39,7 +39,7 @@ class BandPoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LossBand:
-    """Where public runs of a recipe lay, at one batch and learning rate."""
+    """Range of public runs of a recipe, at one batch and learning rate."""
 
     quality: str
     global_batch: int
@@ -50,8 +50,8 @@ class LossBand:
     """Fields of the recipe in which those runs differed, too, or that do not change what is learnt."""
 
 
-class Judged(NamedTuple):
-    """One evaluation beside the band."""
+class BandVerdict(NamedTuple):
+    """One evaluation compared with the band."""
 
     samples: int
     value: float
@@ -59,8 +59,8 @@ class Judged(NamedTuple):
     place: Place
 
 
-def band_of(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
-    """The band a plan's losses are held to; None where no public run was like it."""
+def find_band(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
+    """The band that applies to a plan; None where no public run is like it."""
     batch = int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1))
     batch *= Topology.parse(plan.topology).devices
     for band in bands:
@@ -71,8 +71,8 @@ def band_of(plan: Plan, bands: Sequence[LossBand]) -> LossBand | None:
     return None
 
 
-def judged(band: LossBand, history: Sequence[Scored]) -> Iterator[Judged]:
-    """Each evaluation at a point of the band, which is the first batch that reaches it."""
+def compare_to_band(band: LossBand, history: Sequence[Scored]) -> Iterator[BandVerdict]:
+    """Compares the evaluation at each point of the band, the first that reaches it."""
     for evaluation in history:
         samples, value = evaluation.step * band.global_batch, evaluation.values.get(band.quality)
         point = next((at for at in band.points if at.samples <= samples < at.samples + band.global_batch), None)
@@ -80,7 +80,7 @@ def judged(band: LossBand, history: Sequence[Scored]) -> Iterator[Judged]:
             place: Place = "in the band"
             if not point.low <= value <= point.high:
                 place = "above the band" if value > point.high else "below the band"
-            yield Judged(samples, value, point, place)
+            yield BandVerdict(samples, value, point, place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,9 @@ class QualityFacts:
     never_above: str | None = None
     """A quality that this one cannot exceed, as acc1 cannot acc5."""
     word: str = ""
-    """What tables call it; its name where nothing is said."""
+    """Its name in tables; by default `name`."""
     plain: str = ""
-    """What a sentence calls it, for who knows no table: `accuracy`; its word where nothing is said."""
+    """Its name in sentences, such as `accuracy`; by default `word`."""
     on_pages: tuple[str, ...] = ()
     """What published pages call it."""
     meaning: str = ""
@@ -128,7 +128,7 @@ class QualityFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningTest:
-    """What people gave the model, in public and with their number and sentences told."""
+    """A published listening test of the model."""
 
     quality: str
     """As pages name it: `MOS`."""
@@ -141,7 +141,7 @@ class ListeningTest:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceFacts:
-    """What the reference recipe says of a training, whoever runs it."""
+    """The reference recipe."""
 
     batch_per_device: Whole
     learning_rate: Finite
@@ -175,7 +175,7 @@ class ShowFacts:
 class WorkloadFacts:
     name: str
     title: str
-    """How people write the network's name."""
+    """The network's name as people write it."""
     item: str
     """What throughput counts."""
     data_set: str
@@ -202,7 +202,7 @@ class WorkloadFacts:
     on_pages: tuple[str, ...] = ()
     """Patterns of the names that published pages use for it."""
     quality_on_pages: str = ""
-    """How such pages head the column of its quality; as our tables do where nothing is said."""
+    """Column head of its quality on such pages; by default as in our tables."""
     listening_test: ListeningTest | None = None
     """What published opinions of the same model are held to."""
     bands: tuple[LossBand, ...] = ()
@@ -226,7 +226,7 @@ class WorkloadFacts:
         return next((quality for quality in self.qualities if quality.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        """What a record of it carries, so that it can be judged where the workload is not installed."""
+        """The part that records keep, for readers without the workload."""
         document = asdict(self)
         for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "bands", "shows"):
             del document[name]
@@ -241,11 +241,11 @@ class WorkloadFacts:
         try:
             return msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
-            raise UsageError(f"these are no facts of a workload: {misfit(error)}") from error
+            raise UsageError(f"these are no facts of a workload: {describe_misfit(error)}") from error
 
 
-def derive(workload: Any) -> WorkloadFacts:
-    """The facts of a workload object: those it has, or what its attributes say where it has none of its own."""
+def derive_facts(workload: Any) -> WorkloadFacts:
+    """The facts of a workload object: its own, or derived from its attributes."""
     own = getattr(workload, "facts", None)
     if isinstance(own, WorkloadFacts):
         return own

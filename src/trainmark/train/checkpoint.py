@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside, synced, renamed, with their hashes in a manifest."""
+"""Atomic checkpoints: written to a temporary folder, synced, renamed, with their hashes in a manifest."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainmark.record.atomic_files import UNFINISHED, atomic_folder, sha256, sync
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.whole_files import UNFINISHED, sha256, sync, whole_folder
 from trainmark.train.collectives import Collectives, SingleRank
 from trainmark.workloads import pieces
 from trainmark.workloads.pieces import MANIFEST, STATE, Piece, Stored
@@ -43,19 +43,19 @@ def save_in_pieces(
     ranks: Collectives,
     alive: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The same by all ranks together: each writes the pieces it holds, and rank 0 the state, where those stand without
-    their values. A rank that does not see rank 0's folder sends it what it holds, block by block.
+    """The same by all ranks together: each writes the pieces it holds, rank 0 also the state without their values.
+    A rank that does not see the folder of rank 0 sends its pieces there, block by block.
 
-    Where nobody holds pieces (None), only rank 0 has something to write, and the others need not call.
+    Where no rank holds pieces (None), only rank 0 writes, and the others need not call.
     """
     final = folder / f"{PREFIX}{step:09d}"
     if ranks.rank:
         _write_own(Path(ranks.broadcast(None).decode()), held or [], ranks, step, alive)
         return final
-    for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed here
+    for left in folder.glob(f".{PREFIX}*{UNFINISHED}"):  # by a worker that was killed
         shutil.rmtree(left, ignore_errors=True)
-    with _said_in_a_sentence(step, folder):
-        with whole_folder(final.absolute()) as part:
+    with _explain_write_errors(step, folder):
+        with atomic_folder(final.absolute()) as part:
             manifest: dict[str, Any] = {"step": step}
             if held is not None:
                 ranks.broadcast(str(part).encode())
@@ -74,11 +74,11 @@ def save_in_pieces(
 def _write_own(
     part: Path, held: list[Piece], ranks: Collectives, step: int, alive: Callable[[], None]
 ) -> dict[str, dict[str, Any]]:
-    """Each rank's pieces in a file of its own; returns what of each the manifest is to say."""
+    """One file of pieces per rank; returns their entries of the manifest."""
     sees = [bool(one) for one in ranks.gather(b"yes" if part.is_dir() else b"")]
     own = pieces.blocks(held)
     if sees[ranks.rank]:
-        written = [_written(part, ranks.rank, own, alive)]
+        written = [_write_blocks(part, ranks.rank, own, alive)]
     else:
         written = []
         for block in own:
@@ -86,15 +86,15 @@ def _write_own(
         ranks.send(b"")
     if ranks.rank == 0:
         for other in (rank for rank, seen in enumerate(sees) if not seen):
-            written.append(_written(part, other, iter(partial(ranks.receive, other), b""), alive))
-    told = [one for each in ranks.gather(json.dumps(written).encode()) for one in json.loads(each)]
-    for one in told:
+            written.append(_write_blocks(part, other, iter(partial(ranks.receive, other), b""), alive))
+    entries = [one for each in ranks.gather(json.dumps(written).encode()) for one in json.loads(each)]
+    for one in entries:
         if one["failed"]:
-            raise _cannot_write(step, part.parent, one["failed"])
-    return {one["name"]: {"size": one["size"], "sha256": one["sha256"]} for one in told}
+            raise _make_write_error(step, part.parent, one["failed"])
+    return {one["name"]: {"size": one["size"], "sha256": one["sha256"]} for one in entries}
 
 
-def _written(
+def _write_blocks(
     part: Path, rank: int, blocks: Iterable[bytes | memoryview], alive: Callable[[], None]
 ) -> dict[str, str | int]:
     path, digest, size, failed = part / f"rank{rank:05d}.safetensors", hashlib.sha256(), 0, ""
@@ -110,45 +110,45 @@ def _written(
             os.fsync(file.fileno())
     except OSError as error:
         failed = error.strerror or str(error)
-        for _ in blocks:  # who still sends must be heard out
+        for _ in blocks:  # a sending rank would block otherwise
             pass
     return {"name": path.name, "size": size, "sha256": digest.hexdigest(), "failed": failed}
 
 
 @contextmanager
-def _said_in_a_sentence(step: int, folder: Path) -> Iterator[None]:
+def _explain_write_errors(step: int, folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         reason = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
-        raise _cannot_write(step, folder, reason) from error
+        raise _make_write_error(step, folder, reason) from error
 
 
-def _cannot_write(step: int, folder: Path, reason: str | None) -> WorkloadError:
+def _make_write_error(step: int, folder: Path, reason: str | None) -> WorkloadError:
     return WorkloadError(f"cannot write the checkpoint of step {step} to {folder}: {reason}")
 
 
 def load_newest(folder: Path, *, mapped: bool = False) -> tuple[dict[str, Any], list[str]]:
     """The newest whole checkpoint, and a sentence about each damaged one, which is renamed `.corrupt` and kept.
 
-    What lies in pieces is `Stored`. With `mapped`, what lies in one file is read when it is looked at.
+    Tensors in pieces are `Stored`. With `mapped`, those in one file are read on access.
     """
-    path, damaged = _newest(folder)
-    return _state(path, mapped=mapped), damaged
+    path, damaged = _find_newest(folder)
+    return _load_state(path, mapped=mapped), damaged
 
 
-def newest_of_ranks(folder: Path, ranks: Collectives, *, mapped: bool) -> tuple[dict[str, Any], list[str]]:
-    """What rank 0 finds in its folder; if that is nothing, all ranks say so. Where all see it, each reads for itself;
-    else rank 0 reads every tensor and tells it to the others, and all must ask for the same in the same order."""
+def load_newest_on_all_ranks(folder: Path, ranks: Collectives, *, mapped: bool) -> tuple[dict[str, Any], list[str]]:
+    """The newest checkpoint in the folder of rank 0; all ranks raise if there is none. Where all see it, each reads it;
+    else rank 0 reads and broadcasts every tensor, and all ranks must access the same ones in the same order."""
     if ranks.world == 1:
         return load_newest(folder, mapped=mapped)
     found: dict[str, Any] = {}
     state: dict[str, Any] = {}
     if ranks.rank == 0:
         try:
-            path, found["damaged"] = _newest(folder.absolute())
-            state = _state(path, mapped=mapped)
-            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.without_values(state)}
+            path, found["damaged"] = _find_newest(folder.absolute())
+            state = _load_state(path, mapped=mapped)
+            found |= {"path": str(path), "manifest": sha256(path / MANIFEST), "state": pieces.strip_values(state)}
         except NotReadyError as error:
             found["refusal"] = str(error)
         packed = io.BytesIO()
@@ -159,30 +159,32 @@ def newest_of_ranks(folder: Path, ranks: Collectives, *, mapped: bool) -> tuple[
     if "refusal" in found:
         raise NotReadyError(found["refusal"])
     path = Path(found["path"])
-    [unseen] = ranks.largest(not _sees(path, found["manifest"]))
+    [unseen] = ranks.reduce_max(not _can_see(path, found["manifest"]))
     if unseen:
-        return _told_by_rank_0(found["state"], state, ranks), found["damaged"]
-    return state if ranks.rank == 0 else _state(path, mapped=mapped), found["damaged"]
+        return _read_through_rank_0(found["state"], state, ranks), found["damaged"]
+    return state if ranks.rank == 0 else _load_state(path, mapped=mapped), found["damaged"]
 
 
-def step_of(folder: Path) -> int:
-    """Steps that a whole checkpoint had been trained for."""
+def read_step(folder: Path) -> int:
+    """The step of a whole checkpoint."""
     return int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"])
 
 
-def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's folder; None where it is whole."""
+def find_damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint folder; None where it is whole."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.names(path)}}
+        files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.piece_files(path)}}
         with ThreadPoolExecutor() as pool:
-            return next(filter(None, pool.map(_unlike, [path / name for name in files], files.values())), None)
+            return next(
+                filter(None, pool.map(_compare_with_manifest, [path / name for name in files], files.values())), None
+            )
     except (OSError, ValueError, KeyError, TypeError, NotReadyError) as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _unlike(file: Path, manifest: dict[str, Any]) -> str | None:
-    """How a file is not what the manifest says of it."""
+def _compare_with_manifest(file: Path, manifest: dict[str, Any]) -> str | None:
+    """How a file differs from its manifest entry; None where it does not."""
     size, where = file.stat().st_size, "" if file.name == STATE else f"{file.name}: "
     reason = None
     if size != manifest["size"]:
@@ -192,14 +194,14 @@ def _unlike(file: Path, manifest: dict[str, Any]) -> str | None:
     return reason and where + reason
 
 
-def _newest(folder: Path) -> tuple[Path, list[str]]:
+def _find_newest(folder: Path) -> tuple[Path, list[str]]:
     """The newest checkpoint that is whole and can be read."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        reason = damage(path)
+        reason = find_damage(path)
         if reason is None:
             try:
-                _state(path, mapped=True)
+                _load_state(path, mapped=True)
                 return path, damaged
             except pickle.UnpicklingError:
                 reason = "it holds more than tensors and numbers, and loading it could run code"
@@ -212,41 +214,41 @@ def _newest(folder: Path) -> tuple[Path, list[str]]:
     raise NotReadyError("; ".join([f"no whole checkpoint in {folder}", *damaged]))
 
 
-def size_bytes(path: Path) -> int:
-    """Of all files of a checkpoint."""
+def measure_size_bytes(path: Path) -> int:
+    """The size of all files of a checkpoint."""
     return sum(file.stat().st_size for file in path.iterdir())
 
 
-def _state(path: Path, *, mapped: bool) -> dict[str, Any]:
+def _load_state(path: Path, *, mapped: bool) -> dict[str, Any]:
     state = torch.load(path / STATE, map_location="cpu", weights_only=True, mmap=mapped)
-    found: dict[str, Any] = pieces.opened(state, path)
+    found: dict[str, Any] = pieces.open_state(state, path)
     return found
 
 
-def _sees(path: Path, manifest: str) -> bool:
-    """Whether a rank finds at a path what rank 0 found there: hosts may have disks of their own."""
+def _can_see(path: Path, manifest: str) -> bool:
+    """Whether this rank sees the same checkpoint as rank 0: hosts may have their own disks."""
     try:
         return sha256(path / MANIFEST) == manifest
     except OSError:
         return False
 
 
-def _told_by_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
-    """A state whose tensors rank 0 reads when all ranks ask for one."""
+def _read_through_rank_0(bare: Any, state: Any, ranks: Collectives) -> Any:
+    """A state whose tensors rank 0 reads and broadcasts when all ranks access them."""
     values: dict[str, Tensor | Stored] = {}
-    pieces.changed(state, values.__setitem__)
+    pieces.map_leaves(state, values.__setitem__)
 
-    def told(path: str, value: Any) -> Any:
+    def defer(path: str, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_meta:
             return value
 
         def read(region: pieces.Region) -> Tensor:
-            given = None
+            data = None
             if ranks.rank == 0:
-                given = bytes(pieces.in_bytes(values[path][pieces.everything(value.shape)]))
-            heard = torch.frombuffer(bytearray(ranks.broadcast(given)), dtype=value.dtype)
-            return heard.view(value.shape)[region].clone()
+                data = bytes(pieces.as_bytes(values[path][pieces.full_region(value.shape)]))
+            whole = torch.frombuffer(bytearray(ranks.broadcast(data)), dtype=value.dtype)
+            return whole.view(value.shape)[region].clone()
 
         return Stored(value.shape, value.dtype, read)
 
-    return pieces.changed(bare, told)
+    return pieces.map_leaves(bare, defer)

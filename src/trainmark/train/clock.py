@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from trainmark.platforms.platform import HostMarks, Marks
 
 MAX_STEPS_IN_FLIGHT = 4
-"""How far the host may run ahead of the device: enough to hide the host, little enough to bound memory."""
+"""How many steps the host may be ahead of the device: enough to hide the host, few enough to bound memory."""
 
 Batch = TypeVar("Batch")
 
@@ -23,15 +23,15 @@ class StepTime(NamedTuple):
     wait_ns: int
     compute_ns: int
     exchange_ns: int = 0
-    """The part of the computation in which there was nothing to do but to exchange with other ranks."""
+    """The part of the computation that was exposed communication with other ranks."""
 
 
 class Stretch(NamedTuple):
-    """One stretch of training, as long as two clocks say it was. The device is idle when it begins and ends."""
+    """One stretch of training by two clocks. The device is idle when it begins and ends."""
 
     host_ns: int
     device_ns: int
-    """Between the first and the last of its marks."""
+    """Between its first and its last mark."""
 
 
 class Clock:
@@ -50,7 +50,7 @@ class Clock:
         began_ns: int | None = None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`began_ns` is the worker's first line, `startup_ns` what its launcher needed to get there."""
+        """`began_ns` is when the worker began, `startup_ns` the time from its launch to there."""
         self._marks = marks
         self._mark = marks.mark
         self._runs_ahead = not isinstance(marks, HostMarks)
@@ -75,7 +75,7 @@ class Clock:
         return self._now_ns() - self._launched_ns
 
     def charge(self, phase: str) -> None:
-        """Gives all time since the last edge to a phase."""
+        """Charges all time since the last edge to a phase."""
         now = self._now_ns()
         self.phases_ns[phase] = self.phases_ns.get(phase, 0) + now - self._edge_ns
         self._edge_ns = now
@@ -104,7 +104,7 @@ class Clock:
             self.charge("training")
             self._collect(everything=True)
             host_ns = self.phases_ns.pop("training")
-            # what no step accounts for is ours; never negative, as device events may exceed the host's time by a tick
+            # what no step accounts for is overhead; not negative, as device events may exceed host time by a tick
             self.phases_ns["other"] += max(0, host_ns - self._segment_ns)
             self.stretch = Stretch(host_ns, self._marks.between_ns(begin, end))
 
@@ -115,22 +115,22 @@ class Clock:
             self._ready = mark()
             yield batch
 
-    def exchange_begins(self) -> None:
-        """Called when a step has nothing to do but to exchange with other ranks: its last gradients are ready."""
+    def begin_exchange(self) -> None:
+        """Called when only communication is left of a step: its last gradients are ready."""
         self._exchange_from = self._mark()
 
-    def exchange_ends(self) -> None:
-        """Called when work launched from now on finds what was exchanged; changes nothing where none was begun."""
+    def end_exchange(self) -> None:
+        """Called when work launched from now on sees what was exchanged; does nothing where no exchange was begun."""
         if self._exchange_from is not None:
             self._exchanges += ((self._exchange_from, self._mark()),)
             self._exchange_from = None
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        """Around an exchange that nothing hides."""
-        self.exchange_begins()
+        """Around an exchange that no computation overlaps."""
+        self.begin_exchange()
         yield
-        self.exchange_ends()
+        self.end_exchange()
 
     def end_step(self, items: int) -> None:
         """Called when a training step is launched; the device finishes it whenever it gets there."""
@@ -141,8 +141,8 @@ class Clock:
         if self._runs_ahead and len(self._queue) > MAX_STEPS_IN_FLIGHT:
             self._marks.wait_for(self._queue[-MAX_STEPS_IN_FLIGHT - 1][2])
 
-    def own_work_done(self) -> None:
-        """Called after work of the harness's own between two steps, so that it is not charged to the next data wait."""
+    def exclude_own_work(self) -> None:
+        """Called after work of the harness between two steps, so that it is not charged to the next data wait."""
         self._wait_from = self._mark()
 
     def finished_steps(self) -> list[StepTime]:
@@ -153,7 +153,7 @@ class Clock:
 
     def _collect(self, *, everything: bool) -> None:
         between = self._marks.between_ns
-        while self._queue and (everything or self._marks.reached(self._queue[0][2])):
+        while self._queue and (everything or self._marks.is_reached(self._queue[0][2])):
             wait_from, ready, end, exchanges, items = self._queue.popleft()
             exchange_ns = sum(between(*marks) for marks in exchanges) if exchanges else 0
             step = StepTime(items, between(wait_from, ready), between(ready, end), exchange_ns)

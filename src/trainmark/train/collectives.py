@@ -9,24 +9,24 @@ import torch
 from torch import distributed
 
 BROADCAST_BYTES = 64 << 20
-"""Sent at a time, so that no limit of a transport on one message is met."""
+"""Per message, below the limit of any transport."""
 
 
 class Collectives(Protocol):
     rank: int
     world: int
 
-    def largest(self, *values: float) -> list[float]:
-        """Of each value the largest any rank gave; all ranks must call together."""
+    def reduce_max(self, *values: float) -> list[float]:
+        """The maximum of each value over ranks; all ranks must call together."""
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         """Sums over ranks, by name; all ranks must call together."""
 
     def broadcast(self, data: bytes | None) -> bytes:
-        """What rank 0 gives, on every rank; the others give None. All ranks must call together."""
+        """The data of rank 0 on every rank; the others pass None. All ranks must call together."""
 
     def gather(self, data: bytes) -> list[bytes]:
-        """What every rank gives, by rank, on all of them. All ranks must call together."""
+        """The data of every rank, in rank order, on all ranks. All ranks must call together."""
 
     def send(self, data: bytes | memoryview) -> None:
         """To rank 0, which must `receive` it meanwhile."""
@@ -36,7 +36,7 @@ class Collectives(Protocol):
     def barrier(self) -> None: ...
 
     def leave(self) -> None:
-        """Ends the world in good order; nothing may be asked of it afterwards."""
+        """Destroys the process group; no other call may follow."""
 
 
 class SingleRank:
@@ -45,23 +45,23 @@ class SingleRank:
     rank = 0
     world = 1
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         return list(values)
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         return values
 
     def broadcast(self, data: bytes | None) -> bytes:
-        return _given(data)
+        return _require_data(data)
 
     def gather(self, data: bytes) -> list[bytes]:
         return [data]
 
     def send(self, data: bytes | memoryview) -> None:
-        raise ValueError("one rank alone has nobody to send to")
+        raise ValueError("a single rank has no peer to send to")
 
     def receive(self, rank: int) -> bytes:
-        raise ValueError("one rank alone has nobody to hear from")
+        raise ValueError("a single rank has no peer to receive from")
 
     def barrier(self) -> None:
         pass
@@ -71,28 +71,28 @@ class SingleRank:
 
 
 class RankGroup:
-    """Ranks joined by torch.distributed; they talk through host memory, so no device waits for it."""
+    """Ranks joined by torch.distributed over gloo, through host memory, so that no device waits."""
 
     def __init__(self, ranks: Sequence[int] | None = None) -> None:
-        """Of all ranks, or of some, who alone then make it, and are numbered in the order in which they are named."""
+        """Of all ranks, or of some; then only they call this, and are numbered in the given order."""
         self._part = ranks is not None
         self._group: Any = distributed.new_group(ranks, backend="gloo", use_local_synchronization=self._part)
         self.rank = distributed.get_rank(self._group)
         self.world = distributed.get_world_size(self._group)
 
-    def largest(self, *values: float) -> list[float]:
+    def reduce_max(self, *values: float) -> list[float]:
         tensor = torch.tensor(values, dtype=torch.float64)
         distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
         return [float(value) for value in tensor]
 
-    def total(self, values: dict[str, float]) -> dict[str, float]:
+    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
         names = sorted(values)
         tensor = torch.tensor([values[name] for name in names], dtype=torch.float64)
         distributed.all_reduce(tensor, group=self._group)
         return dict(zip(names, tensor.tolist(), strict=True))
 
     def broadcast(self, data: bytes | None) -> bytes:
-        given = _given(data) if self.rank == 0 else b""
+        given = _require_data(data) if self.rank == 0 else b""
         size = torch.tensor([len(given)])
         distributed.broadcast(size, src=0, group=self._group)
         whole = bytearray(given) if self.rank == 0 else bytearray(int(size))
@@ -132,7 +132,7 @@ class RankGroup:
         distributed.destroy_process_group(self._group if self._part else None)
 
 
-def _given(data: bytes | None) -> bytes:
+def _require_data(data: bytes | None) -> bytes:
     if data is None:
-        raise ValueError("rank 0 must give the bytes that the others are to get")
+        raise ValueError("rank 0 must pass the bytes to broadcast")
     return data

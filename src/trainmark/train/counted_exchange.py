@@ -1,4 +1,4 @@
-"""The exchanges of a sharded network as torch makes them, counted on their way."""
+"""FSDP's all-gather and reduce-scatter, counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch norm over the samples of all ranks, so that a step's result does not depend on how many of them share it."""
+"""Synchronized batch norm for the CPU, where torch has none: statistics are those of all ranks."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 Exchange = Callable[[], AbstractContextManager[None]]
-"""Makes what goes around a wait for the other ranks, so that their time is not taken for this rank's."""
+"""Makes a context around a wait for the other ranks, which the clock charges to communication."""
 
 
-def over_all_ranks(model: nn.Module, on_cpu: bool, exchange: Exchange) -> nn.Module:
-    """The model with its batch norms taken over all ranks; its state keeps names and values.
+def convert_batch_norms(model: nn.Module, on_cpu: bool, exchange: Exchange) -> nn.Module:
+    """The model with its batch norms synchronized over all ranks; its state keeps names and values.
 
-    Accelerators have torch's own layer for this. It refuses tensors on a CPU, where ours takes its place, and waits
-    for the other ranks inside `exchange`.
+    Accelerators use nn.SyncBatchNorm, which refuses CPU tensors. Ours waits for the other ranks inside `exchange`.
     """
     if not on_cpu:
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return converted
     if isinstance(model, _BatchNorm):
-        return GlobalBatchNorm.like(model, exchange)
+        return GlobalBatchNorm.from_batch_norm(model, exchange)
     for name, child in model.named_children():
-        setattr(model, name, over_all_ranks(child, on_cpu, exchange))
+        setattr(model, name, convert_batch_norms(child, on_cpu, exchange))
     return model
 
 
 class GlobalBatchNorm(_BatchNorm):
-    """Trains as one batch norm would on the batches of all ranks put together, which must all call it; evaluates as
-    any other does."""
+    """Trains as one batch norm on the concatenated batches of all ranks, which must all call it; evaluates as usual."""
 
     _exchange: Exchange
 
     @classmethod
-    def like(cls, norm: _BatchNorm, exchange: Exchange) -> GlobalBatchNorm:
+    def from_batch_norm(cls, norm: _BatchNorm, exchange: Exchange) -> GlobalBatchNorm:
         made = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         for name, tensor in (*norm.named_parameters(recurse=False), *norm.named_buffers(recurse=False)):
             setattr(made, name, tensor)
@@ -50,8 +48,8 @@ class GlobalBatchNorm(_BatchNorm):
         self._check_input_dim(x)
         if not self.training:
             return super().forward(x)
-        with torch.no_grad():  # how these depend on x is part of the backward written below
-            mean, variance, count = _statistics(x, self._exchange)
+        with torch.no_grad():  # the backward pass below differentiates through these
+            mean, variance, count = _gather_statistics(x, self._exchange)
             self._track(mean, variance * (count / (count - 1)))
         return _normalise(x, self.weight, self.bias, mean, variance, count, self.eps, self._exchange)
 
@@ -69,7 +67,7 @@ class GlobalBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalises with the statistics of all ranks, and knows that every rank's x had a part in them."""
+    """Normalises with the statistics of all ranks, and differentiates through them."""
 
     @staticmethod
     def forward(
@@ -94,8 +92,8 @@ class _Normalise(torch.autograd.Function):
         _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
             of_y, x, weight, mean, variance, None, None, False, ctx.eps, (False, True, True)
         )
-        # x takes the sums over all ranks; weight and bias keep this rank's, because the gradients of parameters are
-        # exchanged later, with all the others
+        # x takes the sums over all ranks; weight and bias keep those of this rank, as gradients of parameters are
+        # averaged later with all the others
         sums = torch.stack((of_weight, of_bias))
         with ctx.exchange():
             distributed.all_reduce(sums)
@@ -103,9 +101,11 @@ class _Normalise(torch.autograd.Function):
         inverse = (variance + ctx.eps).rsqrt()
         scale = inverse if weight is None else inverse * weight
         of_x = torch.addcmul(
-            _per_channel(-scale * by_mean, x), x - _per_channel(mean, x), _per_channel(-scale * inverse * by_spread, x)
+            _view_per_channel(-scale * by_mean, x),
+            x - _view_per_channel(mean, x),
+            _view_per_channel(-scale * inverse * by_spread, x),
         )
-        of_x.addcmul_(of_y.to(of_x.dtype), _per_channel(scale, x))
+        of_x.addcmul_(of_y.to(of_x.dtype), _view_per_channel(scale, x))
         _, weight_wants, bias_wants, *_ = ctx.needs_input_grad
         return of_x.to(x.dtype), of_weight if weight_wants else None, of_bias if bias_wants else None, *[None] * 5
 
@@ -113,26 +113,26 @@ class _Normalise(torch.autograd.Function):
 _normalise: Callable[..., Tensor] = _Normalise.apply
 
 
-def _statistics(x: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, int]:
-    """Mean and biased variance of each channel, and how many values each has, over all ranks."""
+def _gather_statistics(x: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, int]:
+    """Mean, biased variance and count of values per channel, over all ranks."""
     channels = x.shape[1]
-    # batch norm's own kernel: torch.var_mean takes twenty times as long where channels come last. The tensors it may
-    # update are not wanted, but their type is the one it answers in
+    # the kernel of batch norm: torch.var_mean takes twenty times as long with channels last. The running statistics
+    # are not wanted, but their type is the type of its result
     unwanted = torch.zeros(2, channels, dtype=torch.promote_types(x.dtype, torch.float32))
     mean, variance = torch.batch_norm_update_stats(x, unwanted[0], unwanted[1], momentum=0.0)
-    count = torch.tensor([x.numel() // channels], dtype=torch.float64)  # which float32 could not count exactly
+    count = torch.tensor([x.numel() // channels], dtype=torch.float64)  # float32 could not count exactly
     mine = torch.cat((mean, variance, count))
     all_ranks = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
     with exchange():
         distributed.all_gather(all_ranks, mine)
     means, variances, counts = torch.split(torch.stack(all_ranks), [channels, channels, 1], dim=1)
-    # each rank's deviations are from its own mean, and that mean's from the mean of all: both sums have only positive
-    # terms, where a mean of squares less a squared mean would lose what small variances are made of
+    # variance within ranks plus variance between their means: all terms are positive, while a mean of squares minus a
+    # squared mean would cancel the digits of a small variance
     shares = counts / counts.sum()
     together = (shares * means).sum(0)
     spread = (shares * (variances + (means - together).square())).sum(0)
     return together.to(mean.dtype), spread.to(mean.dtype), int(counts.sum())
 
 
-def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+def _view_per_channel(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.dim() - 2))

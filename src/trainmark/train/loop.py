@@ -43,36 +43,36 @@ class Job:
     collectives: Collectives
     save: Callable[[Position], None]
     proof: Proof | None = None
-    """On rank 0: what the steps were really computed in."""
+    """On rank 0: the types that the steps were really computed in."""
 
 
 def train(job: Job, position: Position) -> str:
     """Trains from a position to the end and returns why it ended."""
     if job.recipe.evaluate_first and position.step == 0:
         evaluate(job, position)
-    while not (ended := job.schedule.ended(position)):
+    while not (ended := job.schedule.end_reason(position)):
         stopped = train_stretch(job, position)
         if stopped:
             if job.recipe.evaluate_after_limit and stopped in monitor.LIMITS:
                 evaluate(job, position)
             if stopped != monitor.NOT_FINITE:
-                save_if_wanted(job, position, last=True)
+                save_if_due(job, position, last=True)
             return monitor.REASONS[stopped]
-        at_end = bool(job.schedule.ended(position))
+        at_end = bool(job.schedule.end_reason(position))
         if at_end or job.schedule.is_due(job.recipe.evaluate_every, position):
             reached = evaluate(job, position)
             if reached and job.schedule.limits.to_target:
-                save_if_wanted(job, position, last=True)
+                save_if_due(job, position, last=True)
                 return endings.TARGET
-        save_if_wanted(job, position, last=at_end)
+        save_if_due(job, position, last=at_end)
     return ended
 
 
 def train_stretch(job: Job, position: Position) -> int:
-    """Trains to the next pause - the end of the epoch, or a step that is to be evaluated or saved - and returns 0, or
-    stops before and returns the reason."""
+    """Trains to the next pause - the end of the epoch, or a step with an evaluation or checkpoint - and returns 0, or
+    stops earlier and returns the reason."""
     job.stepper.model.train()
-    batches = transfers.on_device(job.data.train(position.epoch, position.step_in_epoch), job.device)
+    batches = transfers.move_batches(job.data.train(position.epoch, position.step_in_epoch), job.device)
     steps_per_epoch = job.schedule.steps_per_epoch or math.inf
     planned, items_per_step = job.schedule.planned_steps, job.schedule.items_per_step
     pause = job.schedule.next_pause(position)
@@ -86,39 +86,39 @@ def train_stretch(job: Job, position: Position) -> int:
             position.step += 1
             position.step_in_epoch += 1
             reason = job.monitor.stop()
-            # where the epoch ends too, its source ends the stretch
+            # at the end of an epoch, the data source ends the stretch
             if reason or (position.step >= pause and position.step_in_epoch != steps_per_epoch):
                 break
         else:
             if job.schedule.steps_per_epoch is None:
                 raise WorkloadError(f"the endless stream of training data ended at step {position.step}")
             position.epoch, position.step_in_epoch, reason = position.epoch + 1, 0, 0
-    job.monitor.write_down()
-    if job.clock.stretch and not job.device.is_cpu:  # whose marks are the host's clock
+    job.monitor.write_steps()
+    if job.clock.stretch and not job.device.is_cpu:  # where marks are readings of the host clock
         job.events.write(StretchTimed(**job.clock.stretch._asdict()))
     # the last steps of an epoch are seen only now, and a loss that is not finite must not be evaluated
-    [bad] = job.collectives.largest(0 if job.monitor.bad_step is None else monitor.NOT_FINITE)
+    [bad] = job.collectives.reduce_max(0 if job.monitor.bad_step is None else monitor.NOT_FINITE)
     return int(bad) or reason
 
 
 @torch.no_grad()
 def evaluate(job: Job, position: Position) -> bool:
-    """Scores all the source gives for it, each sample once over all ranks; says whether the target is reached."""
+    """Scores the evaluation set, each sample once over all ranks; returns whether the target is reached."""
     workload, model = job.workload, job.stepper.bare_model
-    precision = evaluation_precision(job.recipe, job.stepper.precision)
+    precision = choose_evaluation_precision(job.recipe, job.stepper.precision)
     arithmetic = job.device.arithmetic(precision)
-    with job.clock.phase("evaluate"), job.stepper.judged_weights():
+    with job.clock.phase("evaluate"), job.stepper.use_evaluation_weights():
         job.stepper.parallel.broadcast_buffers(model)
         model.eval()
         sums: dict[str, Any] = dict.fromkeys(workload.sums, 0)
         samples = 0
-        for batch in transfers.on_device(job.data.evaluation(), job.device):
+        for batch in transfers.move_batches(job.data.evaluation(), job.device):
             with arithmetic, job.device.autocast(precision):
                 scores = workload.score(model, batch)
             sums = {name: sums[name] + scores[name] for name in sums}
             samples += batch.count
-            job.monitor.alive("evaluate", samples)
-        totals = total_sums(job.collectives, {**sums, "samples": samples})
+            job.monitor.report_alive("evaluate", samples)
+        totals = reduce_sums(job.collectives, {**sums, "samples": samples})
     samples = int(totals["samples"])
     values = workload.quality(totals) if samples else {}
     per_epoch = job.schedule.steps_per_epoch
@@ -128,33 +128,33 @@ def evaluate(job: Job, position: Position) -> bool:
     elapsed_ns = job.clock.elapsed_ns()
     job.events.write(Evaluated(step=position.step, epoch=epoch, values=values, samples=samples, elapsed_ns=elapsed_ns))
     goal = values.get(workload.target.name)
-    return goal is not None and workload.target.reached(goal, job.recipe.target)
+    return goal is not None and workload.target.is_reached(goal, job.recipe.target)
 
 
-def total_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all ranks, by name: a number, or a list where any rank added up a vector; a rank without a sample has 0."""
+def reduce_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums over all ranks, by name: a number, or a list where any rank has a vector; a rank without a sample has 0."""
     own = {name: torch.as_tensor(value).flatten().tolist() for name, value in sums.items()}
     lengths = {name: len(own[name]) if getattr(value, "ndim", 0) else 0 for name, value in sums.items()}
-    lengths = dict(zip(lengths, map(int, collectives.largest(*lengths.values())), strict=True))
+    lengths = dict(zip(lengths, map(int, collectives.reduce_max(*lengths.values())), strict=True))
     numbers = {
         f"{name}/{place}": float(own[name][place]) if place < len(own[name]) else 0.0
         for name, length in lengths.items()
         for place in range(length or 1)
     }
-    totals = collectives.total(numbers)
+    totals = collectives.reduce_sum(numbers)
     return {
         name: [totals[f"{name}/{place}"] for place in range(length)] if length else totals[f"{name}/0"]
         for name, length in lengths.items()
     }
 
 
-def evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
-    """What the model is scored in. Weights that autocast leaves in float32 can be used as they are; narrower ones are
-    scored as they were trained."""
+def choose_evaluation_precision(recipe: Recipe, training: Precision) -> Precision:
+    """The precision of evaluation: float32 weights under autocast can be used as they are; narrower ones are scored as
+    they were trained."""
     return PRECISIONS["fp32"] if training.autocast and recipe.evaluate_in == "fp32" else training
 
 
-def save_if_wanted(job: Job, position: Position, *, last: bool) -> None:
+def save_if_due(job: Job, position: Position, *, last: bool) -> None:
     every = job.recipe.checkpoint_every
     if every == "never" or not (last or job.schedule.is_due(every, position)):
         return

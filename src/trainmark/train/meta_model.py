@@ -1,4 +1,4 @@
-"""A plan's model with shapes and no memory behind them, for what must be known before it is trained."""
+"""Builds the model of a plan on the meta device, for what must be known before training."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from trainmark.record.plan import Plan
 from trainmark.record.recipe import Recipe, from_values
 from trainmark.workloads.workload import Workload
 
-DRAWS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
-LENGTHS = {"norm"}
-"""Of vectors: a sum has the same shape."""
+RANDOM_INITIALIZERS = {"normal_", "uniform_", "trunc_normal_", "erfinv_"}
+NORMS = {"norm"}
+"""Replaced by a sum, which has the same shape."""
 
 
-def model(plan: Plan) -> nn.Module:
+def build_model(plan: Plan) -> nn.Module:
     workload = workloads.of_plan(plan)
-    return network(workload, from_values(type(workload.recipes["reference"]), plan.recipe))
+    return build_network(workload, from_values(type(workload.recipes["reference"]), plan.recipe))
 
 
-def network(workload: Workload, recipe: Recipe) -> nn.Module:
+def build_network(workload: Workload, recipe: Recipe) -> nn.Module:
     with torch.device("meta"), _OnlyShapes():
         return workload.build(recipe)
 
 
-def weights_of(model: nn.Module) -> int:
-    """How many numbers are trained."""
-    return sum(parameter.numel() for parameter in model.parameters())
+def count_weights(network: nn.Module) -> int:
+    """The number of parameters."""
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 class _OnlyShapes(TorchFunctionMode):
-    """Without memory there are no numbers to draw or measure, and trying to costs torch the import of its compiler."""
+    """Skips random initialization and norms: on the meta device they do nothing but import the compiler of torch."""
 
     def __torch_function__(
         self,
@@ -44,8 +44,8 @@ class _OnlyShapes(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if getattr(func, "__name__", "") in DRAWS:
-            return args[0] if args else (kwargs or {})["tensor"]  # nn.init's own functions name it
-        if getattr(func, "__name__", "") in LENGTHS and len(args) == 1 and kwargs:
+        if getattr(func, "__name__", "") in RANDOM_INITIALIZERS:
+            return args[0] if args else (kwargs or {})["tensor"]  # nn.init passes it by name
+        if getattr(func, "__name__", "") in NORMS and len(args) == 1 and kwargs:
             return torch.sum(args[0], dim=kwargs.get("dim"), keepdim=bool(kwargs.get("keepdim")))
         return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Watches the steps go by: writes them down now and then, and says when to stop."""
+"""Writes the finished steps to the event file about twice a second, and decides when to stop."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trainmark.record.events import Alive, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
-from trainmark.train.transfers import MAX_KEPT, Losses
+from trainmark.train.transfers import MAX_PENDING_LOSSES, Losses
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 MIN_STEPS_FOR_INTERVAL = 12
 
 STEPS, ITEMS, SETTLED, SECONDS, BUDGET, INTERRUPTED, TERMINATED, NOT_FINITE = range(1, 9)
 """Reasons to stop before the recipe does; where ranks differ, the largest wins."""
 LIMITS = (STEPS, ITEMS, SETTLED, SECONDS, BUDGET)
-"""Those a user asked for beforehand."""
+"""Those that a user requested beforehand."""
 
 REASONS = {
     STEPS: endings.STEPS,
@@ -38,7 +38,7 @@ REASONS = {
 
 
 class Monitor:
-    """Between looks a step costs one comparison; a look comes about twice a second, at a step all ranks agree on."""
+    """Between checks a step costs one comparison; a check comes about twice a second, at a step all ranks agree on."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Monitor:
         position: Position,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """After a restart the limits go on counting from where the run began, with the seconds trained before it."""
+        """After a restart, limits count from where the run began, including the seconds trained before."""
         self._clock = clock
         self._events = events
         self._limits = schedule.limits
@@ -61,20 +61,20 @@ class Monitor:
         self._collectives = collectives
         self._now_s = now_s
         self._losses = losses
-        self._step = self._written = self._first_step = self._looked_at_step = position.step
-        self._next_look = position.step + 1
-        self._looked_at_s = now_s()
-        self._began_s = self._looked_at_s - position.trained_s
-        self._said_alive = ("", -math.inf)
+        self._step = self._written = self._first_step = self._checked_step = position.step
+        self._next_check = position.step + 1
+        self._checked_at_s = now_s()
+        self._began_s = self._checked_at_s - position.trained_s
+        self._reported = ("", -math.inf)
         self._compute_s: list[float] = []
         self._items: list[int] = []
-        self._settled_look = MIN_STEPS_FOR_INTERVAL
-        self.wish = 0
+        self._settled_check = MIN_STEPS_FOR_INTERVAL
+        self.stop_request = 0
         """Set by a signal handler: INTERRUPTED or TERMINATED."""
         self.bad_step: int | None = None
 
     def trained_s(self) -> float:
-        """What the limit in seconds is held against."""
+        """What the limit in seconds is compared with."""
         return self._now_s() - self._began_s
 
     def note(self, loss: torch.Tensor) -> None:
@@ -83,10 +83,10 @@ class Monitor:
         self._step += 1
 
     def stop(self) -> int:
-        """After every step: 0 to go on, else one of the reasons above, the same on all ranks."""
-        return 0 if self._step < self._next_look else self._look()
+        """After every step: 0 to continue, else one of the reasons above, the same on all ranks."""
+        return 0 if self._step < self._next_check else self._check()
 
-    def write_down(self) -> None:
+    def write_steps(self) -> None:
         """Appends the finished steps to the event file."""
         done = self._clock.finished_steps()
         if not done:
@@ -109,33 +109,33 @@ class Monitor:
             )
         )
 
-    def alive(self, phase: str, samples: int) -> None:
-        """Says about twice a second that something other than steps goes on, so that nobody takes it for a hang."""
+    def report_alive(self, phase: str, samples: int) -> None:
+        """Writes about twice a second that something other than a step makes progress, so that it is no hang."""
         now = self._now_s()
-        said, said_at_s = self._said_alive
-        if phase != said or now - said_at_s >= LOOK_EVERY_S:
-            self._said_alive = (phase, now)
+        reported, reported_at_s = self._reported
+        if phase != reported or now - reported_at_s >= CHECK_EVERY_S:
+            self._reported = (phase, now)
             self._events.write(Alive(phase=phase, samples=samples))
 
-    def _look(self) -> int:
-        self.write_down()
+    def _check(self) -> int:
+        self.write_steps()
         now = self._now_s()
-        rate = (self._step - self._looked_at_step) / max(now - self._looked_at_s, 1e-9)
-        self._looked_at_s, self._looked_at_step = now, self._step
-        reason, rate = self._collectives.largest(self._local_reason(now, 1 / rate), rate)
-        # at most doubled, so that a fast start does not blind us later; the ring of losses must not come round
-        stride = min(max(1, int(rate * LOOK_EVERY_S)), self._step - self._first_step, MAX_KEPT // 4)
-        self._next_look = self._step + stride
+        rate = (self._step - self._checked_step) / max(now - self._checked_at_s, 1e-9)
+        self._checked_at_s, self._checked_step = now, self._step
+        reason, rate = self._collectives.reduce_max(self._local_reason(now, 1 / rate), rate)
+        # at most doubled, so that a fast start does not delay later checks; the ring of losses must not wrap around
+        stride = min(max(1, int(rate * CHECK_EVERY_S)), self._step - self._first_step, MAX_PENDING_LOSSES // 4)
+        self._next_check = self._step + stride
         if self._last_step is not None:
-            self._next_look = min(self._next_look, max(self._last_step, self._step + 1))
-        self._clock.own_work_done()
+            self._next_check = min(self._next_check, max(self._last_step, self._step + 1))
+        self._clock.exclude_own_work()
         return int(reason)
 
     def _local_reason(self, now: float, step_s: float) -> int:
         if self.bad_step is not None:
             return NOT_FINITE
-        if self.wish:
-            return self.wish
+        if self.stop_request:
+            return self.stop_request
         if self._limits.wall_s is not None and self._clock.elapsed_ns() / 1e9 + step_s >= self._limits.wall_s:
             return BUDGET  # another step would end too late
         if self._limits.seconds is not None and now - self._began_s >= self._limits.seconds:
@@ -151,10 +151,10 @@ class Monitor:
         return 0
 
     def _is_settled(self, half_width: float) -> bool:
-        if len(self._compute_s) < self._settled_look:
+        if len(self._compute_s) < self._settled_check:
             return False
-        self._settled_look = math.ceil(len(self._compute_s) * 1.1)
+        self._settled_check = math.ceil(len(self._compute_s) * 1.1)
         compute_s, items = np.asarray(self._compute_s), np.asarray(self._items, dtype=np.float64)
-        start = statistics.steady_start(compute_s, items)
+        start = statistics.find_steady_start(compute_s, items)
         found = statistics.mean_interval(compute_s[start:], items[start:])
         return found is not None and found.share <= half_width

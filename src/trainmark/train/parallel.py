@@ -1,6 +1,6 @@
-"""How the ranks of a run share the work of a step: one device alone, or replicas that average their gradients.
+"""How ranks share a training step: a single device, or replicas that average gradients (DDP).
 
-A network too large for one device is sharded: `train/sharded.py`.
+For networks too large for one device there is FSDP: `train/sharded.py`.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from trainmark.record.machine import ExchangeShape
 from trainmark.workloads.pieces import Piece
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-"""Layers whose statistics need float32 whatever the rest computes in."""
+"""Layers that keep float32 weights in every precision."""
 TIMED_BACKWARDS = 12
-"""Warm-up has as many steps, or nearly: two marks more in each of them change no result."""
+"""About as many steps as warm-up has, so that the marks change no result."""
 
 
 class Exchange(Protocol):
-    """Is entered around an exchange of a message, which may be one of weights that are gathered."""
+    """A context around the exchange of a message; `gathered` for an all-gather of weights."""
 
     def __call__(self, message: Tensor, *, gathered: bool = False) -> AbstractContextManager[None]: ...
 
 
 class ExchangeTimer(Protocol):
-    """Is told when a step has nothing left to do but to exchange with other ranks; the run's clock is one."""
+    """Times communication that no computation hides; the clock of the run is one."""
 
-    def exchange_begins(self) -> None: ...
+    def begin_exchange(self) -> None: ...
 
-    def exchange_ends(self) -> None: ...
+    def end_exchange(self) -> None: ...
 
     def exchange(self) -> AbstractContextManager[None]: ...
 
 
 class ExchangeTally:
-    """Counts what a step exchanges, as one rank sees it: messages and the bytes that all of them hold together."""
+    """Counts the messages of a step and their bytes, as one rank sees them."""
 
     def __init__(self, kind: str, parallel: str) -> None:
         self.kind, self.parallel = kind, parallel
         self.messages: list[tuple[int, torch.dtype, bool]] = []
-        """Of the last step that ended: bytes, type, and whether weights were gathered."""
+        """Of the last finished step: bytes, type, and whether weights were gathered."""
         self._messages: list[tuple[int, torch.dtype, bool]] = []
 
     def add(self, message: Tensor, *, gathered: bool = False) -> None:
         self._messages.append((message.nbytes, message.dtype, gathered))
 
-    def step_ends(self) -> None:
+    def end_step(self) -> None:
         if self._messages:
             self.messages, self._messages = self._messages, []
 
@@ -80,81 +80,80 @@ class ExchangeTally:
 
 
 class BackwardTimer:
-    """Takes the time from a step's loss to its last gradient in a few of the first steps, and then costs nothing."""
+    """Times the backward pass in a few of the first steps, and then costs nothing."""
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
         self._from: Any = None
         self._taken: list[tuple[Any, Any]] = []
 
-    def begins(self) -> None:
+    def begin(self) -> None:
         if len(self._taken) < TIMED_BACKWARDS:
             self._from = self._marks.mark()
 
-    def ends(self) -> None:
+    def end(self) -> None:
         if self._from is not None:
             self._taken.append((self._from, self._marks.mark()))
             self._from = None
 
     def median_s(self) -> float | None:
-        """Of all but the first two, in which devices still prepare themselves; called when all work is done."""
+        """Without the first two, which warm up; called when all work is done."""
         times = [self._marks.between_ns(*pair) for pair in self._taken[2:]]
         return median(times) / 1e9 if times else None
 
 
 class Parallel(Protocol):
-    """What the stepper asks of a way to share the work; all ranks call all of it together.
+    """A way to share the work of a step; all ranks call its methods together.
 
-    Nothing here takes every rank to hold all weights: a way that shards them may replace the parameters in `wrap`,
-    which comes before the optimizer is made; its `state` holds parts, and `load_state` reads only those it needs.
+    No rank needs to hold all weights: `wrap`, which is called before the optimizer is made, may replace parameters by
+    shards; then `state` holds shards, and `load_state` reads only what this rank needs.
     """
 
     world: int
-    """How many batches make a step: one of each rank, or of each group of ranks that compute one together."""
+    """How many batches make a step: one per rank, or per tensor-parallel group."""
     together: bool
-    """True where no rank can compute without the others, not even forward."""
+    """True where no rank can compute without the others, not even a forward pass."""
     exchanged: ExchangeTally | None
-    """What a step exchanges; None where there is nobody to exchange with."""
+    """What a step exchanges; None on a single device."""
     backward: BackwardTimer | None
-    """What an exchange of gradients may hide behind; None where it is not timed."""
+    """The time that may hide the exchange of gradients; None where it is not measured."""
 
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
-        """Holds the weights of all layers but norms in a narrower type; called before `wrap`, unless it is float32."""
+        """Casts the weights of all layers but norms to a narrower type; called before `wrap`, unless it is float32."""
 
     def type_of(self, weight: Tensor) -> torch.dtype:
-        """What a weight of the model is computed with."""
+        """The type that a weight has in computation."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What the model is trained through: compiled where that is asked for, its gradients exchanged."""
+        """The module to train: compiled where requested, with its gradients exchanged."""
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch whose gradients stay here, because more are added to them."""
+        """Around forward and backward pass of a micro-batch whose gradients are only accumulated."""
 
     def before_backward(self) -> None:
         """Called when a loss is computed."""
 
     def after_backward(self) -> None:
-        """Called when a backward has returned, and work launched from now on finds its gradients."""
+        """Called when a backward pass has returned; work launched from now on sees its gradients."""
 
     def clip_gradients(self, parameters: Iterable[Tensor], norm: float) -> None:
-        """Brings the norm of all gradients of the model down to this, and no host waits for it."""
+        """Clips the norm of all gradients without a device-to-host sync."""
 
     def broadcast_buffers(self, model: nn.Module) -> None:
-        """Gives every rank rank 0's running statistics. Where batch norm is per device they differ, and a score would
-        then depend on which rank took which sample."""
+        """Broadcasts the running statistics of rank 0. With batch norm per device they differ, and a score would
+        depend on which rank took which sample."""
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Of both, as this rank holds them; a later run may share the work among other ranks and in another way."""
+        """The state of both on this rank; a later run may load it with another topology or another way to share."""
 
     def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
-        """A state without the tensors that ranks hold in parts, and which parts this rank is to write down; None where
-        every rank holds all of it."""
+        """A state without its sharded tensors, and the shards to write here; None where every rank holds all."""
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None: ...
 
 
 class OneDevice:
-    """Nothing is shared."""
+    """A single device."""
 
     world = 1
     together = False
@@ -178,11 +177,11 @@ class OneDevice:
         return cast("nn.Module", torch.compile(model)) if self._compiled == "yes" else model
 
     def _compile_blocks(self, model: nn.Module) -> None:
-        """Blocks that are alike are compiled once, and a network of many takes no longer than one of few."""
+        """Equal blocks are compiled once, so compile time does not grow with depth."""
         if self._compiled != "blocks":
             return
         if not (blocks := getattr(model, "blocks", ())):
-            raise UsageError("compiled=blocks needs a network that names its blocks, and this does not; set it to yes")
+            raise UsageError("compiled=blocks needs a network with `blocks`, and this has none; set compiled=yes")
         for block in blocks:
             block.compile()
 
@@ -196,7 +195,7 @@ class OneDevice:
         pass
 
     def clip_gradients(self, parameters: Iterable[Tensor], norm: float) -> None:
-        # the norm stays on the device: asking for its value would make the host wait every step
+        # the norm stays on the device: reading it would sync every step
         torch.nn.utils.clip_grad_norm_(parameters, norm)
 
     def broadcast_buffers(self, model: nn.Module) -> None:
@@ -214,7 +213,7 @@ class OneDevice:
 
 
 class DataParallel(OneDevice):
-    """Every rank holds all weights, and the gradients of all ranks are averaged while backward still computes."""
+    """Every rank holds all weights; gradients are averaged while the backward pass still runs."""
 
     def __init__(self, device: Device, timer: ExchangeTimer | None = None, *, compiled: str = "no") -> None:
         super().__init__(compiled=compiled)
@@ -226,15 +225,15 @@ class DataParallel(OneDevice):
     def wrap(self, model: nn.Module) -> nn.Module:
         """Exchanges each bucket of gradients as soon as it is full.
 
-        Buckets go out in a fixed order, so the last one goes when all gradients are computed: the time from there to
-        the end of backward is what computing did not hide.
+        Buckets go out in a fixed order, the last one when all gradients are computed: from there to the end of the
+        backward pass, communication is exposed.
         """
         indices = None if self._device.torch.type == "cpu" else [self._device.torch.index]
         ready = super().wrap(model)
         self._replica = DistributedDataParallel(ready, device_ids=indices, gradient_as_bucket_view=True)
-        # a lambda: torch compares a hook's annotations with types, and ours are strings
+        # a lambda: torch compares the annotations of a hook with types, and ours are strings
         self._replica.register_comm_hook(
-            distributed.group.WORLD, lambda group, bucket: allreduce_hook(group, self._announce(bucket))
+            distributed.group.WORLD, lambda group, bucket: allreduce_hook(group, self._note_bucket(bucket))
         )
         return self._replica
 
@@ -242,12 +241,12 @@ class DataParallel(OneDevice):
         return self._replica.no_sync()
 
     def before_backward(self) -> None:
-        self._backward.begins()
+        self._backward.begin()
 
     def after_backward(self) -> None:
         if self._timer:
-            self._timer.exchange_ends()
-        self._tally.step_ends()
+            self._timer.end_exchange()
+        self._tally.end_step()
 
     def broadcast_buffers(self, model: nn.Module) -> None:
         floating = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
@@ -260,18 +259,18 @@ class DataParallel(OneDevice):
         ):
             buffer.copy_(values.view_as(buffer))
 
-    def _announce(self, bucket: Any) -> Any:
+    def _note_bucket(self, bucket: Any) -> Any:
         self._tally.add(bucket.buffer())
         if bucket.is_last():
-            self._backward.ends()
+            self._backward.end()
             if self._timer:
-                self._timer.exchange_begins()
+                self._timer.begin_exchange()
         return bucket
 
 
-def with_masters(state: dict[str, Any], parameters: Mapping[str, bool]) -> dict[str, Any]:
-    """A state whose master weights stand where they are wanted, wherever they stood when it was saved: apart from the
-    weights, where `parameters` says so of their names, or, as in a sharded network, in their place."""
+def convert_master_weights(state: dict[str, Any], parameters: Mapping[str, bool]) -> dict[str, Any]:
+    """A state with its master weights where this run keeps them, wherever the saved run did: beside the weights, where
+    `parameters` says so by name, or, as in a sharded network, in their place."""
     weights, masters = state["model"], state["master_weights"]
     apart = [name for name, is_apart in parameters.items() if is_apart]
     if bool(masters) == bool(apart):

@@ -1,4 +1,4 @@
-"""Records in which types a run's first step multiplies, as requested and as the device computes."""
+"""Records the types of the matmuls of a run's first step: as requested, and as the device computes them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trainmark.platforms.number_types import computed_types
+from trainmark.platforms.number_types import find_computed_types
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import PrecisionSeen
-from trainmark.record.precision import ran, scaled_share
+from trainmark.record.precision import name_precision, scaled_share
 from trainmark.train.stepper import Stepper
 from trainmark.train.walker import Walker, name_of, tensors_of
 
 _MATMUL = re.compile(r"(^|_)((b?add)?b?(mm|mv)|matmul|linear|v?dot|attention|rnn|lstm|gru)(_|$)")
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(\dd)?(_|$)")
 _NO_MATMUL = re.compile(r"reorder|flatten|pack|thnn_fused")
-"""Operations on weights, and the part of a recurrence that comes after its matmuls."""
+"""Layout changes of weights, and the pointwise part of a recurrence."""
 
 
 class Proof:
-    """What a run's arithmetic was: requested of the device in its first step, computed by it in known matmuls.
+    """The arithmetic of a run: types requested in its first step, types computed in known matmuls.
 
-    Types of factors show what was requested. What the device makes of them inside only numbers can show, so a few
-    matmuls that come out differently in each type run on it before the first step, with the run's settings.
+    Types of operands show what was requested. Only results show what the device computes inside, so a few matmuls whose
+    result depends on the type run before the first step, with the settings of the run.
 
-    Only rank 0 watches: all ranks follow one plan with one torch, which is compared before they start.
+    Only rank 0 records: all ranks have the same plan and the same torch, which is checked before they start.
     """
 
     def __init__(self, stepper: Stepper, events: EventWriter) -> None:
         self._stepper = stepper
         self._events = events
         self._seen: PrecisionSeen | None = None
-        self._inside = computed_types(stepper.device, stepper.precision)
+        self._inside = find_computed_types(stepper.device, stepper.precision)
         emulated = stepper.device.widens(stepper.precision)
         self._emulated: torch.dtype | None = getattr(torch, stepper.precision.unscaled) if emulated else None
         self._computed: dict[str, Counter[str]] = {"matmul": Counter(), "convolution": Counter()}
@@ -47,13 +47,13 @@ class Proof:
         self._autocast: str | None = None
         self._updates = 0
         self._found_bad: Tensor | None = None
-        """On the device: how many of the updates found a gradient that is not finite, and changed nothing."""
+        """On the device: how many updates found a gradient that is not finite, and were skipped."""
         if stepper.scaler.is_enabled():
             stepper.optimizer.register_step_post_hook(self._count_update)
         stepper.watch = self._watch_step()
 
     def conclude(self, steps: int) -> None:
-        """Written once more after the last of this worker's steps, when asking the device costs no step anything."""
+        """Writes it again after the last step, when a sync costs no step anything."""
         if self._seen is None or not self._stepper.scaler.is_enabled():
             return
         bad = 0 if self._found_bad is None else round(float(self._found_bad))
@@ -70,7 +70,7 @@ class Proof:
     @contextmanager
     def _watch_step(self) -> Iterator[None]:
         scaler = self._stepper.scaler
-        # before its first step a scaler knows its scale without asking the device
+        # before the first step, reading the scale needs no sync
         scale = float(scaler.get_scale()) if scaler.is_enabled() else None
         hook = self._stepper.bare_model.register_forward_pre_hook(self._note_autocast)
         try:
@@ -86,15 +86,15 @@ class Proof:
         result = operator(*args, **kwargs)
         name = name_of(operator)
         if (kind := kind_of_matmul(name)) is not None:
-            tensors = list(_floating(args[1:] if _adds(name) else args))
+            tensors = list(_floating(args[1:] if _is_add(name) else args))
             if len(tensors) > 1:
                 used = _name(self._type(tensors))
                 self._computed[kind][used] += 1
-                self._multiplications[kind][used] += multiplications(name, kind, tensors, result)
+                self._multiplications[kind][used] += count_multiplications(name, kind, tensors, result)
         return result
 
     def _type(self, tensors: list[Tensor]) -> torch.dtype:
-        """The type of a matmul: its factors' own, or the narrower one an emulation has rounded them to."""
+        """The type of a matmul: that of its operands, or the narrower one that emulation rounded them to."""
         factors, emulated = tensors[:2], self._emulated
         narrowest = min((factor.dtype for factor in factors), key=lambda dtype: dtype.itemsize)
         if emulated is None or narrowest.itemsize < emulated.itemsize:
@@ -116,7 +116,7 @@ class Proof:
         precision = self._stepper.precision
         return PrecisionSeen(
             asked=precision.name,
-            ran=ran(self._multiplications, weights, tf32, self._autocast, self._inside),
+            ran=name_precision(self._multiplications, weights, tf32, self._autocast, self._inside),
             computed=self._computed,
             multiplications=self._multiplications,
             inside=self._inside,
@@ -130,7 +130,7 @@ class Proof:
 
 @cache
 def kind_of_matmul(name: str) -> str | None:
-    """`matmul`, `convolution` or None, by the name of an operation: devices have their own for the same work."""
+    """`matmul`, `convolution` or None, by the name of an operator: backends have their own names."""
     plain = name.lower().rstrip("_")
     if _NO_MATMUL.search(plain):
         return None
@@ -139,8 +139,8 @@ def kind_of_matmul(name: str) -> str | None:
     return "matmul" if _MATMUL.search(plain) else None
 
 
-def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
-    """How many numbers a matmul multiplied, near enough to weigh it against others."""
+def count_multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
+    """The number of multiplications of a matmul, accurate enough to weigh it against others."""
     left, right = tensors[:2]
     back = "backward" in name
     if kind == "convolution":
@@ -153,8 +153,8 @@ def multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) ->
     return next(_floating([result])).numel() * left.shape[-1]
 
 
-def _adds(name: str) -> bool:
-    """True for operations whose first tensor is only added to the result."""
+def _is_add(name: str) -> bool:
+    """True for operators whose first tensor is only added to the result."""
     return name.lstrip("_").startswith(("add", "badd"))
 
 
@@ -163,7 +163,7 @@ def _floating(values: Any) -> Iterator[Tensor]:
 
 
 def _holds_only(tensor: Tensor, narrow: torch.dtype) -> bool:
-    """True where the numbers at both ends of a tensor are all of a narrower type: chance would hardly leave that."""
+    """True where the first and last row of a tensor are exact in a narrower type, which is hardly chance."""
     if tensor.dtype == narrow or tensor.layout != torch.strided or not tensor.numel():
         return True
     for end in (0, -1):

@@ -1,4 +1,4 @@
-"""This process's place among the ranks of a run, as its launcher says."""
+"""Rank and world size of this process, as set by its launcher."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 RENDEZVOUS = "TRAINMARK_RENDEZVOUS"
-"""Tells a rank where it finds the others: `file:PATH`, or `connection:NUMBER:PREFIX` of an open file and its keys."""
+"""The rendezvous of the ranks: `file:PATH`, or `connection:FD:PREFIX` of an open socket and its keys."""
 LAUNCHED = "TRAINMARK_LAUNCHED_NS"
 """When the launcher started a rank, on the machine's monotonic clock."""
 PARENT = "TRAINMARK_PARENT"
-"""Which process a rank or a sampler must not outlive."""
+"""The process that a rank or a sampler must not outlive."""
 RESTART = "TRAINMARK_RESTART"
-"""How often the ranks of the run were started again."""
+"""How often the ranks of the run were restarted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        """From the variables every launcher of torch's ranks sets; without them, a world of one."""
+        """From the variables that torchrun defines; without them, a world of one."""
         read = os.environ.get
         return cls(
             rank=int(read("RANK", "0")),
@@ -36,6 +36,6 @@ class Ranks:
         )
 
 
-def host_name(environ: Mapping[str, str]) -> str:
-    """What this machine is called: in Slurm by the node's name, which several may differ in on one machine."""
+def read_host_name(environ: Mapping[str, str]) -> str:
+    """The name of this machine: in Slurm that of the node, of which one machine may have several."""
     return environ.get("SLURMD_NODENAME") or socket.gethostname()

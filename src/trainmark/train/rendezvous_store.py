@@ -1,4 +1,4 @@
-"""The key-value store by which ranks find each other: a file on one node, a connection to the leader across nodes."""
+"""The key-value store of the rendezvous: a file on one node, a connection to the leader across nodes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from trainmark.record.errors import WorkloadError
 from trainmark.train.ranks import RENDEZVOUS
 
 WAIT_TIMEOUT_S = 600.0
-"""How long a rank waits for a key of another one; its launcher notices sooner where nothing moves."""
+"""How long a rank waits for a key; its launcher detects a hang sooner."""
 REPLY_TIMEOUT_S = 60.0
-"""How long the server may take to reply, beyond what it was asked to wait."""
+"""How long the server may take to reply, beyond the requested wait."""
 MAX_WAIT_S = 0.5
-"""The longest wait asked of the server at a time, so that threads that share a connection take turns."""
+"""The longest wait per request, so that threads that share a connection take turns."""
 MAX_MESSAGE_BYTES = 16 << 20
 """A longer message ends the connection before any of it is read."""
 LENGTH_BYTES = 4
-"""Before each message stands its length."""
+"""Each message is preceded by its length."""
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """Keys and values are plain text and bytes: nothing that comes over a connection is ever executed."""
+    """Keys and values are plain text and bytes: nothing received is ever unpickled."""
 
     operation: Literal["set", "get", "wait", "add", "compare_set", "delete"]
     key: str
@@ -51,35 +51,35 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 class Reply(msgspec.Struct, frozen=True, array_like=True):
     value: bytes = b""
     number: int = 0
-    """A sum, or 1 where the key was there."""
+    """A sum, or 1 where the key exists."""
 
 
 class LostStoreError(WorkloadError, DistNetworkError):
-    """The server does not reply any more: it, or the network between, is gone."""
+    """The server no longer replies: it, or the network, is down."""
 
 
-@functools.cache  # torch's C++ goes on using the store without Python knowing of it, so it lives as long as the process
+@functools.cache  # the C++ of torch keeps using the store unseen by Python, so it lives as long as the process
 def open_store(world: int) -> Store:
-    """The store of this rank, as its launcher says: a file, or an open connection and the prefix of its keys."""
+    """The store of this rank, as set by its launcher: a file, or an open connection and a key prefix."""
     kind, _, place = os.environ[RENDEZVOUS].partition(":")
     if kind == "file":
         store: Store = FileStore(place, world)
         store.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
         return store
     number, _, prefix = place.partition(":")
-    return PrefixStore(prefix, _connected(int(number)))
+    return PrefixStore(prefix, _open_connection(int(number)))
 
 
 @functools.cache
-def _connected(number: int) -> RendezvousStore:
+def _open_connection(number: int) -> RendezvousStore:
     return RendezvousStore(socket.socket(fileno=number))
 
 
 class RendezvousStore(Store):
-    """torch's interface to a leader's store, by the names its C++ looks up; threads may share it."""
+    """A torch Store that talks to the server of the leader; threads may share it."""
 
     timeout: timedelta
-    """How long to wait for a key; torch's own, and its to change."""
+    """How long to wait for a key; torch may change it."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
@@ -89,32 +89,32 @@ class RendezvousStore(Store):
         self.set_timeout(timedelta(seconds=WAIT_TIMEOUT_S))
 
     def set(self, key: str, value: bytes | str) -> None:
-        self._ask(Request("set", key, _bytes(value)))
+        self._request(Request("set", key, _to_bytes(value)))
 
     def get(self, key: str) -> bytes:
         self.wait([key])
-        return self._ask(Request("get", key)).value
+        return self._request(Request("get", key)).value
 
     def check(self, keys: Sequence[str]) -> bool:
-        return all(self._is_there(key, 0.0) for key in keys)
+        return all(self._has_key(key, 0.0) for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         limit_s = (timeout or self.timeout).total_seconds()
         deadline_s = time.monotonic() + limit_s
         for key in keys:
-            while not self._is_there(key, min(max(0.0, deadline_s - time.monotonic()), MAX_WAIT_S)):
+            while not self._has_key(key, min(max(0.0, deadline_s - time.monotonic()), MAX_WAIT_S)):
                 if time.monotonic() >= deadline_s:
                     raise DistStoreError(f"wait timeout: nobody set {key} within {limit_s:g} s")
 
     def add(self, key: str, amount: int) -> int:
-        return self._ask(Request("add", key, number=amount)).number
+        return self._request(Request("add", key, number=amount)).number
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Sets a key that has the expected value, or has none where none is expected; what it then holds."""
-        return self._ask(Request("compare_set", key, _bytes(desired), _bytes(expected))).value
+        """Sets a key that has the expected value, or is absent where none is expected; returns its new value."""
+        return self._request(Request("compare_set", key, _to_bytes(desired), _to_bytes(expected))).value
 
     def delete_key(self, key: str) -> bool:
-        return bool(self._ask(Request("delete", key)).number)
+        return bool(self._request(Request("delete", key)).number)
 
     def has_extended_api(self) -> bool:
         return False
@@ -126,13 +126,13 @@ class RendezvousStore(Store):
 
     def close(self) -> None:
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # a thread that waits for a reply wakes up
+            self._connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for a reply
         self._connection.close()
 
-    def _is_there(self, key: str, wait_s: float) -> bool:
-        return bool(self._ask(Request("wait", key, wait_s=wait_s)).number)
+    def _has_key(self, key: str, wait_s: float) -> bool:
+        return bool(self._request(Request("wait", key, wait_s=wait_s)).number)
 
-    def _ask(self, request: Request) -> Reply:
+    def _request(self, request: Request) -> Reply:
         message = encode(request)
         try:
             with self._lock:
@@ -141,7 +141,7 @@ class RendezvousStore(Store):
                 self._connection.sendall(message)
                 return msgspec.msgpack.decode(receive_message(self._connection, timeout_s), type=Reply)
         except (OSError, msgspec.MsgspecError) as error:
-            self.close()  # a late reply would be taken for that to the next request
+            self.close()  # a late reply would be taken for that of the next request
             why = "it does not reply" if isinstance(error, TimeoutError) else error
             raise LostStoreError(f"connection closed: the store of this run is gone ({why})") from error
 
@@ -154,24 +154,24 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def receive_message(connection: socket.socket, timeout_s: float | None) -> bytes:
-    size = int.from_bytes(receive(connection, LENGTH_BYTES, timeout_s), "big")
+    size = int.from_bytes(receive_exactly(connection, LENGTH_BYTES, timeout_s), "big")
     if size > MAX_MESSAGE_BYTES:
-        raise ConnectionError(f"the other side announced a message of {size} bytes")
-    return receive(connection, size, timeout_s)
+        raise ConnectionError(f"the peer announced a message of {size} bytes")
+    return receive_exactly(connection, size, timeout_s)
 
 
-def receive(connection: socket.socket, count: int, timeout_s: float | None) -> bytes:
-    """Exactly so many bytes, within the time given; ConnectionError where the other side closes before."""
+def receive_exactly(connection: socket.socket, count: int, timeout_s: float | None) -> bytes:
+    """Exactly `count` bytes within the timeout; ConnectionError where the peer closes before."""
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     received = bytearray()
     while len(received) < count:
         connection.settimeout(None if deadline_s is None else max(0.001, deadline_s - time.monotonic()))
         part = connection.recv(min(count - len(received), 1 << 20))
         if not part:
-            raise ConnectionError("the other side has closed it")
+            raise ConnectionError("the peer has closed it")
         received += part
     return bytes(received)
 
 
-def _bytes(value: bytes | str) -> bytes:
+def _to_bytes(value: bytes | str) -> bytes:
     return value.encode() if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Opens the network a run trained, has its workload show what it learnt, and writes that down with what made it."""
+"""Loads the network of a run, makes a sample with it, and writes the sample with its provenance."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 from trainmark import features, workloads
 from trainmark.data import audio
 from trainmark.platforms.platform import Device
+from trainmark.record.atomic_files import write_user_file
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import Plan
@@ -23,18 +24,17 @@ from trainmark.record.precision import Precision
 from trainmark.record.recipe import from_values
 from trainmark.record.record import Record
 from trainmark.record.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
-from trainmark.record.whole_files import write_named
-from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive
+from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive_facts
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Workload
 
-ENDINGS = {"sound": ".wav", "image": ".png", "text": ".txt"}
+SUFFIXES = {"sound": ".wav", "image": ".png", "text": ".txt"}
 
 
 class Origin(NamedTuple):
-    """Where a network lies: in a run's folder, or in a file of weights."""
+    """Where a network is stored: a run folder, or a file of weights."""
 
     path: Path
     run_id: str = ""
@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
     @property
     def plan(self) -> Plan | None:
-        """What the run was told; None where there are only weights."""
+        """The plan of the run; None where there are only weights."""
         for folder in (self.path, *self.path.parents[:3]):  # state.pt, its checkpoint, all of them, the run
             if (folder / "plan.json").is_file():
                 try:
@@ -54,15 +54,15 @@ class Origin(NamedTuple):
         return None
 
     def facts(self) -> WorkloadFacts | None:
-        """Of what was trained, without torch where it is one of ours; None where there are only weights."""
+        """The workload's facts, without importing torch for built-in ones; None where there are only weights."""
         plan = self.plan
         if plan is None:
             return None
-        return workloads.facts(plan.workload) or derive(workloads.of_plan(plan))
+        return workloads.facts(plan.workload) or derive_facts(workloads.of_plan(plan))
 
 
-def can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
-    """What a run's network can show, before anything heavy is opened; None where only weights are given."""
+def check_can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
+    """What the network of a run can show, before anything heavy is loaded; None where only weights are given."""
     facts = source.facts()
     if facts is not None and facts.shows is None:
         able = ", ".join(known.name for known in workloads.all_facts() if known.shows)
@@ -73,45 +73,45 @@ def can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | N
 
 
 def check_input(given: str, shows: ShowFacts | None) -> None:
-    """Refuses a path that leads nowhere, where the network takes a file."""
+    """Refuses a missing file, where the network takes one."""
     if shows and shows.takes != "text" and not Path(given).is_file():
         raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
 
 
-class Places:
-    """Where samples go, and that nothing is overwritten there."""
+class SamplePaths:
+    """Chooses where samples are written, and never overwrites a file unless forced."""
 
     def __init__(self, out: Path | None, *, own: Path | None, shows: ShowFacts | None, force: bool) -> None:
         self._out, self._own, self._shows, self._force = out, own, shows, force
 
     def choose(self, count: int, *, numbered: bool) -> list[Path]:
-        """The name of each sample, without an ending; refused now rather than when it was made."""
+        """The path of each sample without a suffix; raises before any sample is made."""
         folder = self._folder(numbered=numbered)
         if folder is not None:
             taken = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
             first = max(taken, default=0) + 1 if self._out is None else 1
             found = [folder / f"{first + place:03d}" for place in range(count)]
         else:
-            found = [self._named(self._out or Path("sample"))]
+            found = [self._check_name(self._out or Path("sample"))]
         for place in found:
-            for ending in (ENDINGS[self._shows.gives] if self._shows else "", ".json"):
+            for ending in (SUFFIXES[self._shows.gives] if self._shows else "", ".json"):
                 if ending:
                     self.check(place.with_name(place.name + ending))
         return found
 
     def check(self, path: Path) -> None:
         if not self._force and os.path.lexists(path):
-            raise UsageError(f"{path} is there already and nothing is overwritten; choose another name, or --force")
+            raise UsageError(f"{path} exists and is not overwritten; choose another name, or --force")
 
     def _folder(self, *, numbered: bool) -> Path | None:
-        """Where samples are numbered: in the store, or where several are asked for."""
+        """The folder of numbered samples: in the store, or where several are requested; else None."""
         if self._out is None and self._own is not None:
             self._own.mkdir(parents=True, exist_ok=True)
             return self._own
         if not numbered:
             return None
         folder = self._out or Path("samples")
-        if folder.suffix in ENDINGS.values() or folder.is_file():
+        if folder.suffix in SUFFIXES.values() or folder.is_file():
             raise UsageError(f"--out {folder} must be a folder, as every INPUT gets files of its own")
         try:
             folder.mkdir(exist_ok=True)
@@ -119,8 +119,8 @@ class Places:
             raise NotReadyError(f"the folder {folder} cannot be made: {error.strerror}") from error
         return folder
 
-    def _named(self, out: Path) -> Path:
-        wanted = ENDINGS[self._shows.gives] if self._shows else out.suffix
+    def _check_name(self, out: Path) -> Path:
+        wanted = SUFFIXES[self._shows.gives] if self._shows else out.suffix
         if out.suffix and out.suffix.lower() != wanted:
             raise UsageError(f"--out {out} must end in {wanted}, as this network {self._does}; or in nothing")
         if not out.expanduser().resolve().parent.is_dir():
@@ -132,15 +132,15 @@ class Places:
         return self._shows.does if self._shows else "does otherwise"
 
 
-def open_trained(source: Origin, device: Device) -> Trained:
-    """The network of a run, or in a file of weights, on a device, in evaluation mode and in single precision."""
+def load_trained(source: Origin, device: Device) -> Trained:
+    """The network of a run or of a file of weights on a device, in evaluation mode and float32."""
     plan = source.plan
     if not source.path.exists():
-        raise NotReadyError(f"{source.path} is not there; give a run, the folder of one, or a file of weights")
-    file, step = _weights(source.path, plan)
+        raise NotReadyError(f"{source.path} does not exist; give a run, the folder of one, or a file of weights")
+    file, step = _find_weights(source.path, plan)
     found = weights.read_weights(file)
     if plan is None:
-        workload = _fitting(found, file)
+        workload = _find_fitting_workload(found, file)
         recipe = workload.recipes["reference"]
     else:
         workload = workloads.of_plan(plan)
@@ -167,49 +167,49 @@ def open_trained(source: Origin, device: Device) -> Trained:
     )
 
 
-def data_folder(plan: Plan | None) -> Path | None:
-    """Where examples can be taken from."""
+def find_data_folder(plan: Plan | None) -> Path | None:
+    """The data folder of a plan, if it exists here."""
     folder = Path(plan.data.folder) if plan and plan.data.folder else None
     return folder if folder and folder.is_dir() else None
 
 
-def _files_of(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
-    """Where each part goes, all by the name of `place`; a second of a kind has its number behind it."""
+def _name_files(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
+    """The file of each part, named after `place`; a second one of a kind is numbered."""
     found: list[tuple[Part, Path]] = []
     for part in sample.parts:
         kind = "sound" if isinstance(part, SoundPart) else "text" if isinstance(part, TextPart) else "image"
         before = sum(type(other) is type(part) for other, _ in found)
         number = f"-{before + 1}" if before else ""
-        found.append((part, place.with_name(f"{place.name}{number}{ENDINGS[kind]}")))
+        found.append((part, place.with_name(f"{place.name}{number}{SUFFIXES[kind]}")))
     return found
 
 
 def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
-    """Each part as a file of its own; sound at one level, whatever the network."""
+    """Writes one file per part; all sound at the same level."""
     left = []
-    for part, path in _files_of(sample, place):
+    for part, path in _name_files(sample, place):
         if isinstance(part, SoundPart):
-            audio.write(path, audio.levelled(part.samples))
+            audio.write(path, audio.normalise_level(part.samples))
         else:
-            write_named(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
+            write_user_file(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
         left.append(Artifact(file=path.name, caption=part.caption))
     return tuple(left)
 
 
 @torch.no_grad()
-def write(
-    trained: Trained, asked: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
+def write_sample(
+    trained: Trained, request: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
 ) -> SampleDocument:
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
-    wanted = trained.recipe.score_clips if asked.score is None else asked.score
+    wanted = trained.recipe.score_clips if request.score is None else request.score
     speech = features.load("scoring.sample_scorer") if wanted else None
     scorer = speech.installed() if speech else None
-    if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made that nobody would hear
-        asked = replace(asked, score=False)
+    if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made only to be scored
+        request = replace(request, score=False)
     began = time.perf_counter()
-    sample: Sample = trained.workload.sample(trained, asked)
+    sample: Sample = trained.workload.sample(trained, request)
     seconds = time.perf_counter() - began
-    for _, path in _files_of(sample, place):
+    for _, path in _name_files(sample, place):
         check(path)
     scores = speech.score(sample.clips, scorer) if speech else None
     has_sound = any(isinstance(part, SoundPart) and part.samples.any() for part in sample.parts)
@@ -219,7 +219,7 @@ def write(
         input=sample.shown,
         networks=(trained.source, *sample.networks),
         generator=sample.generator,
-        settings=dict(setting.split("=", 1) for setting in asked.said),
+        settings=dict(setting.split("=", 1) for setting in request.options),
         device=trained.device.name(),
         seconds=seconds,
         level_dbfs=audio.LEVEL_DBFS if has_sound else None,
@@ -228,12 +228,12 @@ def write(
         scores=scores,
         doubts=(*sample.doubts, *(speech.doubts(scores) if speech else ())),
     )
-    write_named(place.with_name(f"{place.name}.json"), document.dumps())
+    write_user_file(place.with_name(f"{place.name}.json"), document.dumps())
     return document
 
 
-def _weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
-    """The file meant by a path and its step: itself, the state in a checkpoint, or in the newest whole one of a run."""
+def _find_weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
+    """The file of weights at a path and its step: the file itself, a checkpoint, or the newest whole one of a run."""
     if path.is_file():
         if path.name != "state.pt" or not (path.parent / "manifest.json").is_file():
             return path, None
@@ -241,19 +241,19 @@ def _weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
     given = [path] if (path / "state.pt").is_file() else []
     damaged = ""
     for folder in (*given, *reversed([*weights.checkpoints(path), *weights.checkpoints(path / "checkpoints")])):
-        reason = checkpoint.damage(folder)
+        reason = checkpoint.find_damage(folder)
         if reason is None:
-            return folder / "state.pt", checkpoint.step_of(folder)
+            return folder / "state.pt", checkpoint.read_step(folder)
         damaged = damaged or f"checkpoint {folder} is damaged: {reason}; give the one before it, or another run"
     if damaged:
         raise NotReadyError(damaged)
     kept = plan.recipe.get("checkpoint_every") if plan else None
-    remedy = f"--set checkpoint_every=end keeps them (this run said {kept})" if kept else "give a run that kept them"
+    remedy = f"--set checkpoint_every=end keeps them (this run has {kept})" if kept else "give a run that kept them"
     raise NotReadyError(f"{path} holds no weights; {remedy}")
 
 
-def _fitting(found: dict[str, torch.Tensor], file: Path) -> Workload:
-    """The workload whose reference network a file holds."""
+def _find_fitting_workload(found: dict[str, torch.Tensor], file: Path) -> Workload:
+    """The workload whose reference network fits the weights of a file."""
     for name in workloads.names():
         workload = workloads.load(name)
         with torch.device("meta"):

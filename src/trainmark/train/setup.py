@@ -1,4 +1,4 @@
-"""Opens everything a plan names - data, device, process group, model - and hands the loop a job that is ready."""
+"""Opens everything that a plan names - data, device, process group, model - as a job for the loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 import trainmark
 from trainmark import workloads
 from trainmark.platforms import files
-from trainmark.platforms.platform import Device, Platform, cpu_name
+from trainmark.platforms.platform import Device, Platform, read_cpu_name
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.event_files import EventWriter
@@ -34,16 +34,16 @@ from trainmark.record.record import Evaluation
 from trainmark.train import checkpoint, link_levels, link_probe, loop, rendezvous_store, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
-from trainmark.train.global_batch_norm import over_all_ranks
+from trainmark.train.global_batch_norm import convert_batch_norms
 from trainmark.train.monitor import Monitor
 from trainmark.train.parallel import DataParallel, OneDevice, Parallel
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import losses_on
+from trainmark.train.transfers import make_losses
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.tensor_group import DrawnInParts
+from trainmark.workloads.tensor_group import ShardedInit
 from trainmark.workloads.workload import HearsMels, Share, Workload
 
 VARIABLES = (
@@ -54,24 +54,23 @@ VARIABLES = (
     "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "ONEDNN_MAX_CPU_ISA", "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
 )  # fmt: skip
-"""Settings known to change speed, beside those the platform file names. Any other variable may hold a
-secret and is not looked at."""
+"""Variables known to change speed, beside those of the platform file. Any other may hold a secret and is not read."""
 
 MODEL_FILE = Path("/sys/class/dmi/id/product_name")
 
 
-def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
+def collect_environment(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
     file = device.platform.file
     variables = (*VARIABLES, *file.speed_variables, *filter(None, [file.visible_devices]))
     return EnvironmentSeen(
         trainmark=trainmark.__version__,
         python=host_platform.python_version(),
-        torch=str(torch.__version__),  # a kind of text of its own, which only looks like one
+        torch=str(torch.__version__),  # a subclass of str
         numpy=numpy.__version__,
         os=f"{host_platform.system()} {host_platform.release()}",
-        distribution=_distribution(),
-        machine=_model(),
-        container=container(),
+        distribution=_read_distribution(),
+        machine=_read_machine_model(),
+        container=detect_container(),
         libc=" ".join(host_platform.libc_ver()),
         device=DeviceInfo(
             type=file.device_type,
@@ -89,9 +88,9 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
             plugin_version=device.platform.plugin_version(),
         ),
         cpu=CpuInfo(
-            name=cpu_name(),
+            name=read_cpu_name(),
             logical_cores=psutil.cpu_count(),
-            usable_cores=cores.usable(),
+            usable_cores=cores.count_usable_cores(),
             capability=torch.backends.cpu.get_cpu_capability(),
             memory_bytes=psutil.virtual_memory().total,
         ),
@@ -102,23 +101,23 @@ def collect(device: Device, *, emulated_precision: bool) -> EnvironmentSeen:
     )
 
 
-def _distribution() -> str:
+def _read_distribution() -> str:
     try:
         return host_platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
         return ""
 
 
-def container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
-    """By the marks that runtimes leave inside; their versions are known only outside."""
+def detect_container(root: Path = Path("/"), variables: Mapping[str, str] = os.environ) -> str:
+    """The container runtime, by the files it leaves inside."""
     if "KUBERNETES_SERVICE_HOST" in variables:
         return "kubernetes"
     marks = {"docker": ".dockerenv", "podman": "run/.containerenv"}
     return next((name for name, mark in marks.items() if (root / mark).exists()), "none")
 
 
-def _model() -> str:
-    """As the firmware says it; a virtual machine says so."""
+def _read_machine_model() -> str:
+    """The product name in the firmware, also of a virtual machine."""
     try:
         return MODEL_FILE.read_text(encoding="utf-8", errors="replace").strip()[:80]
     except OSError:
@@ -126,19 +125,19 @@ def _model() -> str:
 
 
 LINK_BUDGET_S = 1.0
-"""What a run may spend on measuring its links; `trainmark doctor --topology` takes longer and knows more."""
+"""What a run may spend on measuring its links; `trainmark doctor --topology` measures longer."""
 
 
 def build_job(
     plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int, compare: bool = True
 ) -> tuple[loop.Job, Position]:
-    """The job of one rank and where it begins: at the first step, or where an earlier run was left."""
+    """The job of one rank and its start: the first step, or that of a checkpoint."""
     if ranks.world != Topology.parse(plan.topology).devices:
-        raise NotReadyError(f"{plan.topology} asked, {ranks.world} ranks joined")
+        raise NotReadyError(f"{plan.topology} requested, {ranks.world} ranks joined")
     workload = workloads.of_plan(plan)
     recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
 
-    # the data's helper processes are forked before any device is open or any thread has started
+    # data workers are forked before any device is open or any thread has started
     tensor = recipe.tensor_parallel
     share = Share(rank=ranks.rank, world=ranks.world, local_ranks=ranks.local_ranks, tensor=tensor)
     data = workload.open_data(recipe, Path(plan.data.folder), share, plan.skip_bad)
@@ -149,26 +148,26 @@ def build_job(
     events.write(DeviceOpening(at_ns=time.perf_counter_ns()))
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
-    collectives = join(device, ranks)
-    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model needs the memory
+    collectives = join_ranks(device, ranks)
+    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model takes the memory
     levels = link_levels.probe(device, collectives, ranks.local_ranks, links)
     if links and ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))
-    initial = initial_weights(plan)
+    initial = load_initial_weights(plan)
     precision = Precision.parse(plan.precision)
     if compare:
         build = partial(build_stepper, workload, replace(recipe, compiled="no"))
-        step_check.write_down(workload, recipe, precision, device, data, build, events, ranks.rank)
+        step_check.write_step_check(workload, recipe, precision, device, data, build, events, ranks.rank)
     stepper = build_stepper(
         workload, recipe, precision, device, collectives.world, initial, clock, local_ranks=ranks.local_ranks
     )
-    position = starting_point(plan, folder / "checkpoints", stepper, events, collectives)
+    position = find_start(plan, folder / "checkpoints", stepper, events, collectives)
     monitor = Monitor(
         clock=clock,
         events=events,
         schedule=schedule,
         collectives=collectives,
-        losses=losses_on(device),
+        losses=make_losses(device),
         position=position,
     )
 
@@ -181,15 +180,15 @@ def build_job(
         rest, held = stepper.parallel.split(state)
         size_bytes = None
         if collectives.rank == 0 or held is not None:
-            alive = partial(monitor.alive, "checkpoint", 0)
+            alive = partial(monitor.report_alive, "checkpoint", 0)
             saved = checkpoint.save_in_pieces(folder / "checkpoints", at.step, rest, held, collectives, alive)
-            size_bytes = checkpoint.size_bytes(saved) if collectives.rank == 0 else None
+            size_bytes = checkpoint.measure_size_bytes(saved) if collectives.rank == 0 else None
         collectives.barrier()
         clock.charge("checkpoint")
         events.write(Saved(step=at.step, phases_ns=clock.phases_ns, size_bytes=size_bytes))
 
     if ranks.rank == 0:
-        events.write(collect(device, emulated_precision=device.emulates(stepper.precision)))
+        events.write(collect_environment(device, emulated_precision=device.emulates(stepper.precision)))
     job = loop.Job(
         workload=workload,
         recipe=recipe,
@@ -211,14 +210,14 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
     platform = Platform(files.load(plan.platform))
     device = platform.open(ranks.local_rank)
     if device.is_cpu:
-        torch.set_num_threads(cores.threads(ranks.local_ranks))
+        torch.set_num_threads(cores.choose_threads(ranks.local_ranks))
     elif device.is_stand_in:
-        torch.set_num_threads(1)  # several would fall asleep between two launches, and waking them takes longer
+        torch.set_num_threads(1)  # threads would sleep between launches, and waking them takes longer than the work
     device.set_precision(Precision.parse(plan.precision))
     return device
 
 
-def join(device: Device, ranks: Ranks) -> Collectives:
+def join_ranks(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
     store = rendezvous_store.open_store(ranks.world)
@@ -228,8 +227,8 @@ def join(device: Device, ranks: Ranks) -> Collectives:
     return RankGroup()
 
 
-def initial_weights(plan: Plan) -> dict[str, Tensor] | None:
-    """The weights a plan begins with, if they are still what was planned with; a resumed run has its own."""
+def load_initial_weights(plan: Plan) -> dict[str, Tensor] | None:
+    """The initial weights of a plan, if unchanged since planning; a resumed run has its own."""
     if plan.init_from is None or plan.resume_from is not None:
         return None
     path = Path(plan.init_from)
@@ -250,10 +249,10 @@ def build_stepper(
     *,
     local_ranks: int = 1,
 ) -> Stepper:
-    """The model with its optimizer; all ranks draw the same weights from the seed, or take the same given ones."""
+    """The model with its optimizer; all ranks initialize the same weights from the seed, or load the same file."""
     torch.manual_seed(recipe.seed)
     if recipe.parallel != "ddp" and world > 1:
-        return sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
+        return build_sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
     model = workload.build(recipe)
     if initial is not None:
         weights.load_into(model, initial, "the file of --init-from", to_begin=True)
@@ -263,16 +262,16 @@ def build_stepper(
     if recipe.batch_norm == "all-devices" and world > 1:
         if recipe.accumulate > 1:
             raise UsageError(
-                f"batch_norm=all-devices does not go with accumulate={recipe.accumulate}: ranks may cut a short batch "
-                "into unlike numbers of micro-batches and would wait for each other; set one of them to its default"
+                f"batch_norm=all-devices does not work with accumulate={recipe.accumulate}: ranks may split a short "
+                "batch into different numbers of micro-batches and deadlock; set one of them to its default"
             )
-        model = over_all_ranks(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
+        model = convert_batch_norms(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
     compiled = recipe.compiled
     parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
-    return _stepper(workload, recipe, precision, device, model, parallel)
+    return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 
-def sharded_stepper(
+def build_sharded_stepper(
     workload: Workload,
     recipe: Recipe,
     precision: Precision,
@@ -281,29 +280,29 @@ def sharded_stepper(
     clock: Clock | None,
     local_ranks: int,
 ) -> Stepper:
-    """The same, of which no rank ever holds all: shapes come first, then each rank's part of the weights."""
-    from trainmark.train.sharded import ShardedParallel, place
+    """The same where no rank ever holds all weights: built on the meta device, then each rank fills its shards."""
+    from trainmark.train.sharded import ShardedParallel, copy_into
 
     if recipe.average_decay:
         raise UsageError(
-            f"average_decay={recipe.average_decay:g} does not go with parallel={recipe.parallel}: no rank holds all "
+            f"average_decay={recipe.average_decay:g} does not work with parallel={recipe.parallel}: no rank holds all "
             "weights to average; set one of them to its default"
         )
     with torch.device("meta"):
         model = workload.build(recipe)
     if initial is not None:
         weights.check_fit(model, initial, "the file of --init-from")
-    elif not isinstance(model, DrawnInParts):
+    elif not isinstance(model, ShardedInit):
         raise UsageError(
-            f"{workload.name} cannot draw its weights part by part, so it is not sharded; leave out parallel"
+            f"{workload.name} cannot initialize its weights in shards, so it is not sharded; leave out parallel"
         )
 
     def fill(empty: Any) -> None:
         if initial is None:
-            empty.initialise(place)
+            empty.initialise(copy_into)
         else:
             for name, parameter in empty.named_parameters():
-                place(parameter, initial[name])
+                copy_into(parameter, initial[name])
 
     by_node = recipe.parallel == "hsdp"
     parallel = ShardedParallel(
@@ -316,10 +315,10 @@ def sharded_stepper(
         tensor=recipe.tensor_parallel,
         compiled=recipe.compiled,
     )
-    return _stepper(workload, recipe, precision, device, model, parallel)
+    return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 
-def _stepper(
+def _make_stepper(
     workload: Workload, recipe: Recipe, precision: Precision, device: Device, model: nn.Module, parallel: Parallel
 ) -> Stepper:
     return Stepper(
@@ -335,9 +334,9 @@ def _stepper(
     )
 
 
-def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
-    """Where this worker begins. A run that has checkpoints of its own was restarted, and goes on from them."""
-    [restarted] = collectives.largest(collectives.rank == 0 and bool(weights.checkpoints(own)))
+def find_start(plan: Plan, own: Path, stepper: Stepper, events: EventWriter, collectives: Collectives) -> Position:
+    """The position at which this worker begins. A run with checkpoints was restarted, and continues from them."""
+    [restarted] = collectives.reduce_max(collectives.rank == 0 and bool(weights.checkpoints(own)))
     if restarted:
         return resume_from_checkpoint(str(own), stepper, events, collectives)
     if plan.resume_from is None:
@@ -350,13 +349,13 @@ def starting_point(plan: Plan, own: Path, stepper: Stepper, events: EventWriter,
 def resume_from_checkpoint(
     checkpoints: str, stepper: Stepper, events: EventWriter, collectives: Collectives
 ) -> Position:
-    """Loads the newest whole checkpoint and says where it stood."""
+    """Loads the newest whole checkpoint and returns its position."""
     began_ns = time.perf_counter_ns()
     sharded = stepper.parallel.together
-    state, damaged = checkpoint.newest_of_ranks(Path(checkpoints), collectives, mapped=sharded)
+    state, damaged = checkpoint.load_newest_on_all_ranks(Path(checkpoints), collectives, mapped=sharded)
     for sentence in damaged:
         print(sentence, file=sys.stderr)
-    stepper.load_state(state["stepper"] if sharded else pieces.whole(state["stepper"]))
+    stepper.load_state(state["stepper"] if sharded else pieces.read_all(state["stepper"]))
     stepper.device.synchronize()
     took_ns = time.perf_counter_ns() - began_ns
     history = [Evaluation(**evaluation) for evaluation in state["position"].pop("history")]

@@ -1,4 +1,4 @@
-"""Shards a network over the ranks: each holds a part of every weight, gradient and optimizer state."""
+"""FSDP: each rank holds a shard of every weight, gradient and optimizer state."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
 from trainmark.train import tensor_parallel
 from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
-from trainmark.workloads.pieces import Piece, Region, Stored, changed, everything
+from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
 
 Fill = Callable[[nn.Module], None]
-"""Gives a network its weights, by `place` where they are sharded."""
+"""Initializes the weights of a network, by `copy_into` where they are sharded."""
 
 
 class ShardedParallel(OneDevice):
-    """Weights are gathered block by block where they are needed and dropped again; gradients go to their owners.
+    """Weights are all-gathered block by block and freed again; gradients are reduce-scattered.
 
-    Masters are float32: a precision whose weights are narrower only gathers them in that, and gradients are added up in
-    float32. With several nodes and `by_node`, each node holds the whole network in parts, and nodes average gradients.
-    With `tensor` above 1, so many ranks of a node compute each block together (`train/tensor_parallel.py`), and what
-    each holds of it is sharded over the groups of them. What computing did not hide: on a CPU every exchange, as it
-    does one thing at a time; on other devices those within blocks, the wait for a block's weights before its forward,
-    and for the last gradients after the first block's backward.
+    Master weights are float32: narrower weights are only gathered as such, and gradients are reduced in float32. With
+    `by_node` (HSDP), each node holds a whole sharded network, and nodes average gradients. With `tensor` above 1, so
+    many ranks of a node compute each block together (`train/tensor_parallel.py`), and their weights are sharded over
+    these groups. Exposed communication is, on a CPU, every exchange; on other devices exchanges within blocks, the wait
+    for the weights of a block before its forward pass, and for the last gradients after the backward pass of the first.
     """
 
     together = True
@@ -53,20 +52,20 @@ class ShardedParallel(OneDevice):
         super().__init__(compiled=compiled)
         if precision.scales_loss:
             raise UsageError(
-                f"a sharded network is not trained in {precision}: its loss scaler would look at one rank's gradients; "
-                "take bf16 or amp-bf16"
+                f"a sharded network does not train in {precision}: the loss scaler would check one rank only; "
+                "use bf16 or amp-bf16"
             )
         if tensor > 1 and precision.scaled:
             raise UsageError(
-                f"{precision} does not go with tensor_parallel={tensor}: each part of a weight would have its own "
-                "scale; take bf16"
+                f"{precision} does not work with tensor_parallel={tensor}: each shard of a weight would have its own "
+                "scale; use bf16"
             )
         self.world = distributed.get_world_size() // tensor
         self._device, self._fill, self._timer, self._tensor = device, fill, timer, tensor
         nodes = distributed.get_world_size() // local_ranks if by_node else 1
         shape = {"replicate": nodes, "shard": self.world // nodes} if nodes > 1 else {"shard": self.world}
         groups, shape = tuple(shape), shape | ({"tensor": tensor} if tensor > 1 else {})
-        # given, not left to torch, which takes whatever accelerator it finds
+        # explicit, as torch would take any accelerator it finds
         self._all = init_device_mesh(device.torch.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
         self._mesh = self._all[groups] if tensor > 1 else self._all
         narrow = getattr(torch, precision.weights)
@@ -82,28 +81,30 @@ class ShardedParallel(OneDevice):
         self._syncs = True
 
     def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
-        """The weights stay as they are; the policy narrows what is gathered."""
+        """Weights stay float32; the policy narrows what is gathered."""
 
     def type_of(self, weight: Tensor) -> torch.dtype:
-        """The master is float32; what is gathered of it is what a step sees."""
+        """The type that is gathered, in which a step computes."""
         return self._policy.param_dtype or weight.dtype
 
     def wrap(self, model: nn.Module) -> nn.Module:
         blocks = getattr(model, "blocks", ())
         if not blocks:
             raise UsageError(
-                "this network names no blocks to shard it by; leave out --set parallel=..., so that each rank holds it"
+                "this network has no `blocks` to shard; leave out --set parallel=..., so that each rank holds it"
             )
         if self._compiled == "yes":
-            raise UsageError("compiled=yes does not go with a sharded network; set compiled=blocks")
+            raise UsageError("compiled=yes does not work with a sharded network; set compiled=blocks")
         if self._tensor > 1:
             if self._compiled != "no":
-                raise UsageError(f"compiled={self._compiled} does not go with tensor_parallel; set one to its default")
-            tensor_parallel.share(model, self._all["tensor"], partial(self._exchange, hidden=False))
+                raise UsageError(
+                    f"compiled={self._compiled} does not work with tensor_parallel; set one to its default"
+                )
+            tensor_parallel.shard(model, self._all["tensor"], partial(self._exchange, hidden=False))
         self._compile_blocks(model)
         for part in (*blocks, model):
             fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
-            self._count(cast("FSDPModule", part))
+            self._count_exchanges(cast("FSDPModule", part))
         if self._timer and not self._device.is_cpu:
             self._mark_waits(blocks, self._timer)
         model.to_empty(device=self._device.torch)
@@ -111,11 +112,8 @@ class ShardedParallel(OneDevice):
         self._model = cast("FSDPModule", model)
         return model
 
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self._kept_here()
-
     @contextmanager
-    def _kept_here(self) -> Iterator[None]:
+    def no_sync(self) -> Iterator[None]:
         self._set_sync(False)
         try:
             yield
@@ -128,32 +126,34 @@ class ShardedParallel(OneDevice):
 
     def after_backward(self) -> None:
         if self._timer and not self._device.is_cpu:
-            self._timer.exchange_ends()
+            self._timer.end_exchange()
         if self._syncs:
-            self._tally.step_ends()
+            self._tally.end_step()
 
     def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
-        """Of what several ranks hold alike, the first of them writes it."""
+        """Of replicas, the first one is written."""
         held: list[Piece] = []
 
         def bare(path: str, value: Any) -> Any:
             if not isinstance(value, DTensor):
                 return value
-            own, begins = value.to_local(), tuple(part.start for part in region(value))
-            if own.numel() and _is_first_of_its_like(value):
+            own, begins = value.to_local(), tuple(part.start for part in find_local_region(value))
+            if own.numel() and _is_first_replica(value):
                 held.append(Piece(path, begins, own))
             return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-        return changed(state, bare), held
+        return map_leaves(state, bare), held
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         for name, parameter in model.named_parameters():
-            place(parameter, state["model"][name])
+            copy_into(parameter, state["model"][name])
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         saved = state["optimizer"]
         parts = {
             number: {
-                name: _part(parameters[number], value) if isinstance(value, (Tensor, Stored)) and value.shape else value
+                name: _take_local_part(parameters[number], value)
+                if isinstance(value, (Tensor, Stored)) and value.shape
+                else value
                 for name, value in values.items()
             }
             for number, values in saved["state"].items()
@@ -161,28 +161,28 @@ class ShardedParallel(OneDevice):
         optimizer.load_state_dict({"state": parts, "param_groups": saved["param_groups"]})
 
     def _mark_waits(self, blocks: Sequence[nn.Module], timer: ExchangeTimer) -> None:
-        """Marks in the device's queue around what torch does before a block's forward, and where only the exchange of
-        gradients is left of a step."""
+        """Marks in the queue of the device around the all-gather before a block's forward pass, and where only the
+        exchange of gradients is left of a step."""
 
-        def begins(block: nn.Module, given: Any) -> None:
+        def begin(block: nn.Module, given: Any) -> None:
             if torch.is_grad_enabled():
-                timer.exchange_begins()
+                timer.begin_exchange()
 
-        def ends(block: nn.Module, given: Any) -> None:
+        def end(block: nn.Module, given: Any) -> None:
             if torch.is_grad_enabled():
-                timer.exchange_ends()
+                timer.end_exchange()
 
-        def announce(block: nn.Module, given: Any) -> None:
+        def mark_last(block: nn.Module, given: Any) -> None:
             if torch.is_grad_enabled() and given[0].requires_grad:
-                given[0].register_hook(lambda gradient: timer.exchange_begins() if self._syncs else None)
+                given[0].register_hook(lambda gradient: timer.begin_exchange() if self._syncs else None)
 
         for block in blocks:
-            block.register_forward_pre_hook(begins, prepend=True)
-            block.register_forward_pre_hook(ends)
-        blocks[0].register_forward_pre_hook(announce)
+            block.register_forward_pre_hook(begin, prepend=True)
+            block.register_forward_pre_hook(end)
+        blocks[0].register_forward_pre_hook(mark_last)
 
-    def _count(self, part: FSDPModule) -> None:
-        """Lets every exchange of a part be counted, where this torch offers it; on a CPU, nothing else goes on then."""
+    def _count_exchanges(self, part: FSDPModule) -> None:
+        """Counts every exchange of a module, where this torch supports it."""
         if not hasattr(part, "set_custom_all_gather"):
             return
         from trainmark.train import counted_exchange
@@ -193,7 +193,7 @@ class ShardedParallel(OneDevice):
     def _exchange(
         self, message: Tensor, *, gathered: bool = False, hidden: bool = True
     ) -> AbstractContextManager[None]:
-        """Counts an exchange of a training step; marks it where nothing is `hidden` behind, as nothing is on a CPU."""
+        """Counts an exchange of a training step; times it unless `hidden` behind computation, as never on a CPU."""
         if not cast("nn.Module", self._model).training:
             return nullcontext()
         self._tally.add(message, gathered=gathered)
@@ -203,23 +203,23 @@ class ShardedParallel(OneDevice):
 
 
 @torch.no_grad()
-def place(parameter: Tensor, whole: Tensor | Stored) -> None:
-    """Copies a tensor into a weight, or this rank's part of it into a sharded one."""
+def copy_into(parameter: Tensor, whole: Tensor | Stored) -> None:
+    """Copies a tensor into a weight, or its local shard into a sharded one."""
     if isinstance(parameter, DTensor):
-        parameter.to_local().copy_(whole[region(parameter)])
+        parameter.to_local().copy_(whole[find_local_region(parameter)])
     else:
-        parameter.copy_(whole[everything(whole.shape)])
+        parameter.copy_(whole[full_region(whole.shape)])
 
 
-def region(tensor: DTensor) -> Region:
-    """Where in the whole tensor this rank's part lies."""
-    found = list(everything(tensor.shape))
-    # what the last dimension of a mesh cuts, the one before it cuts again
+def find_local_region(tensor: DTensor) -> Region:
+    """The region of the whole tensor that this rank holds."""
+    found = list(full_region(tensor.shape))
+    # the last dimension of a mesh shards first, then the one before it
     for dimension, placement in reversed(list(enumerate(tensor.placements))):
         cut = getattr(placement, "dim", None)
         if cut is None:
             if not placement.is_replicate():
-                raise ValueError(f"a weight cannot be spread as {placement}")
+                raise ValueError(f"a weight cannot be sharded as {placement}")
             continue
         part = found[cut]
         each = math.ceil((part.stop - part.start) / tensor.device_mesh.size(dimension))
@@ -228,17 +228,17 @@ def region(tensor: DTensor) -> Region:
     return tuple(found)
 
 
-def _is_first_of_its_like(tensor: DTensor) -> bool:
+def _is_first_replica(tensor: DTensor) -> bool:
     return not any(
         placement.is_replicate() and tensor.device_mesh.get_local_rank(dimension)
         for dimension, placement in enumerate(tensor.placements)
     )
 
 
-def _part(like: Tensor, whole: Tensor | Stored) -> Tensor:
+def _take_local_part(like: Tensor, whole: Tensor | Stored) -> Tensor:
     if not isinstance(like, DTensor):
-        return whole[everything(whole.shape)]
-    local = whole[region(like)].to(like.device, copy=True)
+        return whole[full_region(whole.shape)]
+    local = whole[find_local_region(like)].to(like.device, copy=True)
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )

@@ -1,9 +1,9 @@
-"""Makes one step and one evaluation of the workload's own network on the device and on the CPU, and says what differs.
+"""Compares one training step and one evaluation on the device with the same on the CPU.
 
-It comes before the model of the run is made, on a network of its own with a few samples of the first batches, so that
-weights, random numbers and the order of the data are as they would be without it. How far a device may be off is not
-guessed: the CPU makes the step once more with every weight and every result off by as much as the precision rounds, and
-what that changes is what rounding can do to this network.
+It runs before the model of the run is built, on a second network with a few samples of the first batches, so that
+weights, random numbers and the order of the data are as without it. The tolerance is measured: the CPU repeats the step
+with every weight and every result perturbed by the rounding of the precision, and the difference is what rounding can
+do to this network.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from trainmark.train.walker import Rounding, Walker, fixed_random
 from trainmark.workloads.workload import DataSource, Workload
 
 SAMPLES = 2
-"""Of the first batch, at least."""
+"""Of the first batch, at least so many."""
 MAX_WEIGHTS = 500_000_000
-"""Larger networks are not compared: their step would take a CPU minutes."""
+"""Larger networks are not compared: a step would take minutes on a CPU."""
 MAX_NUMBERS = 1 << 20
-"""Of each tensor, evenly spread."""
+"""Compared per tensor, evenly spaced."""
 LOSS_SCALE = 1024.0
-"""Small enough not to overflow at once, as the first of a scaler's usually does."""
+"""Small enough not to overflow, as the initial scale of a scaler usually does."""
 
 Build = Callable[[Precision, Device, int], Stepper]
-"""Makes a network for a world of so many ranks, always from the same seed."""
+"""Builds a network for a world size, always from the same seed."""
 Quantities = dict[str, Tensor]
-"""By what they are, in the order in which a step makes them."""
+"""By name, in the order in which a step computes them."""
 
 
-def write_down(
+def write_step_check(
     workload: Workload,
     recipe: Recipe,
     precision: Precision,
@@ -58,14 +58,14 @@ def write_down(
     events: EventWriter,
     rank: int,
 ) -> None:
-    """Writes an event of how the rank's device compares with the CPU; on a CPU there is nothing to compare."""
+    """Writes the comparison of this rank's device with the CPU; on a CPU there is nothing to compare."""
     if device.is_cpu:
         return
-    if (weights := meta_model.weights_of(meta_model.network(workload, recipe))) > MAX_WEIGHTS:
+    if (weights := meta_model.count_weights(meta_model.build_network(workload, recipe))) > MAX_WEIGHTS:
         reason = f"the network has {weights:,} weights, more than {MAX_WEIGHTS:,}"
         events.write(StepCompared(rank=rank, unavailable=reason))
         return
-    evaluation = loop.evaluation_precision(recipe, precision)
+    evaluation = loop.choose_evaluation_precision(recipe, precision)
     alive = partial(events.write, Alive(phase="init"))
     found = check(workload, precision, device, data, build=build, evaluation=evaluation, alive=alive)
     events.write(StepCompared(**{**asdict(found), "rank": rank}))
@@ -81,47 +81,47 @@ def check(
     evaluation: Precision,
     alive: Callable[[], None] = lambda: None,
 ) -> StepCheck:
-    """What came of it. An error on the device is raised as it would be in the run's first step; where the CPU cannot
-    make the step, or the device has no room for it, nothing is compared, and the reason told.
+    """The result. An error on the device is raised, as it would be in the first step of the run; where the CPU cannot
+    run the step, or the device is out of memory, nothing is compared, for the given reason.
 
-    `evaluation` is the precision it is scored in.
+    `evaluation` is the precision of the evaluation.
     """
-    train = _few_samples(data.train(0, 0))
+    train = _take_samples(data.train(0, 0))
     if train is None:
         return StepCheck(unavailable="the first batch has no sample on this rank")
-    trial = _Trial(workload, build, train, _few_samples(data.evaluation()), evaluation)
+    trial = _Trial(workload, build, train, _take_samples(data.evaluation()), evaluation)
     host, fp32 = Platform(files.load("cpu")).open(0), PRECISIONS["fp32"]
     try:
-        wanted, gradients = trial.make(host, fp32)
+        wanted, gradients = trial.run(host, fp32)
         alive()
-        sensitive, _ = trial.make(host, fp32, gradients, Rounding(precision))
+        sensitive, _ = trial.run(host, fp32, gradients, Rounding(precision))
         alive()
-    except Exception as error:  # a workload's own code, on a device it may not have been written for
-        return StepCheck(unavailable=f"the CPU cannot make the step: {type(error).__name__}: {first_line(error)}")
+    except Exception as error:  # code of a workload, on a device it may not have been written for
+        return StepCheck(unavailable=f"the CPU cannot run the step: {type(error).__name__}: {first_line(error)}")
     try:
-        found, _ = trial.make(device, precision, gradients)
+        found, _ = trial.run(device, precision, gradients)
     except Exception as error:
         if not device.is_out_of_memory(error):
             raise
         return StepCheck(unavailable="the device has no room for the network and two samples")
     finally:
-        gc.collect()  # the run is to find the memory as it was
+        gc.collect()  # frees the memory for the run
     return compare(found, wanted, sensitive, precision, samples=train.count)
 
 
-def move_weights(stepper: Stepper) -> None:
-    """Moves every weight a little, everywhere alike: behind one that begins as zero, no other would have a gradient."""
+def perturb_weights(stepper: Stepper) -> None:
+    """Perturbs every weight, equally on all devices: a weight that is zero would block the gradients behind it."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in stepper.bare_model.parameters():
             weight.copy_(weight.float().cpu() + 0.02 * torch.randn(weight.shape, generator=generator))
-    stepper.take_over_weights()
+    stepper.refresh_master_weights()
 
 
 def compare(
     found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision, *, samples: int = 0
 ) -> StepCheck:
-    """Each quantity of the device beside the CPU's; `sensitive` is the CPU's with rounded weights."""
+    """Compares each quantity of the device with that of the CPU; `sensitive` is the CPU with perturbed weights."""
     floor = max(FLOOR, 4 * rounding(precision))
     compared = [
         judge(name, relative_difference(found[name], want), relative_difference(sensitive[name], want), floor)
@@ -143,46 +143,46 @@ def compare(
 
 
 def relative_difference(one: Tensor, other: Tensor) -> float:
-    """The length of the difference, as a share of the other's length; not a number where one is not."""
+    """The norm of the difference relative to the norm of the other; NaN where one is."""
     if one.shape != other.shape:
         return math.inf
     return relative(float((one - other).norm()), float(other.norm()))
 
 
-def _few_samples(batches: Iterable[Any]) -> Any:
+def _take_samples(batches: Iterable[Any]) -> Any:
     iterator = iter(batches)
     batch = next(iterator, None)
     part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
-    own = move_to_device(part, OwnMemory())
+    own = move_to_device(part, HostCopies())
     if close := getattr(iterator, "close", None):
         close()
     return own
 
 
-class OwnMemory:
-    """Takes tensors as a device does, and leaves them where they are: a loader's memory is its own again soon."""
+class HostCopies:
+    """Copies tensors on the host: a loader reuses its memory soon."""
 
-    def take(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
         return tensor.clone()
 
 
 class _Trial:
-    """One step and one evaluation, made alike wherever it is made."""
+    """One step and one evaluation, the same on every device."""
 
     def __init__(self, workload: Workload, build: Build, train: Any, evaluation: Any, scored_in: Precision) -> None:
         self._workload, self._build, self._train, self._evaluation = workload, build, train, evaluation
         self._scored_in = scored_in
 
-    def make(
+    def run(
         self,
         device: Device,
         precision: Precision,
         gradients: dict[str, Tensor] | None = None,
         rounding: Rounding | None = None,
     ) -> tuple[Quantities, dict[str, Tensor]]:
-        """All that is compared, and the gradients. The update uses the `gradients` given, so that it stands alone."""
+        """All quantities to compare, and the gradients. The update uses the given `gradients`, to be independent."""
         stepper = self._build(precision, device, 1)
-        move_weights(stepper)
+        perturb_weights(stepper)
         if precision.scales_loss:
             stepper.scaler = torch.amp.GradScaler(device.torch.type, init_scale=LOSS_SCALE)
         model = stepper.bare_model
@@ -199,19 +199,19 @@ class _Trial:
         scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
         for name, buffer in model.named_buffers():
             if buffer.is_floating_point():
-                found[f"running statistic {name}"] = _sample(buffer)
-        found["loss"] = _sample(loss)
+                found[f"running statistic {name}"] = _subsample(buffer)
+        found["loss"] = _subsample(loss)
         own: dict[str, Tensor] = {}
         for name, weight in reversed(list(model.named_parameters())):
             if weight.grad is not None:
                 own[name] = weight.grad.detach().float().cpu() / scale
-                found[f"gradient of {name}"] = _sample(own[name])
+                found[f"gradient of {name}"] = _subsample(own[name])
         found.update(self._evaluate(stepper, rounding))
         found.update(self._update(stepper, gradients or own))
         return found, own
 
     def _update(self, stepper: Stepper, gradients: dict[str, Tensor]) -> Quantities:
-        """What the optimizer changes, by the same gradients everywhere."""
+        """What the optimizer changes, given the same gradients everywhere."""
         names = {id(weight): name for name, weight in stepper.updated_weights()}
         before = {}
         for group in stepper.optimizer.param_groups:
@@ -224,7 +224,8 @@ class _Trial:
             stepper.optimizer.step()
         stepper.device.synchronize()
         return {
-            f"update of {name}": _sample(weight.detach().float().cpu() - old) for name, (weight, old) in before.items()
+            f"update of {name}": _subsample(weight.detach().float().cpu() - old)
+            for name, (weight, old) in before.items()
         }
 
     @torch.no_grad()
@@ -238,8 +239,10 @@ class _Trial:
         with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fixed_random():
             scores = self._workload.score(model, batch)
         device.synchronize()
-        # what is counted may change by a whole sample where two scores are nearly equal
-        return {f"evaluation's {name}": _sample(value) for name, value in scores.items() if value.is_floating_point()}
+        # counts may change by a whole sample where two scores are nearly equal
+        return {
+            f"evaluation's {name}": _subsample(value) for name, value in scores.items() if value.is_floating_point()
+        }
 
 
 def _walk(rounding: Rounding | None) -> AbstractContextManager[Any]:
@@ -248,16 +251,16 @@ def _walk(rounding: Rounding | None) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _record_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
-    """Keeps what each layer gives when it is first called."""
+    """Records the output of the first call of each layer."""
 
     def keep(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            # linear layers are called alike however a precision has them compute
+            # the same name for all kinds of linear layers, which depend on the precision
             kind = "Linear" if isinstance(module, nn.Linear) else type(module).__name__
             key = f"output of {name} ({kind})"
             tensor = output[0] if isinstance(output, (tuple, list)) and output else output
             if key not in found and isinstance(tensor, Tensor) and tensor.is_floating_point():
-                found[key] = _sample(tensor)
+                found[key] = _subsample(tensor)
 
         return hook
 
@@ -268,7 +271,7 @@ def _record_layers(model: nn.Module, found: Quantities) -> Iterator[None]:
         yield
 
 
-def _sample(tensor: Tensor) -> Tensor:
-    """Numbers of a tensor, evenly spread, on the host and in memory of their own."""
+def _subsample(tensor: Tensor) -> Tensor:
+    """A copy of evenly spaced numbers of a tensor, on the host."""
     flat = tensor.detach().reshape(-1)
     return flat[:: max(1, flat.numel() // MAX_NUMBERS)].float().cpu().clone()

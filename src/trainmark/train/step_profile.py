@@ -1,7 +1,7 @@
-"""Where the time of a step goes: some steps under torch's profiler, after those that count.
+"""Profiles extra steps with torch.profiler, after those that count.
 
-All ranks take these steps together; rank 0 looks. What it sees lies as a trace in the run's folder, for the usual
-viewers, and the longest operators are written down as an event.
+All ranks run these steps; rank 0 profiles, leaves a Chrome trace in the run folder, and writes the longest operators as
+an event.
 """
 
 from __future__ import annotations
@@ -24,67 +24,66 @@ from trainmark.train.schedule import Position
 
 TRACE = "trace.json.gz"
 MAX_NAMED = 12
-"""Operators that are written down one by one."""
+"""Operators that are listed one by one."""
 
 
 def write_profile(job: Job, position: Position, ended: str, folder: Path, steps: int) -> None:
-    """The result is measured already: what goes wrong here stands in the log of the rank. Only where others would wait
-    for a rank that failed does it end the run."""
+    """The result is measured already, so an error only goes to the log of the rank, unless others would wait for it."""
     if not steps or ended in endings.WITHOUT_A_MODEL or not job.clock.steps:
         return
-    job.monitor.alive("sample", 0)
+    job.monitor.report_alive("sample", 0)
     try:
-        _look(job, position, folder, steps)
+        _profile_steps(job, position, folder, steps)
     except Exception:
         if job.collectives.world > 1:
             raise
         traceback.print_exc()
 
 
-def _look(job: Job, position: Position, folder: Path, steps: int) -> None:
+def _profile_steps(job: Job, position: Position, folder: Path, steps: int) -> None:
     job.stepper.model.train()
-    batches = _batches(job, position)
-    job.stepper.step(next(batches))  # a network that evaluated or showed something meanwhile finds its pace
+    batches = _iterate_batches(job, position)
+    job.stepper.step(next(batches))  # warm-up, after evaluation and samples
     job.device.synchronize()
     if job.collectives.rank:
         for _ in range(steps):
             job.stepper.step(next(batches))
         job.device.synchronize()
         return
-    watch = profiler.profile(
+    profile = profiler.profile(
         activities=profiler.supported_activities(),  # type: ignore[no-untyped-call]
         profile_memory=True,
         acc_events=True,
     )
-    with watch:
+    with profile:
         began = time.perf_counter()
         for _ in range(steps):
             job.stepper.step(next(batches))
         job.device.synchronize()
         seconds = time.perf_counter() - began
-    job.events.write(summed_up(watch, steps, seconds, _written(watch, folder)))
+    job.events.write(summarize(profile, steps, seconds, _write_trace(profile, folder)))
 
 
-def _batches(job: Job, position: Position) -> Iterator[Any]:
-    """From where training stopped, through as many epochs as it takes."""
+def _iterate_batches(job: Job, position: Position) -> Iterator[Any]:
+    """From where training stopped, over as many epochs as needed."""
     epoch, first = position.epoch, position.step_in_epoch
     while True:
-        yield from transfers.on_device(job.data.train(epoch, first), job.device)
+        yield from transfers.move_batches(job.data.train(epoch, first), job.device)
         epoch, first = epoch + 1, 0
 
 
-def _written(watch: profiler.profile, folder: Path) -> str:
+def _write_trace(profile: profiler.profile, folder: Path) -> str:
     try:
-        watch.export_chrome_trace(str(folder / TRACE))
+        profile.export_chrome_trace(str(folder / TRACE))
     except (OSError, RuntimeError):
         traceback.print_exc()
         return ""
     return TRACE
 
 
-def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -> Profiled:
-    """By operator, in the device's own time where the profiler saw the device at work."""
-    found = watch.events() or []  # type: ignore[no-untyped-call]
+def summarize(profile: profiler.profile, steps: int, seconds: float, trace: str) -> Profiled:
+    """By operator, in device time where the profiler saw the device."""
+    found = profile.events() or []  # type: ignore[no-untyped-call]
     on_device = [event for event in found if event.device_type != DeviceType.CPU and not event.is_user_annotation]
     on_host = [event for event in found if event.device_type == DeviceType.CPU and event.name.startswith(OPERATORS)]
     uses = [
@@ -94,7 +93,7 @@ def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -
             seconds=(each.self_device_time_total if on_device else each.self_cpu_time_total) / 1e6,
             size_bytes=max(0, each.device_memory_usage if on_device else each.cpu_memory_usage),
         )
-        for each in watch.key_averages()
+        for each in profile.key_averages()
         if each.device_type == DeviceType.CPU and each.key.startswith(OPERATORS)
     ]
     uses.sort(key=lambda use: (-use.seconds, use.name))
@@ -103,17 +102,17 @@ def summed_up(watch: profiler.profile, steps: int, seconds: float, trace: str) -
     return Profiled(
         steps=steps,
         seconds=seconds,
-        busy_s=min(seconds, covered((event.time_range.start, event.time_range.end) for event in busy) / 1e6),
+        busy_s=min(seconds, measure_union((event.time_range.start, event.time_range.end) for event in busy) / 1e6),
         launches=len(on_device) or sum(map(_is_work, on_host)),
         on_device=bool(on_device),
         operators=named,
-        others=_together(rest) if rest else None,
+        others=_merge(rest) if rest else None,
         trace=trace,
     )
 
 
 OPERATORS = ("aten::", "c10d::", "gloo:", "nccl:", "mkldnn::")
-"""Beginnings of the names of what computes or exchanges; other marks hold these."""
+"""Prefixes of operators that compute or communicate; other events only contain these."""
 
 
 WITHOUT_WORK = frozenset(
@@ -123,16 +122,16 @@ WITHOUT_WORK = frozenset(
         "unsqueeze", "view",
     }
 )  # fmt: skip
-"""Operators that only make room, or look at what is there in another way."""
+"""Operators that only allocate, or return a view."""
 
 
 def _is_work(event: Any) -> bool:
-    """It computes itself, and does not only call what does."""
+    """It computes itself, and does not only call operators that do."""
     own, *called = (each.name.partition("::")[2] not in WITHOUT_WORK for each in (event, *event.cpu_children))
     return own and not any(called)
 
 
-def _together(uses: Iterable[OperatorUse]) -> OperatorUse:
+def _merge(uses: Iterable[OperatorUse]) -> OperatorUse:
     uses = list(uses)
     return OperatorUse(
         name=f"{len(uses)} others",
@@ -142,8 +141,8 @@ def _together(uses: Iterable[OperatorUse]) -> OperatorUse:
     )
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of the spans lasted."""
+def measure_union(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of spans."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))

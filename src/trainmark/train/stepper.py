@@ -1,4 +1,4 @@
-"""One training step in any precision: forward, backward, gradient exchange, update."""
+"""One training step in any precision: forward pass, backward pass, gradient exchange, update."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import scaled_products
+from trainmark.platforms import scaled_matmul
 from trainmark.platforms.platform import Device
 from trainmark.record.precision import Precision
-from trainmark.train.parallel import OneDevice, Parallel, with_masters
+from trainmark.train.parallel import OneDevice, Parallel, convert_master_weights
 from trainmark.workloads import cpu_ops
 
 
 class WeightAverage:
-    """Float32 copies of what the optimizer updates, which follow it step by step."""
+    """An exponential moving average (EMA) of the weights, in float32."""
 
     def __init__(self, named: Sequence[tuple[str, Tensor]], decay: float) -> None:
         self._names = [name for name, _ in named]
@@ -26,15 +26,15 @@ class WeightAverage:
         self._decay, self._steps = decay, 0
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """After a step."""
+    def update(self) -> None:
+        """Called after every step."""
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
         torch._foreach_lerp_(self._averages, self._weights, 1 - decay)
         self._steps += 1
 
     @contextmanager
-    def put_into(self, model: torch.nn.Module) -> Iterator[None]:
-        """Meanwhile the model computes with the averages; afterwards it has its own weights again, to the last bit."""
+    def swap_into(self, model: torch.nn.Module) -> Iterator[None]:
+        """The model computes with the averages inside, and has its own weights again afterwards, bit for bit."""
         parameters = dict(model.named_parameters())
         held: list[Tensor] = [parameters[name] for name in self._names]
         own = [weight.detach().clone() for weight in held]
@@ -47,7 +47,7 @@ class WeightAverage:
                 torch._foreach_copy_(held, own)
 
     def state(self) -> dict[str, Any]:
-        """The averages by the names of the weights, as those who read weights look for them, and how many steps."""
+        """The averages by the names of the weights, and the number of steps."""
         return {"average": dict(zip(self._names, self._averages, strict=True)), "averaged_steps": self._steps}
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ class WeightAverage:
 
 
 class Stepper:
-    """Owns the model's weights on a device, their float32 copies where the weights are narrower, and the optimizer."""
+    """Owns the weights of the model on a device, their float32 master weights where narrower, and the optimizer."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Stepper:
         accumulate: int = 1,
         average_decay: float = 0.0,
     ) -> None:
-        """Without a way to share the work, the device has it alone."""
+        """Without `parallel`, on a single device."""
         self.device = device
         self.precision = precision
         self.bare_model = model
@@ -81,7 +81,7 @@ class Stepper:
         if precision.weights != "float32":
             self.parallel.low_precision(model, getattr(torch, precision.weights))
         if precision.scaled:
-            scaled_products.take_over(model)
+            scaled_matmul.replace_linears(model)
         elif device.torch.type == "cpu":
             cpu_ops.replace_linears(model)
         self.model = self.parallel.wrap(model)
@@ -94,10 +94,10 @@ class Stepper:
         self.optimizer = optimizer([master.get(id(p), p) for p in parameters])
         self.scaler = torch.amp.GradScaler(device.torch.type, enabled=precision.scales_loss)
         self.arithmetic = device.arithmetic(precision)
-        # made once: making it takes longer than entering it
+        # made once, as this takes longer than entering it
         self._autocast = device.autocast(precision) if precision.autocast else None
         self.watch: AbstractContextManager[object] | None = None
-        """Looks at the next step from inside its arithmetic, until it takes itself away."""
+        """A context around the next step, inside its arithmetic, until it removes itself."""
         self._learning_rate: float | None = None
         self._clip_gradient_norm = clip_gradient_norm
         self._accumulate = accumulate
@@ -112,16 +112,16 @@ class Stepper:
     def step(self, batch: Any, between: Callable[[], None] | None = None) -> Tensor:
         """Trains on one batch and returns its loss, still on the device.
 
-        Among several ranks it is weighted by this rank's share, so that the plain mean over ranks is the step's loss.
-        `between` is called when the gradients are there, exchanged and not used yet.
+        With several ranks it is weighted by the share of this rank, so that the mean over ranks is the loss.
+        `between` is called between the exchange of gradients and the update.
         """
-        if self.watch is None and isinstance(self.arithmetic, nullcontext):  # entering it costs a microsecond
+        if self.watch is None and isinstance(self.arithmetic, nullcontext):  # entering one costs a microsecond
             loss = self._step(batch, between)
         else:
             with self.arithmetic, self.watch or nullcontext():
                 loss = self._step(batch, between)
         if self._average:
-            self._average.follow()
+            self._average.update()
         return loss
 
     def _step(self, batch: Any, between: Callable[[], None] | None) -> Tensor:
@@ -131,7 +131,7 @@ class Stepper:
         if self._low_precision_weights:
             self._gradients_to_master()
         if self._clip_gradient_norm:
-            self.scaler.unscale_(self.optimizer)  # the limit is for the gradients themselves
+            self.scaler.unscale_(self.optimizer)  # the limit is for unscaled gradients
             updated = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
             self.parallel.clip_gradients(updated, self._clip_gradient_norm)
         if self.precision.scales_loss:
@@ -146,7 +146,7 @@ class Stepper:
         return loss
 
     def _gradients_in_parts(self, batch: Any) -> Tensor:
-        """Adds up the gradients of a batch's micro-batches, exchanged once, with the last; returns the batch's loss."""
+        """Accumulates the gradients of micro-batches, exchanged with the last one; returns the loss of the batch."""
         *parts, last = batch.parts(self._accumulate)
         losses = []
         for part in parts:
@@ -156,7 +156,7 @@ class Stepper:
         return torch.stack(losses).sum()
 
     def gradients(self, part: Any, batch: Any) -> Tensor:
-        """Adds the gradients of a part of the step's batch and returns its part of the loss."""
+        """Adds the gradients of a part of the batch and returns its part of the loss."""
         if self._autocast is None:
             loss = self._loss(self.model, part)
         else:
@@ -171,44 +171,46 @@ class Stepper:
         return weighted.detach()
 
     def updated_weights(self) -> list[tuple[str, Tensor]]:
-        """What the optimizer updates, by the names of the model's parameters: these, or their float32 copies."""
+        """What the optimizer updates, by parameter name: the parameters, or their float32 master weights."""
         low = {id(w): master for w, master in zip(self._low_precision_weights, self._master_weights, strict=True)}
         return [(name, low.get(id(weight), weight)) for name, weight in self.bare_model.named_parameters()]
 
-    def take_over_weights(self) -> None:
-        """Called when the model's weights were changed from outside: their float32 copies follow."""
+    def refresh_master_weights(self) -> None:
+        """Copies the weights of the model to their master weights, after a change from outside."""
         with torch.no_grad():
             for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
                 master.copy_(low)
 
-    def judged_weights(self) -> AbstractContextManager[None]:
-        """Meanwhile the bare model has the weights it is judged by: its own, or their average over steps."""
-        return self._average.put_into(self.bare_model) if self._average else nullcontext()
+    def use_evaluation_weights(self) -> AbstractContextManager[None]:
+        """Inside, the bare model has the weights to evaluate: its own, or their EMA."""
+        return self._average.swap_into(self.bare_model) if self._average else nullcontext()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must restore, as this rank holds it."""
+        """What a checkpoint restores, as this rank holds it."""
         shared = self.parallel.state(self.bare_model, self.optimizer) | (self._average.state() if self._average else {})
         return {**shared, "master_weights": self._master_weights, "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         narrow = {id(weight) for weight in self._low_precision_weights}
-        state = with_masters(state, {name: id(weight) in narrow for name, weight in self.bare_model.named_parameters()})
+        state = convert_master_weights(
+            state, {name: id(weight) in narrow for name, weight in self.bare_model.named_parameters()}
+        )
         self.parallel.load_state(self.bare_model, self.optimizer, state)
         with torch.no_grad():
             for weight, saved in zip(self._master_weights, state["master_weights"], strict=True):
                 weight.copy_(saved)
         self.scaler.load_state_dict(state["scaler"])
-        self._learning_rate = None  # the optimizer has the state's own now
+        self._learning_rate = None  # the optimizer has that of the state now
         if self._average:
             self._average.load_state(state)
 
     def _gradients_to_master(self) -> None:
-        """Moves the gradients to the float32 copies, so that scaling and updates happen there."""
+        """Moves the gradients to the master weights, where unscaling and updates happen."""
         for low, master in zip(self._low_precision_weights, self._master_weights, strict=True):
             master.grad = None if low.grad is None else low.grad.float()
             low.grad = None
 
     def _weight(self, part: Any, batch: Any) -> float:
-        # gradients are averaged over ranks as if all had equal shares, and micro-batches may differ in length: each
-        # must count for what it holds
+        # gradients are averaged over ranks as if all had equal shares, and micro-batches may differ in length: each is
+        # weighted by its samples
         return float(part.count * self._world / (batch.count if self._world == 1 else batch.global_count))

@@ -1,4 +1,4 @@
-"""Lets the devices of a node compute each block together: every one has some of its heads and of its inner width."""
+"""Tensor parallelism within a node: each device has some of the heads and some of the MLP width of every block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainmark.record.errors import UsageError
 from trainmark.train.parallel import Exchange
-from trainmark.workloads.tensor_group import own
+from trainmark.workloads.tensor_group import local_part
 
 
 class RankTensorGroup:
@@ -35,7 +35,7 @@ class RankTensorGroup:
         return slice(count * self._rank // self._size, count * (self._rank + 1) // self._size)
 
     def sum(self, x: Tensor) -> Tensor:
-        found = x.clone(memory_format=torch.contiguous_format)  # what is kept to be computed again must stay as it was
+        found = x.clone(memory_format=torch.contiguous_format)  # inputs kept for recomputation must not change
         with self._exchange(found):
             distributed.all_reduce(found, group=self._group)
         return found
@@ -62,38 +62,40 @@ class _Collect(torch.autograd.Function):
         return grads[0], None
 
 
-def share(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
-    """Leaves each rank its part of every weight that the network's plan cuts, as shapes without memory.
+def shard(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
+    """Replaces every weight in the tensor plan of the network by the shard of this rank, on the meta device.
 
-    All others become tensors of the mesh too, whole on each rank: gradients of both kinds are clipped together.
+    All others become replicated DTensors, so that gradients of both kinds are clipped together.
     """
     plan = getattr(model, "tensor_plan", None)
     if plan is None:
-        raise UsageError("this network does not say how devices could share its blocks; leave out tensor_parallel")
+        raise UsageError("this network has no plan for tensor parallelism; leave out tensor_parallel")
     model.share_among(RankTensorGroup(mesh, exchange))
     made: dict[int, nn.Parameter] = {}
     for name, weight in list(model.named_parameters(remove_duplicate=False)):
         where, _, own_name = name.rpartition(".")
         if id(weight) not in made:
-            made[id(weight)] = nn.Parameter(_part(weight, plan.get(".".join(name.split(".")[-2:])), mesh))
+            made[id(weight)] = nn.Parameter(_shard_weight(weight, plan.get(".".join(name.split(".")[-2:])), mesh))
         setattr(model.get_submodule(where), own_name, made[id(weight)])
     for module in model.modules():
         if module._parameters:
-            module.register_forward_pre_hook(_put_own_weights_before)
-            module.register_forward_hook(_take_them_away, always_call=True)
+            module.register_forward_pre_hook(_bind_local_weights)
+            module.register_forward_hook(_unbind_local_weights, always_call=True)
 
 
-def _put_own_weights_before(module: nn.Module, given: Any) -> None:
-    """Whatever a layer computes with its weights, it computes with this rank's part, and knows nothing of a mesh."""
-    module.__dict__.update({name: own(weight) for name, weight in module._parameters.items() if weight is not None})
+def _bind_local_weights(module: nn.Module, given: Any) -> None:
+    """A layer computes with local shards of its weights, and does not see DTensors."""
+    module.__dict__.update(
+        {name: local_part(weight) for name, weight in module._parameters.items() if weight is not None}
+    )
 
 
-def _take_them_away(module: nn.Module, given: Any, result: Any) -> None:
+def _unbind_local_weights(module: nn.Module, given: Any, result: Any) -> None:
     for name in module._parameters:
         module.__dict__.pop(name, None)
 
 
-def _part(weight: Tensor, cut: int | None, mesh: DeviceMesh) -> DTensor:
+def _shard_weight(weight: Tensor, cut: int | None, mesh: DeviceMesh) -> DTensor:
     if cut is None:
         return DTensor.from_local(weight.detach(), mesh, [Replicate()], run_check=False)
     local = list(weight.shape)

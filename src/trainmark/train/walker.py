@@ -20,7 +20,7 @@ _ALL_16_BITS_LARGE = 0x7FFF7FFF7FFF7FFF
 
 
 def fixed_random() -> Walker:
-    """Inside, random numbers are the same on every device, whose generators differ; dropout keeps everything."""
+    """Inside, random numbers are the same on every device; dropout keeps everything."""
     return Walker(_fix_random)
 
 
@@ -37,7 +37,7 @@ def _fix_random(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _fixed_value(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | int | None:
-    """What every random number becomes, by the operator's name; None leaves them as they are."""
+    """The value of every random number, by operator; None leaves them as they are."""
     if name in ("bernoulli", "bernoulli_"):
         return 1
     if name in ("rand", "rand_like"):
@@ -56,7 +56,7 @@ def _fixed_value(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fl
 
 
 class Rounding:
-    """Moves every result of a step by as much as a precision can round it, up or down at random.
+    """Perturbs every result of a step by the rounding of a precision, up or down at random.
 
     Its walker is `Walker(rounding.visit)`; while `active` is false it changes nothing.
     """
@@ -75,7 +75,7 @@ class Rounding:
         return self.round_(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self.round_, result)
 
     def round_(self, tensor: Tensor) -> Tensor:
-        # types of eight bits have no operators but the matmuls they are made for
+        # 8-bit types have no operators but matmuls
         if tensor.is_floating_point() and tensor.itemsize > 1 and tensor.layout == torch.strided and tensor.numel() > 1:
             kind = (tensor.shape, tensor.dtype, tensor.device)
             factors = self._shaped.get(kind)
@@ -90,13 +90,13 @@ class Rounding:
 
 
 Visit = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Is given an operator and its arguments, calls it, and returns the result that the step goes on with."""
+"""Receives an operator and its arguments, calls it, and returns the result that the step continues with."""
 
 _UNINITIALIZED = ("empty", "new_empty", "resize_", "set_", "_reshape_alias")
 
 
 class Walker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, every operator goes through `visit`; what the visitor calls itself is not shown to it again."""
+    """Inside, every operator goes through `visit`; operators that the visitor calls do not."""
 
     def __init__(self, visit: Visit) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -115,7 +115,7 @@ def name_of(operator: Any) -> str:
 
 @cache
 def is_view(operator: Any) -> bool:
-    """Its result has no numbers of its own."""
+    """Its result shares memory with an argument."""
     aliases = [returned.alias_info for returned in operator._schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)
 
@@ -125,7 +125,7 @@ def is_random(operator: Any) -> bool:
 
 
 def is_uninitialized(operator: Any) -> bool:
-    """Its result is memory that nobody has written yet."""
+    """Its result is uninitialized memory."""
     return name_of(operator).startswith(_UNINITIALIZED)
 
 
@@ -139,7 +139,7 @@ def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def copy_arguments(values: Any, copy: Callable[[Tensor], Tensor]) -> Any:
-    """Arguments with every tensor copied. One that is passed twice, to be read and to be written, stays one."""
+    """Arguments with every tensor copied; one that is passed twice is copied once."""
     copies: dict[Any, Tensor] = {}
 
     def copy_once(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""One rank of a run: reads the plan, opens data and device, trains, and writes down what happened."""
+"""One rank of a run: reads the plan, opens data and device, trains, and writes events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainmark.record.errors import InvalidResultError, TrainmarkError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.train import failures
-from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, host_name
+from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, read_host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
     from trainmark.train.monitor import Monitor
@@ -32,15 +32,15 @@ if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-u
 Task = Callable[[Plan, Path, Ranks, EventWriter], None]
 
 FIRST_LINE_NS = time.perf_counter_ns()
-"""Where start-up ends and the worker's own work begins: before torch is imported, which counts as init."""
+"""The end of start-up: before torch is imported, which counts as init."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
-    parser.add_argument("plan", type=Path, help="the plan, as this machine is to follow it")
-    parser.add_argument("task", help="what to do by it: one of ours, or a feature's")
-    parser.add_argument("--rounds", type=int, help="of the task pairs: how many are measured")
+    parser.add_argument("plan", type=Path, help="the plan on this machine")
+    parser.add_argument("task", help="the task: train, trial, probe, pairs, or one of a feature")
+    parser.add_argument("--rounds", type=int, help="with pairs: how many rounds to measure")
     end_with_parent(int(os.environ.get(PARENT, "0")) or None)
     args = parser.parse_args()
     folder: Path = args.folder
@@ -52,18 +52,18 @@ def main() -> int:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
         task = find_task(args.task) if args.rounds is None else partial(probe_pairs, count=args.rounds)
-        return _reporting_failure(task, folder, args.plan, ranks)
+        return _run_task(task, folder, args.plan, ranks)
 
 
-def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
-    """Runs the worker; whatever goes wrong ends up in the event file as a sentence, and in the log as a traceback."""
+def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
+    """Runs a task; an error goes to the event file as a message, and to the log as a traceback."""
     log = EventWriter(folder / f"rank{ranks.rank}.jsonl")
     log.write(
         events.Begin(
             rank=ranks.rank,
-            host=host_name(os.environ),
+            host=read_host_name(os.environ),
             pid=os.getpid(),
-            startup_ns=_startup_ns(),
+            startup_ns=_measure_startup_ns(),
             restart=int(os.environ.get(RESTART, "0")),
             at_ns=time.perf_counter_ns(),
         )
@@ -74,22 +74,22 @@ def _reporting_failure(task: Task, folder: Path, plan_file: Path, ranks: Ranks) 
         return 0
     except BaseException as error:
         traceback.print_exc()
-        failed = failures.failed(ranks.rank, error)
+        failed = failures.make_failed_event(ranks.rank, error)
         try:
             log.write(failed)
         except TrainmarkError:
-            print("the event file could not take the failure", file=sys.stderr)
+            print("the failure could not be written to the event file", file=sys.stderr)
         return failed.exit_code
 
 
-def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
-    """Trains as the plan says; unless told otherwise, a step on the device is compared with the CPU first."""
-    from trainmark.train import after_training, loop, monitor, sampling, setup, step_profile
+def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
+    """Trains a plan; unless `compare` is false, a step on the device is compared with the CPU first."""
+    from trainmark.train import loop, monitor, post_training, sampling, setup, step_profile
 
     job, position = setup.build_job(
-        plan, ranks, folder, log, startup_ns=_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
+        plan, ranks, folder, log, startup_ns=_measure_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
     )
-    _on_signal(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
+    _handle_signals(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
     log.write(
         events.Ready(
             steps_per_epoch=job.data.steps_per_epoch,
@@ -99,22 +99,22 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
         )
     )
     gc.collect()
-    gc.freeze()  # what lives for the whole run need not be looked at by every collection inside it
+    gc.freeze()  # objects that live for the whole run are left out of every collection
     job.clock.charge("init")
     with closing(job.data):
         try:
-            with failures.explaining_memory(job.recipe.batch_per_device, job.device):
+            with failures.explain_out_of_memory(job.recipe.batch_per_device, job.device):
                 ended = loop.train(job, position)
             if job.proof:
                 job.proof.conclude(job.clock.steps)
         finally:
             job.clock.charge("other")
-            job.monitor.write_down()
+            job.monitor.write_steps()
             peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
-        after_training.write_exchange(job)
-        after_training.write_flops(job, ended)
-        after_training.leave_sample(job, ended, folder, sampling.data_folder(plan))
+        post_training.write_exchange(job)
+        post_training.write_flops(job, ended)
+        post_training.write_sample(job, ended, folder, sampling.find_data_folder(plan))
         step_profile.write_profile(job, position, ended, folder, plan.profile)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
@@ -127,11 +127,11 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: b
 
 
 def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
-    """Only joins the other ranks and measures the links to them."""
+    """Joins the other ranks and measures the links, without training."""
     from trainmark.train import link_probe, setup
 
     device = setup.open_device(plan, ranks)
-    collectives = setup.join(device, ranks)
+    collectives = setup.join_ranks(device, ranks)
     results = link_probe.probe(device, collectives)
     if ranks.rank == 0:
         log.write(events.LinksMeasured(results=results))
@@ -140,23 +140,23 @@ def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> Non
 
 
 def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int | None = None) -> None:
-    """Only joins the other ranks and measures so many rounds of pairs of nodes."""
+    """Joins the other ranks and measures so many rounds of pairs of nodes, without training."""
     from trainmark.train import link_pairs
 
-    link_pairs.work(plan, ranks, log, count=count)
+    link_pairs.run_rank(plan, ranks, log, count=count)
 
 
 TASKS: dict[str, Task] = {
-    "train": work,
-    "trial": partial(work, compare=False),
+    "train": run_training,
+    "trial": partial(run_training, compare=False),
     "probe": probe_links,
     "pairs": probe_pairs,
 }
-"""A trial is a try of a batch, which compares nothing with the CPU first."""
+"""A trial of a batch size compares nothing with the CPU first."""
 
 
 def find_task(name: str) -> Task:
-    """What a rank is to do: train, probe, or what a feature offers by that name."""
+    """A task by name: one of TASKS, or one of a feature."""
     if name in TASKS:
         return TASKS[name]
     from trainmark import features
@@ -165,17 +165,17 @@ def find_task(name: str) -> Task:
     return task
 
 
-def _startup_ns() -> int:
-    """Time since the launcher started this worker; the monotonic clock is one for all processes of a host."""
+def _measure_startup_ns() -> int:
+    """Time since the launcher started this worker; all processes of a host share the monotonic clock."""
     launched = os.environ.get(LAUNCHED)
     return max(0, FIRST_LINE_NS - int(launched)) if launched else 0
 
 
-def _on_signal(watch: Monitor, interrupted: int, terminated: int) -> None:
-    """The first signal lets the running step finish; the launcher decides about a second one."""
+def _handle_signals(monitor: Monitor, interrupted: int, terminated: int) -> None:
+    """The first signal lets the running step finish; the launcher handles a second one."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        watch.wish = interrupted if number == signal.SIGINT else terminated
+        monitor.stop_request = interrupted if number == signal.SIGINT else terminated
 
     signal.signal(signal.SIGINT, handle)
     signal.signal(signal.SIGTERM, handle)

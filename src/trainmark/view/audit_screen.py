@@ -1,10 +1,10 @@
-"""Draws an audit for a terminal: the gravest findings first, each with its figures, its reason and what to check."""
+"""Draws an audit for a terminal: most severe findings first, each with evidence, reason and what to check."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainmark.record.audit import SEVERITIES, Audit, findings, outcome, summary, why_not
+from trainmark.record.audit import SEVERITIES, Audit, collect_findings, find_reason, name_outcome, summarise
 from trainmark.record.checks import CheckResult
 from trainmark.view.terminal import TerminalWriter
 
@@ -21,7 +21,7 @@ def render(
 ) -> str:
     """`everything` also lists what passed and what could not be checked."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    for finding in findings(audits):
+    for finding in collect_findings(audits):
         head = writer.text(f"{SEVERITIES[finding.verdict]}: {finding.subject}", STYLES[finding.verdict])
         head.append_text(writer.text(f"  {finding.name}", "dim"))
         writer.put(head)
@@ -33,13 +33,13 @@ def render(
             for entry in audit.checks:
                 writer.put(writer.text(_line(entry), "" if entry.findings else "dim"), indent=2)
             writer.put("")
-    writer.put(f"{summary(audits)}.")
-    return writer.drawn()
+    writer.put(f"{summarise(audits)}.")
+    return writer.getvalue()
 
 
 def _line(entry: CheckResult) -> str:
-    said = f"{outcome(entry)}: {entry.claim}"
-    return f"{said} ({why_not(entry)})" if why_not(entry) else said
+    line = f"{name_outcome(entry)}: {entry.claim}"
+    return f"{line} ({find_reason(entry)})" if find_reason(entry) else line
 
 
 def _sentence(text: str) -> str:

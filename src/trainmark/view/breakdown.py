@@ -51,10 +51,10 @@ class RankTime:
 class Evaluations:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    """One an evaluation, the first first."""
+    """One row per evaluation, oldest first."""
 
 
-def time_steps(record: Record) -> list[TimeStep]:
+def split_time(record: Record) -> list[TimeStep]:
     """From all time to computing, as the slowest rank saw it, then exchange and computing where these are known. Phases
     that took nothing are left out; those we do not know go first."""
     if not record.timeline.ranks:
@@ -82,10 +82,10 @@ def exchange_ns(record: Record) -> int | None:
     timeline = record.timeline
     if len(timeline.ranks) < 2 or not timeline.exchange_known:
         return None
-    return timeline.counted(timeline.slowest).exchange_ns
+    return timeline.sum_counted(timeline.slowest).exchange_ns
 
 
-def time_word(step: TimeStep, say: Say) -> str:
+def name_time_step(step: TimeStep, say: Say) -> str:
     """What a line of it is called."""
     words = {
         "startup": say("start-up"),
@@ -104,13 +104,13 @@ def time_word(step: TimeStep, say: Say) -> str:
     return step.name if step.kind == "total" else f"− {words.get(step.name, step.name)}"
 
 
-def rate_word(step: TimeStep, record: Record) -> str:
+def format_rate(step: TimeStep, record: Record) -> str:
     """The throughput that divides by a total; empty for the others, and where it is not known."""
     quantity = record.metrics.get(step.name) if step.kind == "total" and step.name != "e2e_time" else None
     return f"{number(quantity.value)} {quantity.unit}" if quantity is not None and quantity.value is not None else ""
 
 
-def rank_times(record: Record) -> list[RankTime]:
+def list_rank_times(record: Record) -> list[RankTime]:
     """Of several ranks, the slowest first; none where there is one."""
     timeline = record.timeline
     if len(timeline.ranks) < 2 or not timeline.steps:
@@ -123,7 +123,7 @@ def rank_times(record: Record) -> list[RankTime]:
             rank=trace.rank,
             host=trace.host,
             own_ns=own[trace.rank],
-            exchange_ns=timeline.counted(trace).exchange_ns if known else None,
+            exchange_ns=timeline.sum_counted(trace).exchange_ns if known else None,
             over_fastest=own[trace.rank] / fastest - 1,
             items=trace.whole.items,
             memory_bytes=trace.memory_peak_bytes,
@@ -133,7 +133,7 @@ def rank_times(record: Record) -> list[RankTime]:
     return sorted(found, key=lambda one: -one.own_ns)
 
 
-def evaluations(record: Record, say: Say) -> Evaluations:
+def list_evaluations(record: Record, say: Say) -> Evaluations:
     """Every evaluation with all it measured."""
     history = record.quality.history
     names = list(dict.fromkeys(name for evaluation in history for name in evaluation.values))

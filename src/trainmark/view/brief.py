@@ -1,4 +1,4 @@
-"""Draws what a reader wants first of one record: its sentence, its table with notes, and where its files are."""
+"""Draws one record in brief: its headline, its table with notes, and its files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.record.index import tag_words
+from trainmark.record.index import format_tags
 from trainmark.record.language import _
 from trainmark.view import headline, table
 from trainmark.view.terminal import TerminalWriter
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainmark.record.store import Store
 
 
-def brief(
+def describe_briefly(
     record: Record,
     rows: Sequence[PublishedRow],
     store: Store,
@@ -27,16 +27,16 @@ def brief(
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """As a run ends on the screen, then what the user said of it and its files; `rows` are published ones of its kind,
-    `path` is where the record lies."""
+    """The screen at the end of a run, then tags, note and files; `rows` are published rows of its workload, `path` is
+    the record's."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     writer.put("")
-    said = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
-    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**said))
+    words = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
+    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**words))
     if record.group:
         writer.put_unbroken(_("Repeats: {group}").format(group=record.group))
     if record.tags:
-        writer.put(_("Tags: {tags}").format(tags=", ".join(tag_words(record.tags))))
+        writer.put(_("Tags: {tags}").format(tags=", ".join(format_tags(record.tags))))
     if record.note:
         writer.put(_("Note: {note}").format(note=record.note))
     for line in _files(record, store, path):
@@ -44,8 +44,8 @@ def brief(
     known_here = path in (store.path(record.run_id), store.runs / record.run_id)
     word = record.run_id.rpartition("-")[2] if known_here else path
     writer.put_unbroken(_("Everything there is to know: trainmark show {word} --all").format(word=word))
-    told = headline.sentences([record], rows)
-    return table.render([record], sentences=told, width=width, color=color, encoding=encoding) + writer.drawn()
+    headlines = headline.write_headlines([record], rows)
+    return table.render([record], sentences=headlines, width=width, color=color, encoding=encoding) + writer.getvalue()
 
 
 def _files(record: Record, store: Store, path: Path) -> Iterator[str]:

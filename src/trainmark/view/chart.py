@@ -42,7 +42,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def linear(values: Sequence[float], *, zero: bool = False, count: int = 5) -> Axis:
+def linear_axis(values: Sequence[float], *, zero: bool = False, count: int = 5) -> Axis:
     """An axis around finite values, with round ends."""
     known = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
@@ -53,43 +53,45 @@ def linear(values: Sequence[float], *, zero: bool = False, count: int = 5) -> Ax
         low, high = low - around / 2, high + around / 2
     step = _round_step((high - low) / count)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = tuple(_clean(index * step) for index in range(first, last + 1))
+    ticks = tuple(_round(index * step) for index in range(first, last + 1))
     return Axis(low=ticks[0], high=ticks[-1], ticks=ticks)
 
 
-def exact(low: float, high: float, *, count: int = 5) -> Axis:
+def exact_axis(low: float, high: float, *, count: int = 5) -> Axis:
     """An axis that ends where the values do, with round ticks in between: for steps and seconds."""
     if high <= low:
         high = low + 1
     step = _round_step((high - low) / count)
     ticks = tuple(
-        _clean(index * step) for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        _round(index * step) for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
     )
     return Axis(low=low, high=high, ticks=ticks)
 
 
-def logarithmic(values: Sequence[float]) -> Axis:
+def log_axis(values: Sequence[float]) -> Axis:
     """An axis for values that lie factors apart."""
     known = [value for value in values if value > 0 and math.isfinite(value)] or [1.0]
     low, high = min(known) / 1.25, max(known) * 1.25
     if high < _FEW_FACTORS * low:
-        return Axis(low=low, high=high, log=True, ticks=tuple(t for t in linear([low, high]).ticks if low <= t <= high))
+        return Axis(
+            low=low, high=high, log=True, ticks=tuple(t for t in linear_axis([low, high]).ticks if low <= t <= high)
+        )
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, len(decades)))):
-        ticks = tuple(_clean(digit * 10.0**decade) for decade in decades[::every] for digit in digits)
+        ticks = tuple(_round(digit * 10.0**decade) for decade in decades[::every] for digit in digits)
         inside = tuple(tick for tick in ticks if low <= tick <= high)
         if len(inside) <= _MAX_MARKS:
             break
     return Axis(low=low, high=high, log=True, ticks=inside)
 
 
-def doubling(values: Sequence[int]) -> Axis:
+def doubling_axis(values: Sequence[int]) -> Axis:
     """An axis whose marks are the values themselves: numbers of devices, batch sizes."""
     known = sorted(set(values)) or [1]
     return Axis(low=known[0] / 1.15, high=known[-1] * 1.15, log=True, ticks=tuple(float(value) for value in known))
 
 
-def tick(value: float) -> str:
+def format_tick(value: float) -> str:
     """A mark's number as short as it can be said."""
     if value == 0:
         return "0"
@@ -100,14 +102,14 @@ def tick(value: float) -> str:
     return f"{value:g}" if abs(value) >= 1e-3 else number(value)
 
 
-def thinned(points: Sequence[Point], columns: int) -> list[Point]:
+def thin_points(points: Sequence[Point], columns: int) -> list[Point]:
     """A long series as the lowest and the highest of each column, in their order, so that no spike is lost."""
     if len(points) <= 2 * columns:
         return list(points)
-    return [point for part in parts(points, columns) for point in _extremes(part)]
+    return [point for part in split_points(points, columns) for point in _extremes(part)]
 
 
-def parts(points: Sequence[Point], count: int) -> Iterator[Sequence[Point]]:
+def split_points(points: Sequence[Point], count: int) -> Iterator[Sequence[Point]]:
     """The series in so many neighbouring pieces of nearly equal length."""
     count = min(count, len(points))
     for index in range(count):
@@ -125,7 +127,7 @@ def _round_step(rough: float) -> float:
     return next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= rough * (1 - 1e-9)) * size
 
 
-def _clean(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.10g}")
 
 
@@ -197,7 +199,7 @@ class _Plot(NamedTuple):
         return self.wide * self.x.share(point[0]), self.high * (1 - self.y.share(point[1]))
 
 
-def draw(
+def draw_chart(
     title: str,
     said: str,
     say: Say,
@@ -281,11 +283,11 @@ def _axes(plot: _Plot, x_name: str, x_marks: Mapping[float, str]) -> Markup:
     for value in plot.y.ticks:
         y = _TOP + high * (1 - plot.y.share(value))
         marks.append(el("line", x1=_LEFT, x2=_LEFT + wide, y1=y, y2=y))
-        marks.append(el("text", tick(value), x=_LEFT - 7, y=y + 4, text_anchor="end"))
+        marks.append(el("text", format_tick(value), x=_LEFT - 7, y=y + 4, text_anchor="end"))
     for value in plot.x.ticks:
         x = _LEFT + wide * plot.x.share(value)
         end = "end" if x > _LEFT + wide - 10 else "middle"
-        marks.append(el("text", x_marks.get(value) or tick(value), x=x, y=_TOP + high + 16, text_anchor=end))
+        marks.append(el("text", x_marks.get(value) or format_tick(value), x=x, y=_TOP + high + 16, text_anchor=end))
     name = el("text", x_name, x=_LEFT + wide, y=_TOP + high + 28, text_anchor="end", class_="name")
     return el("g", marks, name, class_="axes")
 
@@ -312,7 +314,7 @@ def _rule(rule: Rule, plot: _Plot) -> Markup:
 
 
 def _line(line: Line, plot: _Plot, columns: int) -> Markup:
-    points = line.points if line.tips else thinned(line.points, columns)
+    points = line.points if line.tips else thin_points(line.points, columns)
     at = [plot.at(point) for point in points]
     spreads = []
     for (x, _), ends in zip(line.points, line.spread, strict=False):
@@ -389,7 +391,7 @@ class Dot:
     """The address of the page it was read from."""
 
 
-def bars(pieces: Sequence[Bar]) -> Markup:
+def draw_bars(pieces: Sequence[Bar]) -> Markup:
     """One row of bars. Lengths are percent, so that the row is as wide as the screen allows."""
     drawn = [
         el(
@@ -411,7 +413,7 @@ def bars(pieces: Sequence[Bar]) -> Markup:
     return el("svg", drawn, hair, class_="strip", height=STRIP_HIGH, aria_hidden="true")
 
 
-def dots(found: Sequence[Dot], axis: Axis) -> Markup:
+def draw_dots(found: Sequence[Dot], axis: Axis) -> Markup:
     marks: list[Child] = [_grid(axis)]
     for dot in found:
         if dot.spread:
@@ -434,9 +436,12 @@ def dots(found: Sequence[Dot], axis: Axis) -> Markup:
     return el("svg", marks, class_="strip dots", height=STRIP_HIGH)
 
 
-def ruler(axis: Axis) -> Markup:
+def draw_ruler(axis: Axis) -> Markup:
     """The numbers above the dots of a table."""
-    texts = [el("text", tick(value), x=_percent(axis.share(value)), y=13, text_anchor="middle") for value in axis.ticks]
+    texts = [
+        el("text", format_tick(value), x=_percent(axis.share(value)), y=13, text_anchor="middle")
+        for value in axis.ticks
+    ]
     return el("svg", texts, class_="strip ruler", height=STRIP_HIGH, aria_hidden="true")
 
 
@@ -449,7 +454,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"
 
 
-def strips(first: str, numbers: Sequence[str], rows: Child, *, caption: str = "", kind: str = "strips") -> Markup:
+def draw_strips(first: str, numbers: Sequence[str], rows: Child, *, caption: str = "", kind: str = "strips") -> Markup:
     """A table whose rows have a name, a drawing and numbers."""
     return el(
         "table",
@@ -468,12 +473,12 @@ def strips(first: str, numbers: Sequence[str], rows: Child, *, caption: str = ""
     )
 
 
-def strip(name: str, aside: str, pieces: Sequence[Bar], numbers: Sequence[str], **attributes: Attribute) -> Markup:
+def draw_strip(name: str, aside: str, pieces: Sequence[Bar], numbers: Sequence[str], **attributes: Attribute) -> Markup:
     """One row of it."""
     return el(
         "tr",
         el("th", name, el("small", aside) if aside else None, scope="row"),
-        el("td", bars(pieces), class_="room"),
+        el("td", draw_bars(pieces), class_="room"),
         [el("td", shown, class_="number") for shown in numbers],
         **attributes,
     )

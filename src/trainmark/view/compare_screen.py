@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from trainmark.analysis.judge import MAX_REPEATS
 from trainmark.record.format import NOTHING, TOO_NOISY_WORDS, device_name, number
 from trainmark.record.language import _
-from trainmark.view.headline import number_of_times
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.view.headline import format_times
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table, interval_pieces
 
 if TYPE_CHECKING:
     from trainmark.analysis.comparison import Comparison, Party
@@ -22,23 +22,23 @@ STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", 
 
 def render(found: Comparison, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw(writer, _table_model(found))
-    writer.put("", writer.text(headline(found), STYLES.get(found.verdict, "bold yellow")))
-    writer.put(*sentences(found))
+    draw_table(writer, _table_model(found))
+    writer.put("", writer.text(format_headline(found), STYLES.get(found.verdict, "bold yellow")))
+    writer.put(*explain_verdict(found))
     for title, unlike in ((_("Not alike"), True), (_("Differs"), False)):
         if said := [_difference(difference) for difference in found.differences if difference.unlike is unlike]:
             listed = _("{title}: {said}.").format(title=title, said=_("; ").join(said))
             writer.put("", writer.text(listed, "yellow" if unlike else ""))
     if doubts := found.doubts_in(_):
-        writer.put("", writer.numbered(doubts))
-    return writer.drawn()
+        writer.put("", writer.numbered_list(doubts))
+    return writer.getvalue()
 
 
 def _difference(found: Difference) -> str:
     return _("{name} {a} and {b}").format(name=_(found.name), a=_(found.a), b=_(found.b))
 
 
-def headline(found: Comparison) -> str:
+def format_headline(found: Comparison) -> str:
     """The verdict in one sentence."""
     judgement = found.judgement
     verdict = _(found.verdict).capitalize()
@@ -50,7 +50,7 @@ def headline(found: Comparison) -> str:
         )
     if judgement.interval is None:
         return _("Inconclusive: {ratio}, and {basis}.").format(ratio=ratio, basis=judgement.basis_in(_))
-    if judgement.too_noisy and found.inconclusive:
+    if judgement.is_too_noisy and found.is_inconclusive:
         return _(
             "Inconclusive: {ratio}, and the runs are too noisy to say: the ratio is not even known to ±50 %."
         ).format(ratio=ratio)
@@ -72,50 +72,50 @@ def _times(found: Comparison) -> str:
     ratio = found.judgement.ratio
     if 1 / WORTH_TIMES < ratio < WORTH_TIMES or found.verdict in ("same", "inconclusive"):
         return ""
-    times = number_of_times(ratio, 1.0)
+    times = format_times(ratio, 1.0)
     if found.verdict in ("faster", "slower"):
         return _(", {times} times {verdict}").format(times=times, verdict=_(found.verdict))
     return "" if ratio > 1 else _(", or A's is {times} times B's").format(times=times)
 
 
-def sentences(found: Comparison) -> list[str]:
+def explain_verdict(found: Comparison) -> list[str]:
     """What makes the verdict believable, and what would settle it where it is open."""
     judgement = found.judgement
-    said = []
+    lines = []
     if judgement.interval is not None:
-        said.append(_("The interval rests on {basis}.").format(basis=judgement.basis_in(_)))
+        lines.append(_("The interval rests on {basis}.").format(basis=judgement.basis_in(_)))
         if judgement.smallest_difference is not None:
-            said[-1] += _(
+            lines[-1] += _(
                 " These data would show a true difference of {percent} % or more at least four times in five."
             ).format(percent=number(100 * judgement.smallest_difference, 2))
         low, high = judgement.interval
         if found.threshold and not low <= 1 <= high and found.verdict in ("same", "inconclusive"):
             more = _("is less") if found.verdict == "same" else _("may or may not be more")
-            said.append(_("That the two differ is significant, but it {more} than the threshold.").format(more=more))
+            lines.append(_("That the two differ is significant, but it {more} than the threshold.").format(more=more))
     if found.a.side.published or found.b.side.published:
-        return [*said, *_beside_published(found)]
-    if not found.inconclusive:
-        return said
+        return [*lines, *_explain_published(found)]
+    if not found.is_inconclusive:
+        return lines
     more_needed = judgement.more
-    if more_needed is None and judgement.too_noisy:
+    if more_needed is None and judgement.is_too_noisy:
         text = _("The runs vary so much that {repeats} repeats of each would not decide; a quieter machine would help.")
-        said.append(text.format(repeats=MAX_REPEATS))
+        lines.append(text.format(repeats=MAX_REPEATS))
     elif more_needed is None:
         text = _(
             "The ratio is so near the threshold that {repeats} repeats of each would not decide; choose another "
             "--threshold."
         )
-        said.append(text.format(repeats=MAX_REPEATS))
+        lines.append(text.format(repeats=MAX_REPEATS))
     elif more_needed.steps is not None:
         text = _("About {steps} more steps in each run would decide, or repeats of both.")
-        said.append(text.format(steps=more_needed.steps))
+        lines.append(text.format(steps=more_needed.steps))
     else:
         text = _("About {repeats} repeats of each would decide: --repeat {repeats}.")
-        said.append(text.format(repeats=more_needed.repeats))
-    return said
+        lines.append(text.format(repeats=more_needed.repeats))
+    return lines
 
 
-def _beside_published(found: Comparison) -> list[str]:
+def _explain_published(found: Comparison) -> list[str]:
     """What can be said all the same: how far our own side alone leaves the ratio open."""
     if found.b.interval is not None:
         low, high = (bound / found.a.side.mean for bound in found.b.interval)

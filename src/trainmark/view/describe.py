@@ -1,4 +1,4 @@
-"""Draws one record in full: what was asked, what was measured and how surely, where the time went, what to doubt."""
+"""Draws one record in full: plan, metrics with intervals, phases, steps, quality, doubts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
-from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, goal, number, shown_quality, verdict
+from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
 from trainmark.record.language import _
 from trainmark.record.sample import documents
 from trainmark.view import facts, profile_facts
-from trainmark.view.breakdown import MAX_RANKS, evaluations, rank_times, rate_word, time_steps, time_word
+from trainmark.view.breakdown import (
+    MAX_RANKS,
+    format_rate,
+    list_evaluations,
+    list_rank_times,
+    name_time_step,
+    split_time,
+)
 from trainmark.view.sections import FactSection, draw_section
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
@@ -50,7 +57,7 @@ def describe(
     for more in sections:
         draw_section(writer, more)
     _draw_phases(writer, record)
-    draw_section(writer, profile_facts.profile(record, _))
+    draw_section(writer, profile_facts.build_profile(record, _))
     _draw_steps(writer, record)
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
@@ -62,10 +69,10 @@ def describe(
     writer.put("", _("What a word means: trainmark explain p_core"))
     if path is not None:
         writer.put_unbroken(_("Record: {path}").format(path=path))
-    return writer.drawn()
+    return writer.getvalue()
 
 
-def spark(
+def draw_spark(
     values: Sequence[float],
     columns: int = _SPARK_COLUMNS,
     heights: str = SPARKS,
@@ -74,7 +81,7 @@ def spark(
     high: float | None = None,
 ) -> str:
     """A series in one line, each sign the mean of equally many neighbours, cut off at low and high."""
-    means = [sum(part) / len(part) for part in _parts(values, columns)]
+    means = [sum(part) / len(part) for part in _split(values, columns)]
     if not means:
         return ""
     low, high = min(means) if low is None else low, max(means) if high is None else high
@@ -82,7 +89,7 @@ def spark(
     return "".join(heights[round((len(heights) - 1) * share)] for share in shares)
 
 
-def _parts(values: Sequence[float], columns: int) -> Iterator[Sequence[float]]:
+def _split(values: Sequence[float], columns: int) -> Iterator[Sequence[float]]:
     count = min(columns, len(values))
     for index in range(count):
         yield values[index * len(values) // count : (index + 1) * len(values) // count]
@@ -110,7 +117,7 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
 
 
 def _draw_phases(writer: TerminalWriter, record: Record) -> None:
-    found = time_steps(record)
+    found = split_time(record)
     if not found:
         return
     whole, columns = found[0].ns or 1, max(6, min(_BAR_COLUMNS, writer.width - 58))
@@ -124,13 +131,13 @@ def _draw_phases(writer: TerminalWriter, record: Record) -> None:
     for step in found:
         before = " " * round(columns * step.start_ns / whole)
         bar = "█" * round(columns * step.ns / whole) or ("▏" if step.ns else "")
-        name = f"  {time_word(step, _)}" if step.kind == "part" else time_word(step, _)
+        name = f"  {name_time_step(step, _)}" if step.kind == "part" else name_time_step(step, _)
         cells = (name, f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %")
         style = "bold" if step.kind == "total" else ""
         drawn.add_row(
             *(writer.text(cell, style) for cell in cells),
             writer.text(before + bar, "cyan"),
-            writer.text(rate_word(step, record)),
+            writer.text(format_rate(step, record)),
         )
     writer.put(drawn, indent=2)
 
@@ -147,12 +154,12 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
     remark = _("{steps} done, {counted} counted").format(steps=len(every_s), counted=counted_steps)
     writer.put_title(_("Steps"), remark)
     columns = min(_SPARK_COLUMNS, writer.width - 14)
-    heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
+    heights = SPARKS if escape.can_encode(writer.encoding, SPARKS) else PLAIN_SPARKS
     counted = timeline.step_s if timeline.step_s.size else np.asarray(every_s)
     lowest, fifth, middle, last, highest = (float(value) for value in np.percentile(counted, [0, 5, 50, 95, 100]))
     # at least a tenth around the median is shown, so that a steady series looks steady; warm-up may stick out
     low, high = min(lowest, 0.9 * middle), max(highest, 1.1 * middle)
-    pairs = [(_("step time"), spark(every_s, columns, heights, low=low, high=high))]
+    pairs = [(_("step time"), draw_spark(every_s, columns, heights, low=low, high=high))]
     if warmup:
         marked = max(1, round(min(columns, len(every_s)) * min(warmup, len(every_s)) / len(every_s)))
         pairs.append(("", "^" * marked + " " + _("warm-up, {warmup} steps").format(warmup=warmup)))
@@ -160,28 +167,31 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
         pairs.append(("", _("means of neighbouring steps: {reason}").format(reason=record.means_only)))
     else:
         spread = _("5th percentile {fifth} s, 95th {last} s").format(fifth=number(fifth), last=number(last))
-        told = _("median {middle} s, {spread}, from {lowest} s to {highest} s").format(
+        text = _("median {middle} s, {spread}, from {lowest} s to {highest} s").format(
             middle=number(middle), spread=spread, lowest=number(lowest), highest=number(highest)
         )
-        pairs.append(("", told))
+        pairs.append(("", text))
     if len(held := np.unique(timeline.step_items)) > 1:
-        told = _("median {median} {item} a step, from {low} to {high}").format(
+        text = _("median {median} {item} a step, from {low} to {high}").format(
             median=number(float(np.median(timeline.step_items)), 4),
             item=record.item,
             low=number(float(held[0]), 4),
             high=number(float(held[-1]), 4),
         )
-        pairs.append((_("items"), told))
+        pairs.append((_("items"), text))
     loss = [float(value) for value in record.loss if value is not None and value == value]
     if loss:
-        pairs += [(_("loss"), spark(loss, columns, heights)), ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}")]
+        pairs += [
+            (_("loss"), draw_spark(loss, columns, heights)),
+            ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}"),
+        ]
     writer.put_pairs(pairs)
     if len(timeline.ranks) > 1:
         _draw_ranks(writer, record)
 
 
 def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
-    found = rank_times(record)
+    found = list_rank_times(record)
     known = found[0].exchange_ns is not None
     writer.put_title(_("Ranks"), _("slowest first") + (_(", by their own computing") if known else ""))
     rows = [
@@ -217,7 +227,7 @@ def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
 
 def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
     columns = min(_SPARK_COLUMNS, writer.width - 26)
-    heights = SPARKS if escape.carries(writer.encoding, SPARKS) else PLAIN_SPARKS
+    heights = SPARKS if escape.can_encode(writer.encoding, SPARKS) else PLAIN_SPARKS
     for machine in record.telemetry.machines[:_MAX_MACHINES]:
         writer.put_title(_("Telemetry"), facts.telemetry_remark(machine, _))
         pairs = []
@@ -225,7 +235,7 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
             several = ""
             if curve.device is not None and len(machine.devices) > 1:
                 several = _(", device {device}").format(device=curve.device)
-            pairs.append((curve.word + several, spark(curve.values, columns, heights, low=0.0)))
+            pairs.append((curve.word + several, draw_spark(curve.values, columns, heights, low=0.0)))
             pairs.append(("", facts.telemetry_summary(curve.values, curve.unit, _)))
         if (more := len(machine.devices) - facts.MAX_DEVICES) > 0:
             pairs.append(("", _("and {more} more devices").format(more=more)))
@@ -237,16 +247,16 @@ def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:
 
 def _draw_quality(writer: TerminalWriter, record: Record) -> None:
     quality = record.quality
-    said = verdict(record)
+    reached = verdict(record)
     writer.put_title(_("Quality"))
     shown = _("{quality} {value}, target {goal}: {verdict}").format(
-        quality=quality_word(quality.name), value=shown_quality(quality), goal=goal(quality), verdict=_(said)
+        quality=quality_word(quality.name), value=format_quality(quality), goal=format_goal(quality), verdict=_(reached)
     )
-    writer.put(writer.text(shown, VERDICT_STYLES.get(said, "")), indent=2)
+    writer.put(writer.text(shown, VERDICT_STYLES.get(reached, "")), indent=2)
     if not quality.history:
         return
     writer.put("")
-    every = evaluations(record, _)
+    every = list_evaluations(record, _)
     rows = list(every.rows)
     if (left_out := len(rows) - _MAX_EVALUATIONS) > 0:
         middle = ("…", *[""] * (len(every.heads) - 2), _("{count} more").format(count=left_out))
@@ -271,4 +281,4 @@ def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | N
 def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
     writer.put_title(_("Doubts"), "" if record.doubts else _("none"))
     if record.doubts:
-        writer.put(writer.numbered(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)
+        writer.put(writer.numbered_list(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)

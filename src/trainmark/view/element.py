@@ -27,27 +27,27 @@ def el(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
     head = name + "".join(_attribute(key, value) for key, value in attributes.items())
     if name in VOID:
         return Markup(f"<{head}>")
-    return Markup(f"<{head}>{joined(children)}</{name}>")
+    return Markup(f"<{head}>{join_markup(children)}</{name}>")
 
 
-def joined(children: Child) -> Markup:
+def join_markup(children: Child) -> Markup:
     """Elements and text one after the other; text is escaped."""
     if children is None:
         return Markup("")
     if isinstance(children, Markup):
         return children
     if isinstance(children, str):
-        return Markup(html.escape(visible(children), quote=True))
-    return Markup("".join(joined(child) for child in children))
+        return Markup(html.escape(make_visible(children), quote=True))
+    return Markup("".join(join_markup(child) for child in children))
 
 
-def visible(text: str) -> str:
+def make_visible(text: str) -> str:
     """Text from anywhere with what browsers would obey or hide spelled out, and cut where it has no end."""
-    shown = _harmless(text)
+    shown = _escape_controls(text)
     return shown if len(shown) <= MAX_LETTERS else shown[: MAX_LETTERS - 1] + "…"
 
 
-def raw(source: str) -> Markup:
+def mark_raw(source: str) -> Markup:
     """Our own style sheet and script, whose text a browser takes as it is."""
     return Markup(source)
 
@@ -61,9 +61,9 @@ def _attribute(key: str, value: Attribute) -> str:
     # as many digits as a screen can show
     text = f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
     # a value is never cut: data: addresses are long, and what is shown was cut before
-    return f' {written}="{html.escape(_harmless(text), quote=True)}"'
+    return f' {written}="{html.escape(_escape_controls(text), quote=True)}"'
 
 
-def _harmless(text: str) -> str:
+def _escape_controls(text: str) -> str:
     # nearly all text is printable, and long addresses and paths are not worth a look at every letter
     return text if text.isprintable() else escape.terminal(text)

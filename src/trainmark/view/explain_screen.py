@@ -1,17 +1,17 @@
-"""How `trainmark explain` looks: one word in full or all in short, in any language."""
+"""Draws `trainmark explain`: one term in full, or all in brief."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.view.glossary import Meaning
 from trainmark.view.terminal import TerminalWriter
 
 
 def draw_one(writer: TerminalWriter, entry: Meaning, language: str) -> None:
-    say = speaker(language)
+    say = translator(language)
     kind = {"phase": say("phase"), "word": say("word"), "doubt": say("doubt")}.get(entry.kind, entry.kind)
     names = [name for name in (entry.title, entry.name) if name] or [kind]
     writer.put(writer.text(f"{entry.word}  ({', '.join(names)})", "bold"))
@@ -23,7 +23,7 @@ def draw_one(writer: TerminalWriter, entry: Meaning, language: str) -> None:
 
 
 def draw_all(writer: TerminalWriter, entries: Sequence[Meaning], language: str) -> None:
-    say = speaker(language)
+    say = translator(language)
     headings = {
         "metric": say("Metrics"),
         "phase": say("Phases: they never overlap and sum to e2e_time"),
@@ -37,14 +37,14 @@ def draw_all(writer: TerminalWriter, entries: Sequence[Meaning], language: str) 
         drawn.add_column(overflow="fold")
         for entry in entries:
             if entry.kind == kind:
-                drawn.add_row(writer.text(entry.word), writer.text(_in_short(entry, say)))
+                drawn.add_row(writer.text(entry.word), writer.text(_shorten(entry, say)))
         writer.put(writer.text(heading, "bold"))
         writer.put(drawn, indent=2)
         writer.put("")
     writer.put(say("One of them in full: trainmark explain p_core"))
 
 
-def _in_short(entry: Meaning, say: Say) -> str:
+def _shorten(entry: Meaning, say: Say) -> str:
     """The first sentence of a definition, with the translated name before it and the unit behind."""
     end = (say(". ") if entry.language != "en" else ". ").strip()
     whole = " ".join(entry.definition.split("\n\n")[0].split())

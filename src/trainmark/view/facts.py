@@ -1,4 +1,4 @@
-"""What a record says of itself beside its curves, section by section: the terminal and the page draw the same facts."""
+"""The facts of a record, section by section, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.record import links, metrics as definitions, workload_facts
-from trainmark.record.format import NOTHING, links_summary, number, plus_minus
-from trainmark.record.index import tag_words
+from trainmark.record.format import NOTHING, format_interval, number, summarise_links
+from trainmark.record.index import format_tags
 from trainmark.record.language import Say
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.machine import FlopsFacts, MachineTelemetry, PrecisionProof, Series, StepCheck
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology
-from trainmark.record.precision import said_of_inside, said_of_products
+from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Record, translate_coverage
 from trainmark.view.sections import FactSection, RecordFact
 
@@ -44,7 +44,7 @@ class SensorCurve:
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
-    said = [(say("tags"), ", ".join(tag_words(record.tags))), (say("note"), record.note or "")]
+    labels = [(say("tags"), ", ".join(format_tags(record.tags))), (say("note"), record.note or "")]
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
     facts = [
         RecordFact(
@@ -61,11 +61,12 @@ def plan(record: Record, say: Say) -> FactSection:
         RecordFact(say("fingerprint"), asked.fingerprint[:16]),
         *([RecordFact(say("begins with"), asked.init_from, local=True)] if asked.init_from else []),
         *([RecordFact(say("resumed from"), asked.resume_from, local=True)] if asked.resume_from else []),
-        *(RecordFact(name, value) for name, value in said if value),
+        *(RecordFact(name, value) for name, value in labels if value),
         RecordFact("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
     ]
     facts += [
-        RecordFact(change.name, f"{plain(change.reference)} → {plain(change.actual)}") for change in asked.deviations
+        RecordFact(change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
+        for change in asked.deviations
     ]
     return FactSection(title=say("Plan"), facts=facts)
 
@@ -76,12 +77,12 @@ def metrics(record: Record, say: Say) -> FactSection:
     for alias in [*METRICS, *(alias for alias in record.metrics if alias not in METRICS)]:
         if (quantity := record.metrics.get(alias)) is None:
             continue
-        around = plus_minus(quantity.interval, say("too noisy to say"))
+        around = format_interval(quantity.interval, say("too noisy to say"))
         if quantity.value is None:
             reason = quantity.unavailable or say("not available")
             rows.append((alias, NOTHING, "", around, say(reason)))
             continue
-        known = definitions.known(alias)
+        known = definitions.get_metric(alias)
         formula = known.formula if known else ""
         peak = _peak(record.environment.flops, quantity.value, say) if alias == "mfu" else ""
         rows.append((alias, number(quantity.value), quantity.unit, around, say(formula) + peak))
@@ -120,21 +121,21 @@ def precision(record: Record, say: Say) -> FactSection | None:
     allowed = say("allowed for {flags}").format(flags=say(" and ").join(flags))
     facts = [
         RecordFact(say("ran"), found.ran if found.ran == found.asked else asked),
-        RecordFact(say("asked of the device"), said_of_products(found.computed) or say("none seen")),
-        RecordFact(say("computed by it"), said_of_inside(found.inside) or say("not tried")),
+        RecordFact(say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
+        RecordFact(say("computed by it"), describe_inside(found.inside) or say("not tried")),
         *_scaled(found, say),
         RecordFact(say("weights"), ", ".join(held)),
         RecordFact(say("autocast"), found.autocast or say("off")),
         RecordFact(say("tf32"), allowed if flags else say("not allowed")),
     ]
     if (compared := record.environment.step_check) is not None:
-        facts.append(RecordFact(say("beside the CPU"), said_of_step(compared, say)))
+        facts.append(RecordFact(say("beside the CPU"), describe_step_check(compared, say)))
     if found.loss_scale is not None:
         scale = say("{scale}, {steps} steps skipped").format(scale=number(found.loss_scale), steps=found.skipped_steps)
         facts.append(RecordFact(say("loss scale"), scale))
     return FactSection(
         title=say("Precision"),
-        remark=say("types of the first step's products, and what the device makes of them"),
+        remark=say("operand types of the first step, and what the device computes with them"),
         facts=facts,
     )
 
@@ -146,7 +147,7 @@ def _scaled(found: PrecisionProof, say: Say) -> list[RecordFact]:
     return [RecordFact(say("in eight bits"), share)]
 
 
-def said_of_step(found: StepCheck, say: Say) -> str:
+def describe_step_check(found: StepCheck, say: Say) -> str:
     """How one step on the device compared with the CPU, before training."""
     if found.unavailable:
         return say("not compared: {reason}").format(reason=say(found.unavailable))
@@ -185,8 +186,8 @@ def network(record: Record, say: Say) -> FactSection | None:
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
-    said = links_summary(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
-    return replace(link_table(measured, say), sentence=said, facts=sent)
+    summary = summarise_links(measured, ranks=topology.devices, hosts=topology.nodes, say=say)
+    return replace(link_table(measured, say), sentence=summary, facts=sent)
 
 
 def _levels(record: Record, say: Say) -> Iterator[RecordFact]:
@@ -206,11 +207,11 @@ def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
         return
     kind = f"{found.parallel}, {found.kind}" if found.parallel else found.kind
     sent = say("{kind}: {messages} messages, {size} together").format(
-        kind=kind, messages=found.messages, size=links.size(found.size_bytes)
+        kind=kind, messages=found.messages, size=links.format_size(found.size_bytes)
     )
     yield RecordFact(say("a step exchanges"), sent)
     if found.dtypes:
-        types = (f"{links.size(size)} {name}" for name, size in found.dtypes.items())
+        types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
         yield RecordFact(say("exchanged in"), ", ".join(types))
     if found.parameters is not None:
         yield RecordFact(say("trained parameters"), f"{found.parameters:,}")
@@ -248,7 +249,7 @@ def pair_table(measured: Sequence[PairLink], say: Say) -> FactSection:
         rows=[
             (
                 f"{pair.first}–{pair.second}",
-                links.size(pair.size_bytes),
+                links.format_size(pair.size_bytes),
                 number(pair.latency_s * 1e3),
                 number(pair.bus_gigabytes_per_s),
             )
@@ -264,7 +265,7 @@ def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:
         remark=say("measured before training"),
         heads=(say("message"), say("median ms"), say("bus GB/s")),
         rows=[
-            (links.size(row.size_bytes), number(row.median_s * 1e3), number(row.bus_gigabytes_per_s))
+            (links.format_size(row.size_bytes), number(row.median_s * 1e3), number(row.bus_gigabytes_per_s))
             for row in measured
         ],
     )
@@ -273,8 +274,8 @@ def link_table(measured: Sequence[AllReduce], say: Say) -> FactSection:
 def bands(record: Record, say: Say) -> FactSection | None:
     """Each evaluation beside the public runs of the same recipe; None where there are none, or it is another."""
     known = workloads.facts_of(record)
-    band = workload_facts.band_of(record.plan, known.bands) if known else None
-    found = [*workload_facts.judged(band, record.quality.history)] if band else []
+    band = workload_facts.find_band(record.plan, known.bands) if known else None
+    found = [*workload_facts.compare_to_band(band, record.quality.history)] if band else []
     if band is None or not found:
         return None
     places = {
@@ -326,12 +327,12 @@ def data(record: Record, say: Say) -> FactSection | None:
 def environment(record: Record, say: Say) -> FactSection | None:
     """The machine and its software, as they were found."""
     found = {name: value for name, value in record.environment.to_json().items() if name not in _OWN_SECTIONS}
-    facts = list(_flat(found))
+    facts = list(_flatten(found))
     return FactSection(title=say("Environment"), facts=facts) if facts else None
 
 
 def unknown(record: Record, say: Say) -> FactSection | None:
-    facts = list(_flat(record.unknown))
+    facts = list(_flatten(record.unknown))
     remark = say("written by a newer trainmark, and kept")
     return FactSection(title=say("Unknown here"), remark=remark, facts=facts) if facts else None
 
@@ -400,19 +401,19 @@ def telemetry_missing(machine: MachineTelemetry, say: Say) -> dict[str, list[str
     return missing
 
 
-def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[RecordFact]:
+def _flatten(value: Mapping[str, Any], before: str = "") -> Iterator[RecordFact]:
     for name, entry in value.items():
         if isinstance(entry, Mapping):
-            yield from _flat(entry, f"{before}{name}.")
+            yield from _flatten(entry, f"{before}{name}.")
         else:
-            yield RecordFact(f"{before}{name}", plain(entry))
+            yield RecordFact(f"{before}{name}", format_value(entry))
 
 
-def plain(value: object) -> str:
+def format_value(value: object) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):
-        return ", ".join(plain(entry) for entry in value) or NOTHING
+        return ", ".join(format_value(entry) for entry in value) or NOTHING
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainmark.record.atomic_files import write_atomic, write_user_file
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.store import Store
-from trainmark.record.whole_files import write_named, write_whole
 
 
-def keep_page(name: str, page: str, store: Store) -> Path:
+def save_page(name: str, page: str, store: Store) -> Path:
     """Writes a page into the store."""
     path = store.folder / "reports" / name
     try:
-        write_whole(path, page.encode("utf-8", "backslashreplace"))
+        write_atomic(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise NotReadyError(f"{path} could not be written: {error.strerror}; name a file with --html") from error
     return path
 
 
-def write(path: Path, text: str, store: Store) -> None:
+def write_report(path: Path, text: str, store: Store) -> None:
     """To the file a user named."""
     if path.expanduser().resolve().parent == store.records.resolve():
         raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
-    write_named(path, text.encode("utf-8", "backslashreplace"))
+    write_user_file(path, text.encode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""A whole page around its body, and the parts all pages share; a browser may load nothing beside its one file."""
+"""The HTML page around a body, and the parts all pages share; self-contained in one file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import cache
 from importlib.resources import files
 
 from trainmark.record.language import Say
-from trainmark.view.element import Child, Markup, el, raw
+from trainmark.view.element import Child, Markup, el, mark_raw
 
 STYLE = ("trainmark.view", "style.css")
 SCRIPT = ("trainmark.view", "page.js")
 
 
-def whole_page(
+def build_page(
     title: str,
     body: Child,
     *,
@@ -34,10 +34,10 @@ def whole_page(
         el("meta", name="referrer", content="no-referrer"),
         el("meta", name="generator", content=f"trainmark {trainmark}"),
         el("title", title),
-        el("style", raw(style)),
+        el("style", mark_raw(style)),
     )
     tip = el("div", id="tip", role="status", aria_live="polite", hidden=True)
-    whole = el("body", body, tip, el("script", raw(_asset(*SCRIPT))), class_=class_)
+    whole = el("body", body, tip, el("script", mark_raw(_asset(*SCRIPT))), class_=class_)
     return "<!doctype html>\n" + el("html", head, whole, lang="zh-CN" if language == "zh" else "en") + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What every metric, phase, word and doubt means: one home for `explain`, the page and docs/metrics.md."""
+"""Definitions of all metrics, phases, terms and doubts, for `explain`, the page and docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.language import LANGUAGES, catalogue, speaker
+from trainmark.record.language import LANGUAGES, catalogue, translator
 from trainmark.record.metrics import METRICS, PRICED
 
 PHASES_EXPLAINED = {
@@ -78,14 +78,14 @@ WORDS = {
     "its numbers cover what was measured before. An invalid one must not be used: its loss was not finite, or its "
     "device counted time unlike the host. A folder without a record belongs to a run that still runs, or ended before "
     "a record could be written.",
-    "precision": "What the products of the run's first step were really computed in: fp32, tf32, bf16, fp16, amp-... "
-    "where autocast lowered them from float32 weights, or fp8 where linear layers scaled their factors to eight bits "
-    "and the rest was bf16. Two things are looked at. What was asked of the device are the types of the "
-    "factors, as seen on their way to it. What is computed by it, products show that come out differently in "
-    "each type, made before the first step; where these are narrower, they count. A type names a run if three "
+    "precision": "What the matmuls of the run's first step were really computed in: fp32, tf32, bf16, fp16, amp-... "
+    "where autocast lowered them from float32 weights, or fp8 where linear layers scaled their operands to eight "
+    "bits and the rest was bf16. Two things are checked. What was asked of the device are the operand types, "
+    "as seen on their way to it. What is computed by it is shown by matmuls, run before the first step, whose"
+    " results differ for each type; where these are narrower, they count. A type names a run if three "
     "quarters of all multiplications were done in it and hardly any in a narrower one; for fp8 half of them "
-    "will do, as attention and the head are never in it, and the record has their share. Where a CPU emulates a "
-    "narrow type with float32 kernels, factors that hold nothing but narrow numbers make a narrow product.",
+    "will do, as attention and the head never use it, and the record has their share. Where a CPU emulates a "
+    "narrow type with float32 kernels, operands with only narrow values make a narrow result.",
     "group": "What the runs of one --repeat have in common.",
     "fingerprint": "Equal for two runs that were asked for the same training on the same kind of platform.",
 }
@@ -126,7 +126,7 @@ DOUBTS = {
     "An epoch is one pass over the others.",
     "emulated-precision": "The processor has no instructions for the precision asked for.",
     "precision-differs": "The arithmetic of the run's first step, or what the device makes of it inside, is not what "
-    "was asked for; the text has what ran and how many products in which type. Labels in tables say what ran. Under "
+    "was asked for; the text has what ran and how many matmuls in which type. Labels in tables say what ran. Under "
     "--strict the result is not valid.",
     "cpu-differs": "Before training, one step and one evaluation of the workload's own network, with a few samples, "
     "were made on the device and on the CPU, and something differs by more than rounding explains; the text names the "
@@ -208,19 +208,21 @@ class Meaning(NamedTuple):
     language: str = "en"
 
 
-def meanings(language: str = "en") -> Iterator[Meaning]:
+def list_meanings(language: str = "en") -> Iterator[Meaning]:
     """Everything that can be explained, metrics first."""
     for metric in (*METRICS.values(), *PRICED.values()):
         unit = metric.general_unit
-        yield _in(language, Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula))
+        yield _translate(
+            language, Meaning("metric", metric.alias, metric.definition, metric.name, unit, metric.formula)
+        )
     for kind, entries in (("phase", PHASES_EXPLAINED), ("word", WORDS), ("doubt", DOUBTS)):
         for word, definition in entries.items():
-            yield _in(language, Meaning(kind, word, definition))
+            yield _translate(language, Meaning(kind, word, definition))
 
 
-def _in(language: str, entry: Meaning) -> Meaning:
+def _translate(language: str, entry: Meaning) -> Meaning:
     """The same in another language; what is younger than its translation stays English."""
-    say = speaker(language)
+    say = translator(language)
     definition = say(entry.definition)
     if definition == entry.definition:
         return entry
@@ -228,11 +230,11 @@ def _in(language: str, entry: Meaning) -> Meaning:
     return entry._replace(title=title, formula=say(entry.formula), definition=definition, language=language)
 
 
-def meaning(word: str, language: str = "en") -> Meaning:
+def find_meaning(word: str, language: str = "en") -> Meaning:
     """What a word means, by either name of a metric, a translated one, and by the words people use for it."""
     plain = word.strip().lower()
-    known = list(meanings(language))
-    named = by_translated_name(plain)
+    known = list(list_meanings(language))
+    named = find_by_translated_name(plain)
     for asked in (plain, plain.replace("-", "_"), plain.replace("_", "-"), ALSO.get(plain, plain), named and named[0]):
         for entry in known:
             if asked and asked in (entry.word, entry.name):
@@ -242,7 +244,7 @@ def meaning(word: str, language: str = "en") -> Meaning:
     raise UsageError(f"word {word!r} is not known; {close}")
 
 
-def by_translated_name(name: str) -> tuple[str, str] | None:
+def find_by_translated_name(name: str) -> tuple[str, str] | None:
     """The word that tables of another language call so, or a metric whose name there begins so, and the language."""
     if not name.strip() or name.isascii():
         return None
@@ -255,12 +257,12 @@ def by_translated_name(name: str) -> tuple[str, str] | None:
         for sentence, translation in titles.items():
             # the heads of our own tables, and of those in another's form
             word = re.sub(r"[\s-]+", "_", sentence.rpartition("\x04")[2].lower())
-            if translation.lower() == asked and (found := _known(word)):
+            if translation.lower() == asked and (found := _find_explaining_word(word)):
                 return found, language
     return None
 
 
-def _known(word: str) -> str | None:
+def _find_explaining_word(word: str) -> str | None:
     """The word that explains another one, if any does."""
     entries = (METRICS | PRICED).values()
     metric = next((metric.alias for metric in entries if word in (metric.alias, metric.name)), None)

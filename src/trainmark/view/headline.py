@@ -1,15 +1,15 @@
-"""Says a run in plain words: how fast, how many times slower or faster than a published device, and what it learnt."""
+"""Summarises a run in one sentence: speed, ratio to a published device, and what it learnt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from trainmark.analysis import device_names as names
-from trainmark.analysis.beside import PublishedSpeed, nearest, own_rate, same_network, speeds
+from trainmark.analysis.beside import PublishedSpeed, find_nearest, is_published_network, list_speeds, rate_per_device
 from trainmark.record.endings import BY_SIGNAL, translate_ending
-from trainmark.record.format import goal, number, shown_quality, verdict
-from trainmark.record.intervals import share, too_noisy
-from trainmark.record.language import Say, chosen, speaker
+from trainmark.record.format import format_goal, format_quality, number, verdict
+from trainmark.record.intervals import is_too_noisy, share
+from trainmark.record.language import Say, current_language, translator
 from trainmark.record.learning import loss_trend
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
@@ -20,48 +20,48 @@ ALIKE_WITHIN = 1.05
 """Times that two speeds may differ and still be called about the same."""
 
 
-def sentences(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
-    """One for each thing that was run here; repeats are told by the one in their middle."""
-    published, say = speeds(rows), speaker(chosen())
+def write_headlines(records: Sequence[Record], rows: Sequence[PublishedRow]) -> list[str]:
+    """One sentence per plan; repeats are represented by the median run."""
+    published, say = list_speeds(rows), translator(current_language())
     plans: dict[str, list[Record]] = {}
     for record in records:
         plans.setdefault(record.plan.fingerprint, []).append(record)
-    told = [_middle(alike) for alike in plans.values()]
-    return [sentence(record, published, say, where=_here(record, say)) for record in told]
+    medians = [_pick_median(alike) for alike in plans.values()]
+    return [write_headline(record, published, say, where=_name_machine(record, say)) for record in medians]
 
 
-def _middle(repeats: Sequence[Record]) -> Record:
+def _pick_median(repeats: Sequence[Record]) -> Record:
     """The run with the median speed; where not all have one, the last, which is the one that failed."""
-    rates = {record.run_id: own_rate(record, "p_core") for record in repeats}
+    rates = {record.run_id: rate_per_device(record, "p_core") for record in repeats}
     if any(rate is None for rate in rates.values()):
         return repeats[-1]
     return sorted(repeats, key=lambda record: rates[record.run_id] or 0.0)[len(repeats) // 2]
 
 
-def _here(record: Record, say: Say) -> str:
+def _name_machine(record: Record, say: Say) -> str:
     nodes = Topology.parse(record.plan.topology).nodes
     return say("this machine") if nodes == 1 else say("these {count} machines").format(count=nodes)
 
 
-def sentence(record: Record, published: Iterable[PublishedSpeed], say: Say, *, where: str) -> str:
+def write_headline(record: Record, published: Iterable[PublishedSpeed], say: Say, *, where: str) -> str:
     """All of it in one sentence; `where` is the machine as the reader calls it."""
-    told = opening(record, say, where=where)
-    if beside := beside_published(record, published, say):
-        told = say("{told}, {more}").format(told=told, more=beside)
-    if learnt := what_it_learnt(record, say):
-        told = say("{told}; {more}").format(told=told, more=learnt)
-    return say("{sentence}.").format(sentence=told)
+    text = describe_speed(record, say, where=where)
+    if beside := compare_with_published(record, published, say):
+        text = say("{told}, {more}").format(told=text, more=beside)
+    if learnt := describe_learning(record, say):
+        text = say("{told}; {more}").format(told=text, more=learnt)
+    return say("{sentence}.").format(sentence=text)
 
 
-def trained(record: Record) -> str:
+def name_network(record: Record) -> str:
     """The network, and by which recipe unless it is the published network: a smoke run trains a far smaller one."""
     title, recipe = title_of(record), record.plan.recipe_name
-    return title if recipe == "reference" or same_network(record) else f"{title} ({recipe})"
+    return title if recipe == "reference" or is_published_network(record) else f"{title} ({recipe})"
 
 
-def opening(record: Record, say: Say, *, where: str) -> str:
+def describe_speed(record: Record, say: Say, *, where: str) -> str:
     """The run's main number in words; a run without one says why."""
-    words = {"workload": trained(record), "where": where}
+    words = {"workload": name_network(record), "where": where}
     p_core = record.metrics.get("p_core")
     rate = f"{number(p_core.value)} {p_core.unit}" if p_core is not None and p_core.value is not None else None
     if record.ended in BY_SIGNAL:
@@ -85,7 +85,7 @@ def opening(record: Record, say: Say, *, where: str) -> str:
         return say("{workload} trains at about {rate} on {where}, from too few steps for an interval").format(
             **words, rate=rate
         )
-    if too_noisy(p_core.interval):
+    if is_too_noisy(p_core.interval):
         return say("{workload} trains at about {rate} on {where}, which is too noisy to say more").format(
             **words, rate=rate
         )
@@ -93,10 +93,10 @@ def opening(record: Record, say: Say, *, where: str) -> str:
     return say("{workload} trains at {rate} ±{half} % on {where}").format(**words, rate=rate, half=half)
 
 
-def beside_published(record: Record, published: Iterable[PublishedSpeed], say: Say) -> str:
+def compare_with_published(record: Record, published: Iterable[PublishedSpeed], say: Say) -> str:
     """How many times slower or faster than the published device it is best held against; empty where there is none."""
-    found = nearest(record, published)
-    own = own_rate(record, found.metric) if found else None
+    found = find_nearest(record, published)
+    own = rate_per_device(record, found.metric) if found else None
     if found is None or own is None:
         return ""
     several = Topology.parse(record.plan.topology).devices > 1 or Topology.parse(found.row.topology).devices > 1
@@ -105,7 +105,7 @@ def beside_published(record: Record, published: Iterable[PublishedSpeed], say: S
         by = say("{metric}, a row the audit calls {word}").format(
             metric=by, word=say("wrong") if found.row.is_wrong else say("doubtful")
         )
-    words = {"times": number_of_times(own, found.rate), "device": names.short_device(found.row.device), "by": by}
+    words = {"times": format_times(own, found.rate), "device": names.short_device(found.row.device), "by": by}
     if max(own, found.rate) / min(own, found.rate) < ALIKE_WITHIN:
         return say("about as fast as a published {device} ({by})").format(**words)
     if own < found.rate:
@@ -113,30 +113,30 @@ def beside_published(record: Record, published: Iterable[PublishedSpeed], say: S
     return say("{times} times faster than a published {device} ({by})").format(**words)
 
 
-def number_of_times(one: float, other: float) -> str:
+def format_times(one: float, other: float) -> str:
     """How many times the smaller of two the larger is: `220`, `1.3`."""
     times = max(one, other) / min(one, other)
     return number(float(f"{times:.2g}"), 2 if times < 100 else 3)
 
 
-def what_it_learnt(record: Record, say: Say) -> str:
+def describe_learning(record: Record, say: Say) -> str:
     """Where the loss went, and what became of the quality; of a run that failed nothing."""
     if record.status != "valid":
         return ""
     trends = {"fell": say("loss fell"), "rose": say("loss rose"), "level": say("loss hardly moved")}
     trend = loss_trend(record.loss)
-    said = [trends[trend]] if trend else []
+    parts = [trends[trend]] if trend else []
     quality, known = record.quality, facts_of(record)
     judged = known.find_quality(quality.name) if known else None
     words = {
         "quality": say(judged.plain) if judged else quality.name,
-        "value": shown_quality(quality),
-        "goal": goal(quality),
+        "value": format_quality(quality),
+        "goal": format_goal(quality),
     }
     outcomes = {
         "reached": say("{quality} {value}, target {goal} reached"),
         "missed": say("{quality} {value}, target {goal} missed"),
         "not finite": say("{quality} not finite"),
     }
-    said.append(outcomes.get(verdict(record), say("{quality} not judged")).format(**words))
-    return say(", ").join(said)
+    parts.append(outcomes.get(verdict(record), say("{quality} not evaluated")).format(**words))
+    return say(", ").join(parts)

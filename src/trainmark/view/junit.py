@@ -31,17 +31,17 @@ class JunitCase(NamedTuple):
 def junit_suite(
     name: str, *, created: str, properties: Mapping[str, str], cases: Sequence[JunitCase], seconds: str = "0"
 ) -> Element:
-    where = xml_text(name)
-    suite = Element("testsuite", name=where, timestamp=xml_text(created), time=seconds, errors="0")
+    where = escape_xml(name)
+    suite = Element("testsuite", name=where, timestamp=escape_xml(created), time=seconds, errors="0")
     facts = SubElement(suite, "properties")
     for fact, value in properties.items():
-        SubElement(facts, "property", name=fact, value=xml_text(value))
+        SubElement(facts, "property", name=fact, value=escape_xml(value))
     for case in cases:
-        element = SubElement(suite, "testcase", classname=where, name=xml_text(case.name), time=case.seconds)
-        text = xml_text("\n".join(case.sentences))
+        element = SubElement(suite, "testcase", classname=where, name=escape_xml(case.name), time=case.seconds)
+        text = escape_xml("\n".join(case.sentences))
         if case.verdict == "failed":
-            message = xml_text(case.sentences[0])
-            SubElement(element, "failure", type=xml_text(case.kind), message=message).text = text
+            message = escape_xml(case.sentences[0])
+            SubElement(element, "failure", type=escape_xml(case.kind), message=message).text = text
         elif case.verdict == "skipped":
             SubElement(element, "skipped", message=text)
         elif text:
@@ -52,7 +52,7 @@ def junit_suite(
     return suite
 
 
-def xml_text(text: str) -> str:
+def escape_xml(text: str) -> str:
     """Text XML may hold: control characters spelled out, as a parser would refuse the whole file for one of them."""
     lines = (escape.terminal(line) for line in text.split("\n"))
     return "\n".join(lines).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")

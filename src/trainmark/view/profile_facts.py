@@ -1,4 +1,4 @@
-"""What steps under the profiler say to people: the longest operators, and what to try first."""
+"""Summary of a step profile: the longest operators, and what to try first."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _IDLE, _COPIES, _UPDATES, _EXCHANGES, _MATMULS, _WAITS = 0.15, 0.1, 0.15, 0.15, 
 def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
     """Where a step's time goes, for a terminal; empty where no step was profiled."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw_section(writer, profile(record, _))
-    return writer.drawn()
+    draw_section(writer, build_profile(record, _))
+    return writer.getvalue()
 
 
-def profile(record: Record, say: Say) -> FactSection | None:
+def build_profile(record: Record, say: Say) -> FactSection | None:
     """Where the time of a step goes, operator by operator."""
     found = record.environment.profile
     if found is None:
@@ -38,7 +38,7 @@ def profile(record: Record, say: Say) -> FactSection | None:
         RecordFact(say("step"), f"{number(one)} s"),
         RecordFact(say("nothing ran"), f"{100 * found.idle:.1f} %"),
         RecordFact(say("launches a step"), number(found.launches / found.steps)),
-        *(RecordFact(say("try first"), sentence) for sentence in advice(found, record, say)),
+        *(RecordFact(say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
     ]
     if found.trace:
         facts.append(RecordFact(say("trace"), f"{record.run_id}/{found.trace}"))
@@ -63,7 +63,7 @@ def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
     )
 
 
-def advice(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
+def suggest_speedups(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
     """What most likely pays, the largest share first; a step that is nearly all matmuls needs other arithmetic."""
     shares = {name: _share(found, words) for name, words in (("copies", COPIES), ("updates", UPDATES))}
     shares |= {"exchanges": _share(found, EXCHANGES), "matmuls": _share(found, MATMULS), "idle": found.idle}
@@ -76,12 +76,12 @@ def advice(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
             _IDLE,
             say("nothing ran in {share} of a step, while the host prepared it: a larger batch, or compiled=blocks"),
         ),
-        "copies": (_COPIES, say("{share} of a step moves numbers about: look at the trace for who asks for copies")),
+        "copies": (_COPIES, say("{share} of a step copies data: see the trace for the callers")),
         "updates": (_UPDATES, say("{share} of a step updates weights: a larger batch, or accumulate=2")),
         "exchanges": (_EXCHANGES, say("{share} of a step exchanges gradients: a larger batch_per_device")),
         "matmuls": (
             _MATMULS,
-            say("{share} of a step is matrix products: a lower precision, or a device with more arithmetic"),
+            say("{share} of a step is matmuls: a lower precision, or a device with more arithmetic"),
         ),
     }
     for name in sorted(known, key=lambda name: (name == "matmuls", -shares[name])):

@@ -1,4 +1,4 @@
-"""Makes copies of records that are safe to share: only fields on a list are kept, names become placeholders."""
+"""Copies records for sharing: only listed fields are kept, names become placeholders."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _setting(copy: _Copy, value: Any) -> Any:
     return value if plain else LEFT_OUT
 
 
-def _skipped(copy: _Copy, value: Any) -> Any:
+def _replace_skipped(copy: _Copy, value: Any) -> Any:
     """`folder/file: reason`, where spaces may be in the file's name: it ends at the first colon behind a slash."""
     folder, slash, rest = str(value).rpartition("/")
     file, colon, reason = rest.partition(": ")
@@ -105,7 +105,7 @@ def _data(copy: _Copy, value: Any) -> Any:
     return _text(copy, value) if isinstance(value, str) else value
 
 
-def _typed(copy: _Copy, value: Any) -> Any:
+def _keep_typed(copy: _Copy, value: Any) -> Any:
     """What a user typed, without the names that are known."""
     return copy.without_names(str(value))
 
@@ -140,7 +140,7 @@ KEPT: Mapping[str, Any] = {
         **dict.fromkeys(("precision", "flops", "exchange", "link", "link_levels", "fill"), _data),
         **dict.fromkeys(("clock", "step_check", "checkpoint", "profile"), _data),
     },
-    "skipped_files": _skipped,
+    "skipped_files": _replace_skipped,
     "artifacts": {"file": _file, "caption": _text},
     "data_facts": _data,
     "telemetry": {"machines": {"host": _host, ANY: _data}},
@@ -156,13 +156,13 @@ KEPT: Mapping[str, Any] = {
     },
 }
 """Every field of a copy beside its plan, and what is done to it, in a list to each entry. All else is dropped."""
-LABELS: Mapping[str, Any] = {"tags": {ANY: _typed}, "note": _typed}
+LABELS: Mapping[str, Any] = {"tags": {ANY: _keep_typed}, "note": _keep_typed}
 """What a user typed may hold anybody's name: it is kept only where that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """One thing that was replaced; what it was is not told."""
+    """One replaced name, without the name itself."""
 
     kind: str
     placeholder: str
@@ -175,7 +175,7 @@ class Replacement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishableCopy:
     records: tuple[Record, ...]
     """In the order they were given."""
     replaced: tuple[Replacement, ...]
@@ -183,9 +183,9 @@ class Published:
     """Fields that are not on the list."""
 
 
-def publishable(
+def make_publishable(
     records: Sequence[Record], *, labels: bool = False, environment: Mapping[str, str] | None = None
-) -> Published:
+) -> PublishableCopy:
     """Copies of the records that are safe to share, and what was replaced in them.
 
     One name gets one placeholder in all records of a call, so that two runs on one host are still seen to be. Names of
@@ -195,8 +195,8 @@ def publishable(
     copy = _Copy([record.to_json() for record in records], environment, {**KEPT, **LABELS} if labels else KEPT)
     safe = tuple(copy.of(record) for record in records)
     left = "\n".join(record.dumps() for record in safe)  # of a word within a path only the path's is left
-    replaced = tuple(entry for entry in copy.replaced() if entry.placeholder in left)
-    return Published(records=safe, replaced=replaced, dropped=copy.dropped)
+    replaced = tuple(entry for entry in copy.list_replacements() if entry.placeholder in left)
+    return PublishableCopy(records=safe, replaced=replaced, dropped=copy.dropped)
 
 
 class _Copy:
@@ -210,10 +210,10 @@ class _Copy:
         self._given: dict[tuple[str, str], str] = {}
         self._seen: dict[str, dict[str, int]] = {}
         self._part = ""
-        self._words = frozenset(_ordinary_words(documents))
-        self._own = {word for document in documents for word in (*_own_words(document), document["run_id"])}
+        self._words = frozenset(_list_ordinary_words(documents))
+        self._own = {word for document in documents for word in (*_list_own_words(document), document["run_id"])}
         self._own |= {*METRICS}
-        names = {(kind, name.strip()) for kind, name in _names(documents, environment) if name.strip("/ ")}
+        names = {(kind, name.strip()) for kind, name in _find_names(documents, environment) if name.strip("/ ")}
         self._kinds = {
             name.lower(): kind for kind, name in sorted(names, reverse=True)
         }  # a host before a user of its name
@@ -301,12 +301,12 @@ class _Copy:
         return self._known is not None and self._known.search(text) is not None
 
     def without_names(self, text: str) -> str:
-        def hidden(match: re.Match[str]) -> str:
+        def hide(match: re.Match[str]) -> str:
             name = match.group()
             kind = next((kind for known, kind in self._kinds.items() if name.lower().startswith(known)), "text")
             return self.placeholder(self._kinds.get(name.lower(), kind), name)
 
-        return self._known.sub(hidden, text) if self._known else text
+        return self._known.sub(hide, text) if self._known else text
 
     def placeholder(self, kind: str, text: str) -> str:
         """One for each name; a host's short and its full name have the same."""
@@ -318,7 +318,7 @@ class _Copy:
         where[self._part] = where.get(self._part, 0) + 1
         return self._given[key]
 
-    def replaced(self) -> tuple[Replacement, ...]:
+    def list_replacements(self) -> tuple[Replacement, ...]:
         order = list(KINDS)
         given = sorted(self._given.items(), key=lambda entry: order.index(entry[0][0]))
         return tuple(
@@ -327,7 +327,9 @@ class _Copy:
         )
 
 
-def _names(documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str] | None) -> Iterator[tuple[str, str]]:
+def _find_names(
+    documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str] | None
+) -> Iterator[tuple[str, str]]:
     """Hosts, users, folders and secrets that records say of themselves anywhere, and those of this machine."""
     around = os.environ if environment is None else environment
     hosts = [around.get(name, "") for name in HOST_VARIABLES] + ([socket.gethostname()] if environment is None else [])
@@ -336,7 +338,7 @@ def _names(documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str
     yield from (("text", value) for name, value in around.items() if _SECRET_NAME.search(name) and len(value) > 3)
     yield from (("user", user) for value in around.values() for user in _HOME.findall(value))
     for document in documents:
-        for field, value in _strings(document):
+        for field, value in _walk_strings(document):
             yield from (("user", user) for user in _HOME.findall(value))
             if field == "host":
                 hosts.append(value)
@@ -349,18 +351,18 @@ def _names(documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str
     yield from (("host", name) for host in hosts for name in (host, host.partition(".")[0]))
 
 
-def _strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
+def _walk_strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield field, value
     elif isinstance(value, Mapping):
         for name, entry in value.items():
-            yield from _strings(entry, str(name))
+            yield from _walk_strings(entry, str(name))
     elif isinstance(value, (list, tuple)) and not all(isinstance(entry, (int, float)) for entry in value):
         for entry in value:
-            yield from _strings(entry, field)
+            yield from _walk_strings(entry, field)
 
 
-def _ordinary_words(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _list_ordinary_words(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Words that our own sentences and devices are made of: as somebody's name they tell nothing."""
     yield from ("root", "user", "admin", "localhost", "node", "gpu", "machine", "worker", "home", "data")
     texts = [text for metric in METRICS.values() for text in (metric.definition, metric.formula, metric.name)]
@@ -368,11 +370,11 @@ def _ordinary_words(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for document in documents:
         about = document["environment"]
         texts += [str((about.get(name) or {}).get("name", "")) for name in ("device", "cpu")]
-        texts += [str(document["item"]), *_own_words(document)]
+        texts += [str(document["item"]), *_list_own_words(document)]
     yield from re.findall(r"[^\W_]+", " ".join(texts).lower().replace("_", " "))
 
 
-def _own_words(document: Mapping[str, Any]) -> Iterator[str]:
+def _list_own_words(document: Mapping[str, Any]) -> Iterator[str]:
     plan = document["plan"]
     yield from (str(plan[name]) for name in ("workload", "recipe_name", "precision"))
     yield from (*plan["recipe"], document["quality"]["name"], str(plan["data"]["name"]))

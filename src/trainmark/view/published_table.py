@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.record.format import NOTHING, number
 from trainmark.record.published_row import PREFIX, PublishedRow
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
 from trainmark.workloads import quality_word
 
 NOT_PUBLISHED = f"{NOTHING} not published."
@@ -21,17 +21,17 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
     for workload in dict.fromkeys(row.workload for row in rows):
         members = [row for row in rows if row.workload == workload]
         writer.put(writer.text(workload, "bold"))
-        draw(writer, _table_model(members, [str(sources.index(row.source) + 1) for row in members]))
+        draw_table(writer, _table_model(members, [str(sources.index(row.source) + 1) for row in members]))
         writer.put("")
     writer.put(f"{NOT_PUBLISHED} The full name of a row is '{PREFIX}' and the name shown.")
-    if any((mfu(row) or 0) > 100 for row in rows):
+    if any((estimate_mfu(row) or 0) > 100 for row in rows):
         writer.put("An mfu above 100 % says that what ran is not what the label says: more than the peak it names.")
     writer.put(*(f"Page {page}: {remark}." for page, remark in remarks))
     writer.put("", writer.text("Pages", "bold"))
     for index, source in enumerate(sources, 1):
         writer.put_unbroken(f"{index:3}  {source.title} ({source.date or 'undated'})")
         writer.put_unbroken(f"     {source.address}")
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableModel:
@@ -42,16 +42,16 @@ def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableMod
         (Column(title="configuration", right=False, label=True), lambda row: (row.device, row.topology)),
         (Column(title="precision", right=False, label=True), lambda row: (row.precision,)),
         (Column(title="fix_hp", right=False, label=True), _fix_hp),
-        (Column(title="e2e_time", unit=("s",)), lambda row: (figure(row.e2e_time_s),)),
-        (Column(title="p_whole", unit=tuple(unit.split())), lambda row: (figure(row.p_whole),)),
-        (Column(title="p_train", unit=tuple(unit.split())), lambda row: (figure(row.p_train),)),
-        (Column(title="p_core", unit=tuple(unit.split())), lambda row: (figure(row.p_core),)),
-        (Column(title="mfu", unit=("%",), spare=True), lambda row: (figure(mfu(row)),)),
+        (Column(title="e2e_time", unit=("s",)), lambda row: (format_figure(row.e2e_time_s),)),
+        (Column(title="p_whole", unit=tuple(unit.split())), lambda row: (format_figure(row.p_whole),)),
+        (Column(title="p_train", unit=tuple(unit.split())), lambda row: (format_figure(row.p_train),)),
+        (Column(title="p_core", unit=tuple(unit.split())), lambda row: (format_figure(row.p_core),)),
+        (Column(title="mfu", unit=("%",), spare=True), lambda row: (format_figure(estimate_mfu(row)),)),
         (Column(title="quality"), _quality),
         (Column(title="mem", unit=("GiB",)), lambda row: (f"{_plain(row.mem_used_gib)}/{_plain(row.mem_total_gib)}",)),
     ]
     if any(row.details for row in rows):
-        shown.append((Column(title="also", right=False), _also))
+        shown.append((Column(title="also", right=False), _list_details))
     return TableModel(
         columns=[*(column for column, _ in shown), Column(title="page")],
         rows=[
@@ -61,13 +61,13 @@ def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableMod
     )
 
 
-def _also(row: PublishedRow) -> tuple[str, ...]:
+def _list_details(row: PublishedRow) -> tuple[str, ...]:
     """What the row measured beside the columns, under its page's own words."""
     measured = [detail for detail in row.details if detail.value is not None]
     return tuple(f"{detail.name} {detail.value:.10g}{f' {detail.unit}' if detail.unit else ''}" for detail in measured)
 
 
-def figure(value: float | None) -> str:
+def format_figure(value: float | None) -> str:
     """A published throughput or time, or the sign for what is not published."""
     return NOTHING if value is None else number(value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainmark.record.format import device_name
-from trainmark.record.index import tag_words
+from trainmark.record.index import format_tags
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import fix_hp
@@ -14,17 +14,17 @@ from trainmark.record.record import Record
 Value = str | float | int | bool | None
 
 
-def rows(records: Iterable[Record]) -> list[dict[str, Value]]:
-    """One row a record, all with the same keys in the same order; None where a record has no such value."""
+def make_rows(records: Iterable[Record]) -> list[dict[str, Value]]:
+    """One row per record, all with the same keys in the same order; None where a record has no such value."""
     records = list(records)
-    found = [flat(record) for record in records]
+    found = [flatten_record(record) for record in records]
     aliases = dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)])
     measured = [f"{alias}{end}" for alias in aliases for end in ("", "_unit", "_low", "_high")]
     facts = [key for key in next(iter(found), {}) if key not in measured]
     return [{key: row.get(key) for key in [*facts, *measured]} for row in found]
 
 
-def flat(record: Record) -> dict[str, Value]:
+def flatten_record(record: Record) -> dict[str, Value]:
     """One record as a row: every metric with its unit and its 95 % interval beside it."""
     plan, quality = record.plan, record.quality
     batch = plan.recipe.get("batch_per_device")
@@ -36,7 +36,7 @@ def flat(record: Record) -> dict[str, Value]:
         "status": record.status,
         "ended": record.ended,
         "group": record.group,
-        "tags": ", ".join(tag_words(record.tags)),
+        "tags": ", ".join(format_tags(record.tags)),
         "note": record.note,
         "host": ", ".join(record.hosts),
         "workload": plan.workload,

@@ -15,9 +15,9 @@ from trainmark.record.format import (
     TOO_NOISY_WORDS,
     VERDICT_STYLES,
     device_name,
-    goal,
+    format_goal,
+    format_quality,
     number,
-    shown_quality,
     spread_percent,
     verdict,
 )
@@ -25,7 +25,7 @@ from trainmark.record.language import _
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.recipe import fix_hp
 from trainmark.record.record import translate_coverage
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table, interval_pieces
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_NOTES = 5
 """Below a table in a terminal; `trainmark show --all` has them all."""
-TELLING_LAST = (
+LAST_NOTES = (
     "resumed",
     "restarted",
     "init-from",
@@ -46,7 +46,7 @@ TELLING_LAST = (
 )
 """Kinds of notes that a reader can do nothing about, or meant to be so; the others come first."""
 
-FURTHER = (("power", "power"), ("energy", "energy_kwh"), ("cost", "cost"))
+OPTIONAL_COLUMNS = (("power", "power"), ("energy", "energy_kwh"), ("cost", "cost"))
 """Columns that are there where any run has the number, by title and metric."""
 
 
@@ -68,33 +68,33 @@ class TablePage:
     """What holds for all: the steps that throughputs cover, how far repeats lie apart."""
 
 
-def page(records: Sequence[Record]) -> TablePage:
-    """Decides what is shown. What is the same for every row is said once, above or below."""
-    said = [[note.text for note in _notes(record, records)] for record in records]
-    notes = list(dict.fromkeys(text for texts in said for text in texts))
-    marks = [[notes.index(text) + 1 for text in texts] for texts in said]
+def build_table(records: Sequence[Record]) -> TablePage:
+    """Decides what is shown. What is the same for every row is texts_by_row once, above or below."""
+    texts_by_row = [[note.text for note in _collect_notes(record, records)] for record in records]
+    notes = list(dict.fromkeys(text for texts in texts_by_row for text in texts))
+    marks = [[notes.index(text) + 1 for text in texts] for texts in texts_by_row]
     return TablePage(table=_table_model(records, marks), notes=notes, remarks=_remarks(records))
 
 
-def first_notes(records: Sequence[Record]) -> list[str]:
+def order_notes(records: Sequence[Record]) -> list[str]:
     """The notes of all rows as sentences that stand alone: one of a kind, what can be acted on first."""
     names = _row_names(records)
     kinds: dict[str, dict[str, list[str]]] = {}
     for record, name in zip(records, names, strict=True):
-        for note in _notes(record, records):
+        for note in _collect_notes(record, records):
             kinds.setdefault(note.kind, {}).setdefault(note.text, []).append(name)
-    ordered = sorted(kinds, key=lambda kind: TELLING_LAST.index(kind) + 1 if kind in TELLING_LAST else 0)
-    return [_told_once(kinds[kind], len(records)) for kind in ordered]
+    ordered = sorted(kinds, key=lambda kind: LAST_NOTES.index(kind) + 1 if kind in LAST_NOTES else 0)
+    return [_merge_notes(kinds[kind], len(records)) for kind in ordered]
 
 
-def _told_once(texts: Mapping[str, Sequence[str]], rows: int) -> str:
+def _merge_notes(texts: Mapping[str, Sequence[str]], rows: int) -> str:
     """One kind of note: its first sentence, the rows it holds for, and the rows of which something like it holds."""
     (text, holds), *others = texts.items()
     alike = [name for more in others for name in more[1]]
     if len(holds) == rows:
         return text
-    told = _("{rows}: {text}").format(rows=_listed(holds), text=text)
-    return _("{told}; similar: {rows}").format(told=told, rows=_listed(alike)) if alike else told
+    told = _("{rows}: {text}").format(rows=_join_names(holds), text=text)
+    return _("{told}; similar: {rows}").format(told=told, rows=_join_names(alike)) if alike else told
 
 
 def _row_names(records: Sequence[Record]) -> list[str]:
@@ -107,7 +107,7 @@ def _row_names(records: Sequence[Record]) -> list[str]:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return _(" and ").join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
@@ -133,13 +133,13 @@ def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> T
     parts: list[tuple[Column, Callable[[Record], Cell]]] = [
         *labels,
         (Column(title="fix_hp", right=False, label=True, least=12), _fix_hp),
-        (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_shown(record, "e2e_time"),))),
+        (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_format_metric(record, "e2e_time"),))),
         *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
         *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
-        *([(share, lambda record: Cell(pieces=(_shown(record, "mfu"),)))] if _any(records, "mfu") else []),
+        *([(share, lambda record: Cell(pieces=(_format_metric(record, "mfu"),)))] if _has_any(records, "mfu") else []),
         _quality(records),
         (Column(title="mem", unit=("GiB",)), _memory),
-        *(_metric(title, alias, records) for title, alias in FURTHER if _any(records, alias)),
+        *(_metric(title, alias, records) for title, alias in OPTIONAL_COLUMNS if _has_any(records, alias)),
     ]
     columns = [column for column, _cell in parts]
     rows = [[cell(record) for _column, cell in parts] for record in records]
@@ -167,23 +167,23 @@ def render(
         writer.put(*(writer.text(sentence, "bold") for sentence in sentences), "")
     table = _table_model(records, ())
     writer.put(writer.text(table.title, "" if sentences else "bold"))
-    draw(writer, table)
-    notes, remarks = first_notes(records), _remarks(records)
+    draw_table(writer, table)
+    notes, remarks = order_notes(records), _remarks(records)
     if notes:
-        writer.put("", writer.numbered(notes[:MAX_NOTES]))
+        writer.put("", writer.numbered_list(notes[:MAX_NOTES]))
     if (more := len(notes) - MAX_NOTES) > 0:
-        told = _("{more} more: trainmark show --all").format(more=more)
-        writer.put(told + ("" if len(records) == 1 else " RUN"))
+        line = _("{more} more: trainmark show --all").format(more=more)
+        writer.put(line + ("" if len(records) == 1 else " RUN"))
     if remarks:
         writer.put("", *remarks)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def markdown(records: Sequence[Record]) -> str:
     """The same as GitHub-flavoured Markdown, its notes as a numbered list."""
     if not records:
         return _("no records") + "\n"
-    shown = page(records)
+    shown = build_table(records)
     table = shown.table
     blocks = [[f"**{escape.markdown_cell(table.title)}**"]] if table.title else []
     heads = _line(
@@ -234,7 +234,7 @@ def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]
         quantity = record.metrics.get(alias)
         return Cell(
             pieces=(
-                _shown(record, alias),
+                _format_metric(record, alias),
                 *interval_pieces(quantity.interval if quantity and alias == "p_core" else None, _(TOO_NOISY_WORDS)),
             ),
             style="bold" if alias == "p_core" else "",
@@ -246,7 +246,7 @@ def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]
 def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
     """One column by the quality's own name with the target in its head; where these differ, each cell says them."""
     words = sorted({quality_word(record.quality.name) for record in records})
-    goals = sorted({goal(record.quality) for record in records})
+    goals = sorted({format_goal(record.quality) for record in records})
     one_word, one_goal = len(words) == 1, len(words) == len(goals) == 1
 
     def cell(record: Record) -> Cell:
@@ -255,9 +255,9 @@ def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell
             return Cell(pieces=(NOTHING,))
         return Cell(
             pieces=(
-                shown_quality(quality) if one_word else f"{quality_word(quality.name)} {shown_quality(quality)}",
+                format_quality(quality) if one_word else f"{quality_word(quality.name)} {format_quality(quality)}",
                 _(verdict(record)),
-                *(() if one_goal else (goal(quality),)),
+                *(() if one_goal else (format_goal(quality),)),
             ),
             style=VERDICT_STYLES.get(verdict(record), ""),
         )
@@ -266,28 +266,28 @@ def _quality(records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell
 
 
 def _memory(record: Record) -> Cell:
-    used, total = _shown(record, "mem"), _shown(record, "mem_total")
+    used, total = _format_metric(record, "mem"), _format_metric(record, "mem_total")
     return Cell(pieces=(NOTHING if used == total == NOTHING else f"{used}/{total}",))
 
 
 def _metric(title: str, alias: str, records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
-    unit = next(record.metrics[alias].unit for record in records if _shown(record, alias) != NOTHING)
+    unit = next(record.metrics[alias].unit for record in records if _format_metric(record, alias) != NOTHING)
     return Column(title=_(title), unit=(unit,) if unit else (), spare=True), lambda record: Cell(
-        pieces=(_shown(record, alias),)
+        pieces=(_format_metric(record, alias),)
     )
 
 
-def _any(records: Sequence[Record], alias: str) -> bool:
+def _has_any(records: Sequence[Record], alias: str) -> bool:
     """Whether a column is worth its room: many devices do not say their power, and not every reader has a price."""
-    return any(_shown(record, alias) != NOTHING for record in records)
+    return any(_format_metric(record, alias) != NOTHING for record in records)
 
 
-def _shown(record: Record, alias: str) -> str:
+def _format_metric(record: Record, alias: str) -> str:
     quantity = record.metrics.get(alias)
     return NOTHING if quantity is None or quantity.value is None else number(quantity.value)
 
 
-def _notes(record: Record, records: Sequence[Record]) -> list[Note]:
+def _collect_notes(record: Record, records: Sequence[Record]) -> list[Note]:
     """What to know before trusting a row: how the run ended, why a number is missing, its doubts, what it covers."""
     found: list[Note] = []
     if record.status != "valid":
@@ -298,7 +298,7 @@ def _notes(record: Record, records: Sequence[Record]) -> list[Note]:
             )
         )
     missing: dict[str, list[str]] = {}
-    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _any(records, "mfu") else []), "mem", "mem_total"):
+    for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _has_any(records, "mfu") else []), "mem", "mem_total"):
         quantity = record.metrics.get(alias)
         if quantity is None or quantity.value is None:
             reason = (quantity.unavailable if quantity else None) or "not on the record"
@@ -346,12 +346,12 @@ def _repeats(name: str, members: Sequence[Record]) -> str:
     found = [record.metrics["p_core"] for record in completed if "p_core" in record.metrics]
     values = [quantity.value for quantity in found if quantity.value is not None]
     spread = spread_percent(values)
-    said = _("Repeats of {name}: {completed} of {members} completed").format(
+    line = _("Repeats of {name}: {completed} of {members} completed").format(
         name=name, completed=len(completed), members=len(members)
     )
     if spread is None:
-        return said + _("; ") + _("spread {nothing}: fewer than two have a p_core.").format(nothing=NOTHING)
+        return line + _("; ") + _("spread {nothing}: fewer than two have a p_core.").format(nothing=NOTHING)
     ends = _("p_core {low} to {high} {unit}, median {median}").format(
         low=number(min(values)), high=number(max(values)), unit=found[0].unit, median=number(median(values))
     )
-    return said + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)
+    return line + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainmark.record import escape
-from trainmark.record.format import TOO_NOISY_WORDS, plus_minus
+from trainmark.record.format import TOO_NOISY_WORDS, format_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +28,7 @@ class TerminalWriter:
 
         self.width = max(width, 40)
         self.encoding = encoding
-        self.draws_lines = escape.carries(encoding, "─│╭╮╰╯━")
+        self.draws_lines = escape.can_encode(encoding, "─│╭╮╰╯━")
         self._drawn = io.StringIO()
         self._console = Console(
             file=self._drawn,
@@ -46,7 +46,7 @@ class TerminalWriter:
         """Text as it stands: nothing in it is read as markup or obeyed by the terminal."""
         from rich.text import Text
 
-        lines = (escape.fitted(escape.terminal(line), self.encoding) for line in value.split("\n"))
+        lines = (escape.fit_encoding(escape.terminal(line), self.encoding) for line in value.split("\n"))
         return Text("\n".join(lines), style=style)
 
     def length(self, value: str) -> int:
@@ -84,7 +84,7 @@ class TerminalWriter:
             drawn.add_row(*map(self.text, row))
         return drawn
 
-    def numbered(self, sentences: Iterable[str]) -> Table:
+    def numbered_list(self, sentences: Iterable[str]) -> Table:
         drawn = self.table(heads=False)
         drawn.add_column(justify="right")
         drawn.add_column(overflow="fold")
@@ -119,7 +119,7 @@ class TerminalWriter:
         """One line as long as it is, so that a path in it can be copied."""
         self._console.print(self.text(line), soft_wrap=True)
 
-    def drawn(self) -> str:
+    def getvalue(self) -> str:
         content = self._drawn.getvalue()
         return content if self._color else "".join(f"{line.rstrip()}\n" for line in content.splitlines())
 
@@ -151,7 +151,7 @@ class Cell:
 
 def interval_pieces(interval: Bounds | None, noisy: str = TOO_NOISY_WORDS) -> tuple[str, ...]:
     """What stands beside a value in its cell."""
-    shown = plus_minus(interval, noisy)
+    shown = format_interval(interval, noisy)
     return (shown,) if shown.startswith("±") else tuple(shown.split())
 
 
@@ -164,9 +164,9 @@ class TableModel:
     title: str = ""
 
 
-def draw(writer: TerminalWriter, table: TableModel) -> None:
+def draw_table(writer: TerminalWriter, table: TableModel) -> None:
     """The table in a frame, or where the terminal is too narrow for one, stacked; rather without its spare columns."""
-    least = _kept(table, [index for index, column in enumerate(table.columns) if not column.spare])
+    least = _select_columns(table, [index for index, column in enumerate(table.columns) if not column.spare])
     for shown in (table, least):
         if widths := _column_widths(writer, shown, writer.width - 3 * len(shown.columns) - 1):
             _draw_framed(writer, shown, widths)
@@ -177,10 +177,10 @@ def draw(writer: TerminalWriter, table: TableModel) -> None:
 def plain_table(writer: TerminalWriter, table: TableModel) -> Table | None:
     """The table with no more than a line below its heads, or None where the terminal is too narrow for it."""
     widths = _column_widths(writer, table, writer.width - 2 * (len(table.columns) - 1))
-    return _filled(writer, writer.table(), table, widths, _drawn_rows(writer, table, widths)) if widths else None
+    return _fill_table(writer, writer.table(), table, widths, _draw_rows(writer, table, widths)) if widths else None
 
 
-def _filled(
+def _fill_table(
     writer: TerminalWriter,
     drawn: Table,
     shown: TableModel,
@@ -199,9 +199,9 @@ def _filled(
 
 
 def _draw_framed(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> None:
-    rows = _drawn_rows(writer, shown, widths)
+    rows = _draw_rows(writer, shown, widths)
     several_lines = any("\n" in cell.plain for row in rows for cell in row)
-    writer.put(_filled(writer, writer.table(framed=True), shown, widths, rows, apart=several_lines))
+    writer.put(_fill_table(writer, writer.table(framed=True), shown, widths, rows, apart=several_lines))
 
 
 def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
@@ -210,19 +210,19 @@ def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
     count = len(numbers.columns)
     room = writer.width - 2 * count
     widths = _column_widths(writer, numbers, room) or [room // count] * count
-    writer.put(_filled(writer, writer.table(), numbers, widths, ()), indent=2)
-    for labels, row in zip(shown.rows, _drawn_rows(writer, numbers, widths), strict=True):
-        said = [
+    writer.put(_fill_table(writer, writer.table(), numbers, widths, ()), indent=2)
+    for labels, row in zip(shown.rows, _draw_rows(writer, numbers, widths), strict=True):
+        parts = [
             f"fix_hp {cell}" if column.title == "fix_hp" else str(cell)
             for column, cell in zip(shown.columns, labels, strict=True)
             if column.label
         ]
-        writer.put(writer.text(" · ".join(said), labels[0].style or "bold"))
-        writer.put(_filled(writer, writer.table(heads=False), numbers, widths, [row]), indent=2)
+        writer.put(writer.text(" · ".join(parts), labels[0].style or "bold"))
+        writer.put(_fill_table(writer, writer.table(heads=False), numbers, widths, [row]), indent=2)
 
 
 def _numbers(shown: TableModel) -> TableModel:
-    return _kept(shown, [index for index, column in enumerate(shown.columns) if not column.label])
+    return _select_columns(shown, [index for index, column in enumerate(shown.columns) if not column.label])
 
 
 def _numbers_fit(writer: TerminalWriter, shown: TableModel) -> bool:
@@ -230,7 +230,7 @@ def _numbers_fit(writer: TerminalWriter, shown: TableModel) -> bool:
     return _column_widths(writer, numbers, writer.width - 2 * len(numbers.columns)) is not None
 
 
-def _kept(shown: TableModel, kept: Sequence[int]) -> TableModel:
+def _select_columns(shown: TableModel, kept: Sequence[int]) -> TableModel:
     return replace(
         shown,
         columns=[shown.columns[index] for index in kept],
@@ -238,13 +238,13 @@ def _kept(shown: TableModel, kept: Sequence[int]) -> TableModel:
     )
 
 
-def _drawn_rows(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> list[tuple[Text, ...]]:
+def _draw_rows(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> list[tuple[Text, ...]]:
     columns = zip(shown.columns, zip(*shown.rows, strict=True), widths, strict=True)
     return list(zip(*(_column(writer, column, cells, width) for column, cells, width in columns), strict=True))
 
 
 def _head(writer: TerminalWriter, column: Column, width: int) -> Text:
-    return writer.text("\n".join([column.title, *_broken(writer, column.unit, width)]))
+    return writer.text("\n".join([column.title, *_break_lines(writer, column.unit, width)]))
 
 
 def _column(writer: TerminalWriter, column: Column, cells: Sequence[Cell], width: int) -> list[Text]:
@@ -252,12 +252,12 @@ def _column(writer: TerminalWriter, column: Column, cells: Sequence[Cell], width
     apart = column.right and any(writer.length(str(cell)) > width for cell in cells)
     drawn = []
     for cell in cells:
-        lines = _broken(writer, cell.pieces[1:], width) if apart else _broken(writer, cell.pieces, width)
+        lines = _break_lines(writer, cell.pieces[1:], width) if apart else _break_lines(writer, cell.pieces, width)
         drawn.append(writer.text("\n".join([*cell.pieces[:1], *lines] if apart else lines), cell.style))
     return drawn
 
 
-def _broken(writer: TerminalWriter, pieces: Iterable[str], width: int) -> list[str]:
+def _break_lines(writer: TerminalWriter, pieces: Iterable[str], width: int) -> list[str]:
     lines: list[str] = []
     for piece in pieces:
         if lines and writer.length(f"{lines[-1]} {piece}") <= width:
@@ -277,10 +277,10 @@ def _column_widths(writer: TerminalWriter, shown: TableModel, room: int) -> list
         line = max([writer.length(" ".join(column.unit)), *(writer.length(str(cell)) for cell in cells)])
         least.append(max(column.least, longest if column.right else min(longest, _LONGEST_WORD)))
         wished.append(max(line, least[-1]))
-    return _shared_out(room, least, wished) if sum(least) <= room else None
+    return _distribute_room(room, least, wished) if sum(least) <= room else None
 
 
-def _shared_out(room: int, least: Sequence[int], wished: Sequence[int]) -> list[int]:
+def _distribute_room(room: int, least: Sequence[int], wished: Sequence[int]) -> list[int]:
     """Gives the room that is left to those who lack little first, as they gain a whole line by it."""
     widths, left = list(least), room - sum(least)
     for index in sorted(range(len(least)), key=lambda index: wished[index] - least[index]):

@@ -1,4 +1,4 @@
-"""What is trained: one folder a workload; its facts are for everybody, and only `load` imports torch."""
+"""Workloads: one folder each; facts need no torch, only `load` imports it."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ def all_facts() -> tuple[WorkloadFacts, ...]:
 
 
 def facts(name: str) -> WorkloadFacts | None:
-    """What is known here of a workload, without torch; None of one that is not ours."""
+    """Facts of a built-in workload, without torch; None for others."""
     return next((known for known in all_facts() if known.name == name), None)
 
 
 def facts_of(record: Record) -> WorkloadFacts | None:
-    """What a record is judged by: what is known here of its workload, else what it carries, else nothing."""
+    """Facts of a record's workload: built-in ones, else those in the record, else None."""
     return facts(record.plan.workload) or record.workload_facts
 
 
 def title(name: str) -> str:
-    """How people write a workload's name."""
+    """Display name of a workload."""
     known = facts(name)
     return known.title if known else name
 
 
 def title_of(record: Record) -> str:
-    """The same of a record, whose workload may be known by the record alone."""
+    """Display name of a record's workload, which may be known by the record alone."""
     known = facts_of(record)
     return known.title if known else record.plan.workload
 
 
 def quality_word(name: str) -> str:
-    """What tables call a quality."""
+    """A quality's name in tables."""
     return next((quality.word for quality in qualities() if quality.name == name), name)
 
 
 def qualities() -> Iterator[QualityFacts]:
-    """Every quality of every workload; one name may come twice."""
+    """Every quality of every workload; a name may occur twice."""
     return (quality for known in all_facts() for quality in known.qualities)
 
 
 def load(name: str) -> Workload:
-    """One of our workloads by name. Its module is imported here, and torch with it."""
+    """A built-in workload by name; imports torch."""
     return find(name)[0]
 
 
 def find(word: str) -> tuple[Workload, WorkloadSource | None]:
-    """What a user means: a workload of ours, one that an installed package offers, or a file that defines one."""
+    """The workload a user names: built-in, of an installed package, or a file that defines one."""
     from trainmark.workloads import outside
 
     if word in names():
@@ -74,20 +74,20 @@ def find(word: str) -> tuple[Workload, WorkloadSource | None]:
         return workload, None
     if outside.is_file(word):
         return outside.from_file(word)
-    offered = outside.offered()
+    offered = outside.list_entry_points()
     if word not in offered:
         raise UsageError(f"workload {word!r} is not known; {nearest(word, [*names(), *offered])}")
     return outside.from_package(offered[word])
 
 
 def of_plan(plan: Plan) -> Workload:
-    """What a plan trains; a workload from outside must be what it was when the plan was made."""
+    """A plan's workload; an external one must be unchanged since the plan was made."""
     from trainmark.workloads import outside
 
-    return load(plan.workload) if plan.workload_source is None else outside.again(plan.workload_source)
+    return load(plan.workload) if plan.workload_source is None else outside.reload(plan.workload_source)
 
 
 def word_of(plan: Plan) -> str:
-    """The word by which a plan's workload is found again."""
+    """The argument of `find` for a plan's workload."""
     source = plan.workload_source
     return (source.file or source.entry) if source else plan.workload

@@ -1,4 +1,4 @@
-"""Workloads that are not ours: a file that defines WORKLOAD, or one that an installed package offers."""
+"""External workloads: a file that defines WORKLOAD, or an entry point of an installed package."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from trainmark.workloads.workload import Workload
 
 GROUP = "trainmark.workloads"
-"""The entry points by which a package offers workloads."""
+"""Entry-point group of workloads."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
 def is_file(word: str) -> bool:
-    """True where a user means a file and not a name."""
+    """True if the word is a file and not a name."""
     return word.endswith(".py") or "/" in word
 
 
-def offered() -> dict[str, metadata.EntryPoint]:
-    """By name, what installed packages offer."""
+def list_entry_points() -> dict[str, metadata.EntryPoint]:
+    """Entry points of installed packages, by name."""
     return {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
 
 
@@ -38,9 +38,9 @@ def from_file(word: str) -> tuple[Workload, WorkloadSource]:
     except OSError as error:
         raise UsageError(f"workload file {path} cannot be read: {error.strerror or error}") from error
     sha256 = hashlib.sha256(code).hexdigest()
-    module = _execute(path, code, sha256)
+    module = _execute_file(path, code, sha256)
     source = WorkloadSource(file=str(path), sha256=sha256)
-    return _checked(getattr(module, "WORKLOAD", None), str(path)), source
+    return _check(getattr(module, "WORKLOAD", None), str(path)), source
 
 
 def from_package(entry: metadata.EntryPoint) -> tuple[Workload, WorkloadSource]:
@@ -48,21 +48,21 @@ def from_package(entry: metadata.EntryPoint) -> tuple[Workload, WorkloadSource]:
     try:
         found = entry.load()
         code = Path(str(sys.modules[entry.module].__file__)).read_bytes()
-    except Exception as error:  # whatever a stranger's module raises, the user gets a sentence
+    except Exception as error:  # any exception of an external module becomes a message
         raise UsageError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
-    workload = _checked(getattr(found, "WORKLOAD", found), where)
+    workload = _check(getattr(found, "WORKLOAD", found), where)
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
     return workload, WorkloadSource(package=package, entry=entry.name, sha256=hashlib.sha256(code).hexdigest())
 
 
-def again(source: WorkloadSource) -> Workload:
-    """The workload a plan was made for, from where it came from; refused where that has changed since."""
+def reload(source: WorkloadSource) -> Workload:
+    """The workload of a plan; NotReadyError if its source changed since."""
     if source.file:
         if not Path(source.file).is_file():
-            raise NotReadyError(f"workload file {source.file} is not there any more; put it back, or run another file")
+            raise NotReadyError(f"workload file {source.file} no longer exists; restore it, or run another file")
         workload, found = from_file(source.file)
-    elif source.entry in offered():
-        workload, found = from_package(offered()[source.entry])
+    elif source.entry in list_entry_points():
+        workload, found = from_package(list_entry_points()[source.entry])
     else:
         raise NotReadyError(f"workload {source.entry!r} of {source.package} is not installed; install that package")
     if found.sha256 != source.sha256:
@@ -73,8 +73,8 @@ def again(source: WorkloadSource) -> Workload:
     return workload
 
 
-def _execute(path: Path, code: bytes, sha256: str) -> ModuleType:
-    """The module of a file, once in a process; registered, because dataclasses look their module up."""
+def _execute_file(path: Path, code: bytes, sha256: str) -> ModuleType:
+    """Executes a file as a module, once per process; registered, because dataclasses look up their module."""
     name = f"trainmark_outside_{sha256}"
     if name in sys.modules:
         return sys.modules[name]
@@ -82,7 +82,7 @@ def _execute(path: Path, code: bytes, sha256: str) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[name] = module
     try:
-        exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file is what the user asked to run
+        exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file is what the user runs
     except Exception as error:
         del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
@@ -91,8 +91,8 @@ def _execute(path: Path, code: bytes, sha256: str) -> ModuleType:
     return module
 
 
-def _checked(workload: Any, where: str) -> Workload:
-    """Has all that a workload needs, and a name that can stand in a run's id."""
+def _check(workload: Any, where: str) -> Workload:
+    """Checks that a workload is complete and its name valid in a run id."""
     from trainmark.workloads import names
     from trainmark.workloads.workload import Workload
 
@@ -106,7 +106,7 @@ def _checked(workload: Any, where: str) -> Workload:
     if not isinstance(workload.name, str) or not _NAME.fullmatch(workload.name):
         raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}; give it a name of letters, digits, _ and .")
     if workload.name in names():
-        raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}, as one of ours is; give it another name")
+        raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}, like a built-in one; give it another name")
     if "reference" not in workload.recipes:
         raise UsageError(f"WORKLOAD of {where} has no recipe 'reference', which the others are compared with")
     checked: Workload = workload

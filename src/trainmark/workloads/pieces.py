@@ -1,4 +1,4 @@
-"""Tensors that lie in pieces in the files of a checkpoint: any region of one is read without the rest."""
+"""Sharded tensors in checkpoint files: any region is read without the rest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainmark.record.errors import NotReadyError
 
 INDEX = "model.safetensors.index.json"
 ALONE = "model.safetensors"
-MAX_INDEX = 100 << 20
+MAX_INDEX_BYTES = 100 << 20
 """Bytes."""
 _TYPES = {
     torch.float64: "F64",
@@ -33,7 +33,7 @@ _TYPES = {
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or of all files that an index names; mapped into memory, read when they are looked at."""
+    """The tensors of a file, or of all files in an index; memory-mapped."""
     found = files(path) if path.name.endswith(".json") else [path]
     return {name: tensor for file in found for name, tensor in _tensors(file)}
 
@@ -50,21 +50,21 @@ def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def header(tensors: Mapping[str, Tensor]) -> bytes:
-    """What a file begins with whose tensors follow one another in this order: the package writes no file in pieces."""
+    """The header of a safetensors file with these tensors in order: the package cannot write incrementally."""
     entries, begin = {}, 0
     for name, tensor in tensors.items():
         place = [begin, begin + tensor.nbytes]
         entries[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
         begin += tensor.nbytes
     text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % 8)  # numbers begin where a processor likes to read them
+    text += b" " * (-len(text) % 8)  # data is aligned
     return len(text).to_bytes(8, "little") + text
 
 
 def files(index: Path) -> list[Path]:
-    """Those an index names, beside it."""
+    """The files of an index, in its folder."""
     try:
-        if index.stat().st_size > MAX_INDEX:
+        if index.stat().st_size > MAX_INDEX_BYTES:
             raise NotReadyError(f"{index} is larger than any index of weights")
         document = json.loads(index.read_text(encoding="utf-8"))
     except OSError as error:
@@ -83,15 +83,15 @@ def files(index: Path) -> list[Path]:
 
 MANIFEST, STATE = "manifest.json", "state.pt"
 BLOCK_BYTES = 64 << 20
-"""Of a piece on its way to a file: so much is in memory at once beside what a rank trains with."""
+"""Write buffer: host memory used beside what a rank trains with."""
 
 Region = tuple[slice, ...]
-"""What of each dimension is meant, from where to where."""
+"""Start and end per dimension."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A tensor that lies in a checkpoint; `stored[region]` reads a region of it, always into new memory."""
+    """A tensor in a checkpoint; `stored[region]` reads a region into new memory."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -101,49 +101,49 @@ class Stored:
         return self.read(region)
 
     def whole(self) -> Tensor:
-        return self.read(everything(self.shape))
+        return self.read(full_region(self.shape))
 
 
 class Piece(NamedTuple):
-    """What one rank holds of a tensor, to be written by it."""
+    """One rank's shard of a tensor, to be written by it."""
 
     path: str
-    """Where in the state the tensor stands."""
+    """Path of the tensor in the state."""
     begins: tuple[int, ...]
-    """Where in the whole tensor the piece begins."""
+    """Offset in the whole tensor."""
     values: Tensor
 
 
-def everything(shape: Sequence[int]) -> Region:
+def full_region(shape: Sequence[int]) -> Region:
     return tuple(slice(0, length) for length in shape)
 
 
-def changed(nest: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
-    """The same nest of dicts and lists with every leaf changed; `change` is told its path and what it is."""
+def map_leaves(nest: Any, change: Callable[[str, Any], Any], path: str = "") -> Any:
+    """Maps `change(path, value)` over the leaves of nested dicts and lists."""
     if isinstance(nest, Mapping):
-        return {key: changed(value, change, _under(path, key)) for key, value in nest.items()}
+        return {key: map_leaves(value, change, _join_path(path, key)) for key, value in nest.items()}
     if isinstance(nest, (list, tuple)):
-        return type(nest)(changed(value, change, _under(path, place)) for place, value in enumerate(nest))
+        return type(nest)(map_leaves(value, change, _join_path(path, place)) for place, value in enumerate(nest))
     return change(path, nest)
 
 
-def without_values(nest: Any) -> Any:
-    """The same nest with the shape and the type alone of every tensor that has a dimension."""
+def strip_values(nest: Any) -> Any:
+    """The same nest with non-scalar tensors replaced by their shape and dtype."""
 
     def bare(path: str, value: Any) -> Any:
         large = isinstance(value, (Tensor, Stored)) and value.shape
         return torch.empty(value.shape, dtype=value.dtype, device="meta") if large else value
 
-    return changed(nest, bare)
+    return map_leaves(nest, bare)
 
 
-def whole(nest: Any) -> Any:
-    """The same nest with every tensor that lies in a checkpoint read."""
-    return changed(nest, lambda path, value: value.whole() if isinstance(value, Stored) else value)
+def read_all(nest: Any) -> Any:
+    """The same nest with every stored tensor read."""
+    return map_leaves(nest, lambda path, value: value.whole() if isinstance(value, Stored) else value)
 
 
-def names(folder: Path) -> list[str]:
-    """The files of pieces that the manifest of a checkpoint names; none where it is in one file."""
+def piece_files(folder: Path) -> list[str]:
+    """Shard files in a checkpoint's manifest; none if it is one file."""
     try:
         shards = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("shards", {})
         found = sorted(shards)
@@ -155,10 +155,10 @@ def names(folder: Path) -> list[str]:
     return found
 
 
-def opened(state: Any, folder: Path) -> Any:
-    """The state of a checkpoint, with what its file has no values of to be read from the pieces beside it."""
+def open_state(state: Any, folder: Path) -> Any:
+    """The state of a checkpoint, with missing values read lazily from the shard files."""
     pieces: dict[str, list[tuple[tuple[int, ...], Tensor]]] = {}
-    for name in names(folder):
+    for name in piece_files(folder):
         for entry, tensor in read(folder / name).items():
             path, _, corner = entry.rpartition("@")
             try:
@@ -175,21 +175,21 @@ def opened(state: Any, folder: Path) -> Any:
         held = pieces.get(path, [])
         return Stored(value.shape, value.dtype, lambda region: _read(region, held, value.dtype, f"{folder}: {path}"))
 
-    return changed(state, stored)
+    return map_leaves(state, stored)
 
 
 def blocks(pieces: Sequence[Piece]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file that holds these pieces."""
+    """The bytes of a file with these pieces."""
     tensors = {f"{piece.path}@{','.join(map(str, piece.begins))}": piece.values for piece in pieces}
     yield header(tensors)
     for tensor in tensors.values():
-        data = in_bytes(tensor)
+        data = as_bytes(tensor)
         for start in range(0, len(data), BLOCK_BYTES):
             yield data[start : start + BLOCK_BYTES]
 
 
-def in_bytes(tensor: Tensor) -> memoryview:
-    """The numbers of a tensor, without a copy where it lies in one stretch of host memory."""
+def as_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, without a copy if it is contiguous on the host."""
     numbers: Any = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     return memoryview(numbers)
 
@@ -215,5 +215,5 @@ def _read(region: Region, held: Sequence[tuple[tuple[int, ...], Tensor]], dtype:
     return found
 
 
-def _under(path: str, key: Any) -> str:
+def _join_path(path: str, key: Any) -> str:
     return f"{path}/{key}" if path else str(key)

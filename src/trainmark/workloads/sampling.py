@@ -1,4 +1,4 @@
-"""How a trained network is asked to show what it learnt: by the command, and by its own run once it has ended."""
+"""Requests for samples from a trained network, by `trainmark sample` and at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import Precision
-from trainmark.record.recipe import with_settings
+from trainmark.record.recipe import apply_settings
 from trainmark.record.sample import NetworkUsed, SampleSettings
 
 Settings = TypeVar("Settings", bound=SampleSettings)
 
 
 class SampleDevice(Protocol):
-    """What a network asks of the device it is shown on."""
+    """What sampling needs of a device."""
 
     @property
     def torch(self) -> torch.device: ...
@@ -33,7 +33,7 @@ class SampleDevice(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trained:
-    """A network that was trained, in evaluation mode on its device, and where it came from."""
+    """A trained network in evaluation mode on its device, and its source."""
 
     workload: Any
     model: Any
@@ -42,38 +42,38 @@ class Trained:
     source: NetworkUsed
 
 
-def _no_other_run(word: str) -> Trained:
+def _refuse_other_run(word: str) -> Trained:
     raise NotReadyError(f"{word!r} cannot be opened while a run ends; `trainmark sample` takes it")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SampleRequest:
-    """What a network is to show."""
+    """Input and options of a sample."""
 
     given: str | None = None
-    """The INPUT: a text, or the path of a file that is there; None where the workload is to choose from its data."""
-    said: tuple[str, ...] = ()
+    """The INPUT: a text, or the path of an existing file; None lets the workload choose from its data."""
+    options: tuple[str, ...] = ()
     """Settings as `key=value`."""
     data: Path | None = None
-    """The folder the run read; None where it is gone, or was made in memory."""
+    """The run's data folder; None if it no longer exists, or there was none."""
     score: bool | None = None
-    """Whether speech is to be scored, and clips made to score it beside; None leaves it to the recipe."""
-    open_run: Callable[[str], Trained] = _no_other_run
-    """Opens another run, by the words all commands take, or a file of weights."""
+    """Score speech, with reference clips; None leaves it to the recipe."""
+    open_run: Callable[[str], Trained] = _refuse_other_run
+    """Opens another run, named as in all commands, or a file of weights."""
 
     def settings(self, kind: type[Settings]) -> Settings:
-        """What was said, in the workload's own terms; UsageError where it knows no such setting."""
-        return with_settings(kind(), self.said)
+        """The options as the workload's settings; UsageError for an unknown one."""
+        return apply_settings(kind(), self.options)
 
     @property
     def data_folder(self) -> Path:
         if self.data is None:
-            raise NotReadyError("the data of this run is not there to take an example from; give an INPUT")
+            raise NotReadyError("the data of this run no longer exists, so there is no example; give an INPUT")
         return self.data
 
 
 class Vocoded(NamedTuple):
-    """Sound of mels, each (samples), and what made it: which kernel, on how many stretches at once."""
+    """Audio of mels, each (samples), and how it was generated."""
 
     sounds: list[Tensor]
     generator: str
@@ -81,7 +81,7 @@ class Vocoded(NamedTuple):
 
 @runtime_checkable
 class VocoderWorkload(Protocol):
-    """A workload whose networks make sound of log mel spectrograms."""
+    """A workload whose networks generate audio from log mel spectrograms."""
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
-        """Of mels (bands, frames) as data/mel.py makes them; NotReadyError of a network that learnt from others."""
+        """Audio of mels (bands, frames) as in data/mel.py; NotReadyError for a network trained on others."""

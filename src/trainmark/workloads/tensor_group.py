@@ -1,4 +1,4 @@
-"""What a network asks of the devices that compute each of its blocks together, and of one that has it alone."""
+"""Tensor parallelism as a network sees it, and its single-device stand-in."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from torch import Tensor
 
 
 class TensorGroup(Protocol):
-    """Devices that hold the same stream and a part of each block's weights.
+    """Devices that hold the same residual stream and a part of each block's weights.
 
-    A network that can be shared so has `tensor_plan`, which names weights by the end of their names with the dimension
-    in which each is cut, and `share_among`, which is told the group. All other weights are whole everywhere.
+    A network that supports it has `tensor_plan`, which maps suffixes of weight names to the sharded dimension, and
+    `share_among(group)`. All other weights are replicated.
     """
 
     def spread(self, x: Tensor) -> Tensor:
-        """What all hold, on its way to where each computes something else with it: its gradients are added up."""
+        """Identity in the forward pass, all-reduce of the gradient in the backward pass."""
 
     def collect(self, x: Tensor) -> Tensor:
-        """The sum of what each computed, which all hold; its gradient is that of each."""
+        """All-reduce in the forward pass, identity in the backward pass."""
 
     def rows(self, count: int) -> slice:
-        """Which of so many rows are this device's, where each takes some of them."""
+        """This device's share of the rows."""
 
 
 @runtime_checkable
-class DrawnInParts(Protocol):
-    """A network whose weights can be drawn part by part, so that no rank ever holds all of them."""
+class ShardedInit(Protocol):
+    """A network whose weights can be initialised one by one, so that no rank ever holds all of them."""
 
     def initialise(self, place: Any) -> None: ...
 
 
 class Alone:
-    """One device, which has nothing to share."""
+    """A single device."""
 
     def spread(self, x: Tensor) -> Tensor:
         return x
@@ -44,8 +44,8 @@ class Alone:
         return slice(0, count)
 
 
-def own(weight: Tensor) -> Tensor:
-    """What of a weight this device computes with; inside a layer's own forward its weights are that already."""
+def local_part(weight: Tensor) -> Tensor:
+    """This device's part of a weight; inside a layer's forward its weights are local already."""
     to_local = getattr(weight, "to_local", None)
     found: Tensor = to_local() if to_local else weight
     return found

@@ -1,4 +1,4 @@
-"""What all image classifiers share: reading, loss, accuracy, optimizer, learning-rate steps."""
+"""Shared code of image classifiers: data, loss, accuracy, optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.data import distributed_sampler, image_sets
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.crops import eval_crop
 from trainmark.data.imagenet import make, verify
 from trainmark.data.imagenet.verify import Counts
@@ -37,27 +37,27 @@ from trainmark.workloads.workload import Share, optimizer_kwargs
 
 @dataclass(frozen=True, kw_only=True)
 class NamingSettings(SampleSettings):
-    """The seed chooses the validation image where none is given."""
+    """The seed chooses the validation image if none is given."""
 
     top: int = knob(5, least=1, most=1000)
-    """How many classes are named."""
+    """Number of classes listed."""
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """The likeliest classes of an image, and the part of it that the network saw."""
-    settings, recipe = asked.settings(NamingSettings), trained.recipe
-    titles = _titles(asked.data, recipe.classes)
+def sample(trained: Trained, request: SampleRequest) -> Sample:
+    """The top classes of an image, and the crop that the network saw."""
+    settings, recipe = request.settings(NamingSettings), trained.recipe
+    titles = _read_titles(request.data, recipe.classes)
     truth: int | None = None
     read: Callable[[], bytes]
-    if asked.given is None:
-        val = image_sets.open_split(asked.data_folder, "val")
+    if request.given is None:
+        val = image_sets.open_split(request.data_folder, "val")
         number = int(np.random.default_rng(settings.seed).integers(len(val)))
         path, truth = Path(val.path(number)), int(val.labels[number])
         read = partial(val.read, number)
     else:
-        path = Path(asked.given)
+        path = Path(request.given)
         read = path.read_bytes
-    pixels = _seen(path, read, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
+    pixels = _read_crop(path, read, recipe.image_px, recipe.eval_resize_px, turn_by_exif=recipe.exif == "turn")
     images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2).to(trained.device.torch)
     scores = trained.model(normalise(images, next(trained.model.parameters()).dtype)).float()[0]
     shares, classes = (found.cpu().tolist() for found in scores.softmax(0).topk(min(settings.top, len(scores))))
@@ -71,42 +71,42 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     ]
     return Sample(
         parts=(
-            TextPart(text="\n".join(lines), caption=f"what the network takes {path.name} for{right}"),
-            ImagePart(png=png.getvalue(), caption=f"what it saw of {path.name}"),
+            TextPart(text="\n".join(lines), caption=f"predicted classes of {path.name}{right}"),
+            ImagePart(png=png.getvalue(), caption=f"the evaluated crop of {path.name}"),
         ),
         shown=str(path),
         facts={"classes": found, "truth": None if truth is None else titles[truth]},
     )
 
 
-def _titles(folder: Path | None, classes: int) -> list[str]:
-    """Of all classes the network can name; by their numbers where the data is not there to say more."""
+def _read_titles(folder: Path | None, classes: int) -> list[str]:
+    """Names of all classes; numbers without data."""
     found: list[str] = []
     if folder is not None:
         found = make.class_titles(folder, image_sets.class_names(folder))
     return [*found, *(f"class {number}" for number in range(len(found), classes))]
 
 
-def _seen(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
-    """The pixels (size, size, 3) by which an image is judged in evaluation."""
+def _read_crop(path: Path, read: Callable[[], bytes], size: int, resize_to: int, *, turn_by_exif: bool) -> Pixels:
+    """The evaluation crop (size, size, 3) of an image."""
     pixels = np.empty((size, size, 3), np.uint8)
     try:
         choose = partial(eval_crop, size=size, resize_to=resize_to)
         JpegDecoder(turn_by_exif=turn_by_exif).decode(read(), choose, pixels)
     except BadImage as error:
-        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+        raise NotReadyError(f"{path} is no image that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     return pixels
 
 
-DRAWS = 4
-"""Random numbers that mixing one batch takes: which way, how much, and where across and down."""
+MIX_DRAWS = 4
+"""Random numbers per mixed batch: method, share, and position of the box."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """How far a recipe goes from one sure class an image; each batch takes one of the ways whose alpha is not 0."""
+    """Mixup, CutMix and label smoothing of a recipe; each batch uses one method whose alpha is not 0."""
 
     classes: int
     mixup_alpha: float
@@ -114,45 +114,45 @@ class Mixing:
     label_smoothing: float
 
     @property
-    def mixes(self) -> bool:
+    def has_mixing(self) -> bool:
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
     @property
-    def softens(self) -> bool:
-        """True where an image may be in part of another class than its own."""
-        return self.mixes or self.label_smoothing > 0
+    def has_soft_targets(self) -> bool:
+        """True if targets are not one-hot."""
+        return self.has_mixing or self.label_smoothing > 0
 
 
-def mixed(
+def mix(
     images: Tensor, labels: Tensor, classes: int, draws: Sequence[float], mixup_alpha: float, cutmix_alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """The images, changed in place, and how much of every class is in each: (images, classes) in float32."""
+    """The images, mixed in place, and their targets (images, classes) in float32."""
     which, measure, across, down = draws
     if cutmix_alpha and (not mixup_alpha or which >= 0.5):
-        kept = paste(images, kept_share(cutmix_alpha, measure), across, down)
+        kept = paste(images, random_share(cutmix_alpha, measure), across, down)
     else:
-        kept = blend(images, kept_share(mixup_alpha, measure))
+        kept = blend(images, random_share(mixup_alpha, measure))
     return images, soft_targets(labels, classes, kept)
 
 
-def kept_share(alpha: float, draw: float) -> float:
-    """How much of an image stays its own, by the law Beta(alpha, alpha)."""
-    # decided on the host: a share drawn on the device would have to be waited for, because the box depends on it
+def random_share(alpha: float, draw: float) -> float:
+    """Share of an image that is kept, from Beta(alpha, alpha)."""
+    # on the host: a share drawn on the device would need a sync, because the box depends on it
     return float(np.random.default_rng(int(draw * 2**53)).beta(alpha, alpha))
 
 
 def blend(images: Tensor, kept: float) -> float:
-    """Mixup: every pixel becomes a mean of both images'; returns the share that is kept."""
-    images.lerp_(_before(images), 1 - kept)
+    """Mixup: blends each image with the one before; returns the kept share."""
+    images.lerp_(_roll(images), 1 - kept)
     return kept
 
 
 def paste(images: Tensor, kept: float, across: float, down: float) -> float:
-    """Cutmix: a box is taken from the image before; returns the share that is kept, less of it cut off at an edge."""
+    """CutMix: pastes a box of the image before; returns the kept share, after clipping at the edges."""
     height, width = images.shape[-2:]
     left, right = _span(width, kept, across)
     top, bottom = _span(height, kept, down)
-    images[..., top:bottom, left:right] = _before(images[..., top:bottom, left:right])
+    images[..., top:bottom, left:right] = _roll(images[..., top:bottom, left:right])
     return 1 - (right - left) * (bottom - top) / (width * height)
 
 
@@ -160,53 +160,51 @@ def soft_targets(labels: Tensor, classes: int, kept: float) -> Tensor:
     targets = torch.zeros(len(labels), classes, device=labels.device)
     targets.scatter_(1, labels[:, None], kept)
     others = torch.full((len(labels), 1), 1 - kept, device=labels.device)
-    return targets.scatter_add_(1, _before(labels)[:, None], others)
+    return targets.scatter_add_(1, _roll(labels)[:, None], others)
 
 
 def _span(length: int, kept: float, centre: float) -> tuple[int, int]:
-    """One side of the box: as long as the square root of its area says, around a pixel, within the image."""
+    """One side of the box around a pixel, clipped to the image."""
     middle, half = int(centre * length), int(0.5 * math.sqrt(1 - kept) * length)
     return max(0, middle - half), min(length, middle + half)
 
 
-def _before(tensor: Tensor) -> Tensor:
+def _roll(tensor: Tensor) -> Tensor:
     """A copy rolled by one. `roll` would not keep channels_last on every device."""
     return torch.cat((tensor[-1:], tensor[:-1]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisionRecipe(Recipe):
-    """What a recipe for images adds."""
+    """Recipe fields of image classifiers."""
 
     image_px: int = knob(224, least=32)
     eval_resize_px: int = knob(256, least=32)
-    """The shorter side is brought to this before the centre is cut out."""
+    """Size of the shorter side before the centre crop."""
     crop_area_least: float = knob(0.08, least=0.01)
-    """The smallest share of an image that a random training crop may take."""
+    """Minimum area of a random training crop, as a share of the image."""
     exif: str = knob("ignore", words=("ignore", "turn"))
-    """What becomes of a camera's note on how it was held: nothing, as in the published runs, which see a few images
-    lying on their side, or the image is turned upright."""
+    """EXIF orientation: ignored, as in the published runs, or applied."""
     classes: int = knob(1000, least=2)
     whole_set: bool = knob(True)
-    """Refuse a data set that is not whole, by its manifest or by the counts of ImageNet-1k."""
+    """Refuse an incomplete data set, by its manifest or the counts of ImageNet-1k."""
     random_augment_ops: int = knob(0, least=0)
-    """Random operations on the colours or the geometry of each training image."""
+    """RandAugment: operations per training image."""
     random_augment_magnitude: int = knob(9, least=0, most=30)
-    """How strong they are."""
+    """RandAugment: magnitude."""
     mixup_alpha: float = knob(0.0, least=0)
-    """Blends each training image with another, by a share drawn from Beta(alpha, alpha); 0: never. Where cutmix is
-    not 0 either, a batch takes one of the two with equal chance."""
+    """Mixup's alpha; 0: off. With CutMix, a batch uses either with equal probability."""
     cutmix_alpha: float = knob(0.0, least=0)
-    """Pastes a box of another image into each training image, of an area drawn likewise; 0: never."""
+    """CutMix's alpha; 0: off."""
     label_smoothing: float = knob(0.0, least=0, most=1)
-    """The part of each training target that is spread over all classes."""
+    """Label smoothing."""
     repeated_views: int = knob(1, least=1)
-    """Views of a sample in an epoch, spread over the ranks where there are several; 1: every sample once."""
+    """Repeated augmentation: views of a sample per epoch, spread over the ranks; 1: off."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftBatch(ImageBatch):
-    """Images whose classes are to be mixed or smoothed in training."""
+    """Images with mixing or label smoothing."""
 
     mixing: Mixing
 
@@ -222,15 +220,15 @@ class SoftBatch(ImageBatch):
         )
 
     def parts(self, count: int) -> list[ImageBatch]:
-        """Micro-batches, each mixed on its own."""
+        """Micro-batches, mixed separately."""
         return [
-            self.of(part, self.mix_draws[number * DRAWS : (number + 1) * DRAWS], self.mixing)
+            self.of(part, self.mix_draws[number * MIX_DRAWS : (number + 1) * MIX_DRAWS], self.mixing)
             for number, part in enumerate(super().parts(count))
         ]
 
 
-_MIXING_DRAWS = int.from_bytes(b"mixing", "big")
-"""Ends the key of a batch's random numbers, so that no sample's have the same."""
+_MIXING_STREAM = int.from_bytes(b"mixing", "big")
+"""Ends the key of a batch's random numbers, so that they differ from samples'."""
 
 
 class ImageData:
@@ -245,14 +243,14 @@ class ImageData:
         wanted = verify.expected_counts(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
             raise NotReadyError(
-                f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify imagenet` says more, "
-                "--set whole_set=false trains on it as it is"
+                f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify imagenet` says "
+                "more, --set whole_set=false trains on it as it is"
             )
-        self._mixing = mixing_of(recipe)
+        self._mixing = read_mixing(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
-        # an evaluation batch larger than a rank's part of the set would only hold memory
+        # an evaluation batch larger than a rank's part of the set would waste memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
         self._pool = InputPool(
             {"train": self._train, "val": self._val},
@@ -294,9 +292,9 @@ class ImageData:
             start_step=start_step,
             repeated_views=self._recipe.repeated_views,
         )
-        # decoding starts here, before the first batch is waited for
+        # prefetching starts here
         batches = self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
-        return self._softened(batches, epoch, start_step) if self._mixing.softens else batches
+        return self._soften(batches, epoch, start_step) if self._mixing.has_soft_targets else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
         shares = distributed_sampler.rank_share(
@@ -307,14 +305,14 @@ class ImageData:
     def close(self) -> None:
         self._pool.close()
 
-    def _softened(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
-        wanted = DRAWS * self._recipe.accumulate if self._mixing.mixes else 0
+    def _soften(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
+        wanted = MIX_DRAWS * self._recipe.accumulate if self._mixing.has_mixing else 0
         for step, batch in enumerate(batches, start_step):
-            draw = Draws(self._recipe.seed, epoch, step, self._share.rank, _MIXING_DRAWS)
+            draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_STREAM)
             yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
 
 
-def mixing_of(recipe: VisionRecipe) -> Mixing:
+def read_mixing(recipe: VisionRecipe) -> Mixing:
     return Mixing(
         classes=recipe.classes,
         mixup_alpha=recipe.mixup_alpha,
@@ -324,7 +322,7 @@ def mixing_of(recipe: VisionRecipe) -> Mixing:
 
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
-    """Raises NotReadyError where validation has classes that training has not, or there are more than the network's."""
+    """Raises NotReadyError if validation has classes that training lacks, or the network has fewer classes."""
     classes = len(image_sets.class_names(folder))
     if classes > recipe.classes:
         raise NotReadyError(
@@ -333,7 +331,7 @@ def check_classes(recipe: VisionRecipe, folder: Path) -> None:
 
 
 class ImageClassifier:
-    """A workload that sorts images into classes; a subclass names a model and its recipes."""
+    """Image classification; a subclass adds a model and its recipes."""
 
     item, data_set, task = vision_facts.ITEM, vision_facts.DATA_SET, vision_facts.TASK
     most_items_per_sample, least_loss = 1, 0
@@ -353,12 +351,12 @@ class ImageClassifier:
         images = torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.empty(count, dtype=torch.long)
         batch = ImageBatch(images=images, labels=labels, count=count, global_count=count)
-        mixing = mixing_of(recipe)
-        draws = (0.5,) * (DRAWS * recipe.accumulate if mixing.mixes else 0)
-        return SoftBatch.of(batch, draws, mixing) if mixing.softens else batch
+        mixing = read_mixing(recipe)
+        draws = (0.5,) * (MIX_DRAWS * recipe.accumulate if mixing.has_mixing else 0)
+        return SoftBatch.of(batch, draws, mixing) if mixing.has_soft_targets else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
-        """Linear, as the published rows: 0.1 for 32 images a device, 0.8 for 256."""
+        """Linear scaling, as in the published rows: 0.1 for 32 images per device, 0.8 for 256."""
         return recipe.learning_rate * batch_per_device / recipe.batch_per_device
 
     def items(self, batch: ImageBatch) -> int:
@@ -368,7 +366,7 @@ class ImageClassifier:
         raise NotImplementedError
 
     def flops_per_item(self, recipe: VisionRecipe) -> float:
-        """Counted on tensors without memory; two images, because some networks normalise over the batch."""
+        """Counted on meta tensors; two images, because some networks normalise over the batch."""
         with torch.device("meta"):
             model = self.build(recipe)
             images = torch.empty(2, 3, recipe.image_px, recipe.image_px)
@@ -380,8 +378,8 @@ class ImageClassifier:
         if not isinstance(batch, SoftBatch):
             return F.cross_entropy(self.scores(model, batch), batch.labels)
         images, targets, how = _inputs(model, batch), batch.labels, batch.mixing
-        if how.mixes:
-            images, targets = mixed(images, targets, how.classes, batch.mix_draws, how.mixup_alpha, how.cutmix_alpha)
+        if how.has_mixing:
+            images, targets = mix(images, targets, how.classes, batch.mix_draws, how.mixup_alpha, how.cutmix_alpha)
         return F.cross_entropy(model(images).float(), targets, label_smoothing=how.label_smoothing)
 
     def score(self, model: nn.Module, batch: ImageBatch) -> dict[str, Tensor]:
@@ -401,11 +399,11 @@ class ImageClassifier:
             "val_loss": sums["loss"] / samples,
         }
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return sample(trained, request)
 
     def scores(self, model: nn.Module, batch: ImageBatch) -> Tensor:
-        """Class scores in float32, whatever the network computes in."""
+        """Logits in float32."""
         return model(_inputs(model, batch)).float()  # type: ignore[no-any-return]
 
 

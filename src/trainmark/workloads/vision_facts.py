@@ -1,4 +1,4 @@
-"""What is known of every image classifier without building one."""
+"""Facts common to all image classifiers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ITEM = "images"
 DATA_SET = "imagenet"
 TASK = "Image classification"
 SAMPLES_PER_EPOCH = 1_281_167
-SHOWS = ShowFacts(takes="image", gives="text", does="names the classes of a picture")
+SHOWS = ShowFacts(takes="image", gives="text", does="names the classes of an image")
 QUALITIES = (
     QualityFacts(
         name="acc1",

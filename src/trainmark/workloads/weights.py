@@ -1,4 +1,4 @@
-"""Reads published weights to begin a run with, and puts them into a model that they fit."""
+"""Reads weights and loads them into a model."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError
-from trainmark.record.whole_files import sha256
 from trainmark.workloads import pieces
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
 """What is made of an argparse.Namespace, in which torchvision's training script keeps its words beside the weights: an
 object that holds values, of the kinds allowed anyway, and does nothing."""
 _AVERAGES = ("average", "ema", "shadow", "ema_state_dict")
-"""What files call the average of weights over the steps of training; the first is our name for it."""
+"""Names of averaged weights (EMA) in files; the first is ours."""
 MAX_NAMED = 3
-"""Names given of each kind of misfit; the rest is counted."""
+"""Names listed per kind of mismatch; the rest is counted."""
 
 
-def weights_file(path: Path, asked: str = "--init-from") -> Path:
+def weights_file(path: Path, option: str = "--init-from") -> Path:
     """The file meant by a path: itself, or in a folder the index or file of safetensors, or the state in a checkpoint's
-    folder, or the newest in a folder of them. Where there is none, an error begins with the word that `asked`."""
+    folder, or the newest in a folder of them. Where there is none, the error names `option`."""
     if path.is_file():
         return path
     for name in (pieces.INDEX, pieces.ALONE):
@@ -36,20 +36,20 @@ def weights_file(path: Path, asked: str = "--init-from") -> Path:
         if (found / "state.pt").is_file():
             return found / "state.pt"
     what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
-    raise NotReadyError(f"{asked} {path} {what}; give a file of weights, or the folder of a checkpoint")
+    raise NotReadyError(f"{option} {path} {what}; give a file of weights, or the folder of a checkpoint")
 
 
 def weights_sha256(file: Path) -> str:
-    """Of what a file holds, or of all that an index or the manifest of a checkpoint names."""
-    parts = pieces.files(file) if file.name == pieces.INDEX else _pieces_beside(file)
+    """SHA-256 of a file, or of all files of an index or a checkpoint's manifest."""
+    parts = pieces.files(file) if file.name == pieces.INDEX else _list_pieces(file)
     if not parts:
         return sha256(file)
     hashes = [sha256(file), *(sha256(part) for part in parts)]
     return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
 
-def _pieces_beside(file: Path) -> list[Path]:
-    return [file.parent / name for name in pieces.names(file.parent)] if file.name == pieces.STATE else []
+def _list_pieces(file: Path) -> list[Path]:
+    return [file.parent / name for name in pieces.piece_files(file.parent)] if file.name == pieces.STATE else []
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -68,17 +68,17 @@ def read_document(path: Path) -> Any:
             document = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # torch raises what its many readers happen to raise
+    except Exception as error:  # torch's readers may raise anything
         if isinstance(error, pickle.UnpicklingError) and _is_saved(path):
             raise NotReadyError(
                 f"{path} holds more than weights and is not loaded, as loading it could run code; "
                 "save its state_dict alone with torch.save"
             ) from error
         raise NotReadyError(f"{path} is not a file that torch.save wrote, or it is damaged") from error
-    if not _pieces_beside(path):
+    if not _list_pieces(path):
         return document
-    document.get("stepper", {}).pop("optimizer", None)  # twice the weights, and of use to nobody but who goes on
-    return pieces.whole(pieces.opened(document, path.parent))
+    document.get("stepper", {}).pop("optimizer", None)  # twice the size of the weights, and only needed to resume
+    return pieces.read_all(pieces.open_state(document, path.parent))
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -86,23 +86,23 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     also an average of them over the steps of training, by which networks are judged, it is that."""
     path = weights_file(path)
     document = read_document(path)
-    found = _state_dict(document)
+    found = _find_state_dict(document)
     if not found:
-        raise NotReadyError(f"{path} holds nothing like weights: no state_dict, alone or under 'state_dict' or 'model'")
+        raise NotReadyError(f"{path} holds no weights: no state_dict, alone or under 'state_dict' or 'model'")
     if any(tensor.is_meta for tensor in found.values()):
-        raise NotReadyError(f"{path} lies apart from the pieces it was written with; give the folder of the checkpoint")
+        raise NotReadyError(f"{path} is separated from its shard files; give the folder of the checkpoint")
     if broken := [name for name, tensor in found.items() if not _is_finite(tensor)]:
         raise NotReadyError(
-            f"{path} holds weights that are NaN or infinite: {len(broken)} of {len(found)} tensors ({_first(broken)}); "
-            "give the weights of a run that did not diverge"
+            f"{path} holds weights that are NaN or infinite: {len(broken)} of {len(found)} tensors "
+            f"({_list_first(broken)}); give the weights of a run that did not diverge"
         )
     return found
 
 
 def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, to_begin: bool = False) -> None:
-    """Raises NotReadyError with the names that do not fit. Looks at shapes only, so the model may be on `meta`.
+    """Raises NotReadyError with the names that do not fit. Checks shapes only, so the model may be on `meta`.
 
-    `to_begin`: the weights are there to be trained on, and may be as little as the model can begin with.
+    `to_begin`: the weights are for initialisation, and may be partial if the model supports it.
     """
     weights, wanted = _own_weights(model, weights, to_begin), model.state_dict()
     tied = _other_names(model)
@@ -120,7 +120,7 @@ def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, t
         if name in weights and weights[name].shape != tensor.shape
     ]
     kinds = (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes))
-    misfits = [f"{len(names)} {kind} ({_first(names)})" for kind, names in kinds if names]
+    misfits = [f"{len(names)} {kind} ({_list_first(names)})" for kind, names in kinds if names]
     if misfits:
         raise NotReadyError(
             f"{source} does not fit the model: {', '.join(misfits)}; give weights of this very network, "
@@ -129,13 +129,13 @@ def check_fit(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, t
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Tensor], source: str, *, to_begin: bool = False) -> None:
-    """Copies the weights into a model; counts of batches that norms have seen may be missing, nothing else."""
+    """Copies the weights into a model; only `num_batches_tracked` may be missing."""
     check_fit(model, weights, source, to_begin=to_begin)
     model.load_state_dict(_own_weights(model, weights, to_begin), strict=False)
 
 
 def _other_names(model: nn.Module) -> dict[str, list[str]]:
-    """Of each weight that has several names: all of them. One of these in a file is enough."""
+    """All names of tied weights; one of these in a file is enough."""
     names: dict[int, list[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
@@ -151,23 +151,23 @@ def _own_weights(model: nn.Module, weights: Mapping[str, Tensor], to_begin: bool
     return begin_with(found) if to_begin and begin_with else found
 
 
-def _state_dict(document: Any) -> dict[str, Tensor]:
-    """The names and tensors in what a file held, or nothing."""
+def _find_state_dict(document: Any) -> dict[str, Tensor]:
+    """The state_dict in a file's contents, or an empty dict."""
     if not isinstance(document, Mapping):
         return {}
     if "stepper" in document:
-        return _state_dict(document["stepper"])
+        return _find_state_dict(document["stepper"])
     averages = [document[key] for key in _AVERAGES if isinstance(document.get(key), Mapping)]
     for key in ("state_dict", "model"):
         if isinstance(document.get(key), Mapping):
             document = document[key]
-    tensors = _tensors(document)
-    averaged = _tensors(averages[0]) if averages else {}
+    tensors = _named_tensors(document)
+    averaged = _named_tensors(averages[0]) if averages else {}
     return tensors | {name: tensor for name, tensor in averaged.items() if name in tensors}
 
 
-def _tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """By name, without the prefix of a wrapper; nothing where not all are tensors."""
+def _named_tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """Tensors by name, without a wrapper's prefix; empty if not all are tensors."""
     if not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()):
         return {}
     wrapped = all(name.startswith("module.") for name in found)
@@ -175,7 +175,7 @@ def _tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
 
 
 def _is_saved(path: Path) -> bool:
-    """Whether a file begins as torch.save begins one, today as an archive and long ago as a pickle."""
+    """Whether a file begins like one of torch.save: an archive, or formerly a pickle."""
     with path.open("rb") as file:
         return file.read(2) in (b"PK", b"\x80\x02")
 
@@ -184,5 +184,5 @@ def _is_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
 
 
-def _first(names: Sequence[str]) -> str:
+def _list_first(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")

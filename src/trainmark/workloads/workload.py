@@ -1,4 +1,4 @@
-"""What a workload is to the training loop: a handful of short methods around a model."""
+"""The workload interface of the training loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from trainmark.workloads.sampling import SampleRequest, Trained
 
 
 def optimizer_kwargs(recipe: Recipe) -> dict[str, Any]:
-    """What an optimizer of torch is to be told, so that it goes over the parameters in the way the recipe asks for."""
+    """Arguments of a torch optimizer for the recipe's implementation (foreach, fused)."""
     return {"fused": recipe.optimizer_kind == "fused", "foreach": recipe.optimizer_kind == "foreach"}
 
 
 class PlainWorkload:
-    """Trained to the first of its `qualities`, at a learning rate that stays."""
+    """Trained to the first of its `qualities`, at a constant learning rate."""
 
     qualities: Sequence[QualityFacts]
     limits: Mapping[str, Limits] = {}
@@ -34,7 +34,7 @@ class PlainWorkload:
         return self.qualities[0].target
 
     def check_data(self, recipe: Any, folder: Path, world: int) -> None:
-        """Nothing can be wrong with data that is made or opened later."""
+        """No check by default."""
 
     def build(self, recipe: Any) -> nn.Module:
         raise NotImplementedError
@@ -43,21 +43,21 @@ class PlainWorkload:
         return recipe.learning_rate
 
     def scaled_learning_rate(self, recipe: Recipe, batch_per_device: int) -> float:
-        """The same for every batch."""
+        """Constant."""
         return recipe.learning_rate
 
     def flops_per_item(self, recipe: Any) -> float:
-        """Every weight is multiplied and added once forward and twice backward, as networks that count tokens do."""
+        """6 per weight: one multiply-add in the forward pass and two in the backward pass."""
         with torch.device("meta"):
             return 6.0 * sum(weight.numel() for weight in self.build(recipe).parameters())
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlainBatch:
-    """A subclass adds tensors, whose first dimension is the samples."""
+    """A subclass adds tensors whose first dimension is the samples."""
 
     count: int
     global_count: int
@@ -71,7 +71,7 @@ class PlainBatch:
 
 
 class PlainSource:
-    """Data of which no file can be unreadable, and nothing has to be closed; a stream unless it is said otherwise."""
+    """Data without files to skip or close; an endless stream by default."""
 
     steps_per_epoch: int | None = None
     skipped: Sequence[tuple[str, str]] = ()
@@ -83,40 +83,40 @@ class PlainSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which part of the data this rank reads."""
+    """This rank's part of the data."""
 
     rank: int
     world: int
     local_ranks: int
     tensor: int = 1
-    """Ranks beside each other that compute one batch together, and so read the same."""
+    """Neighbouring ranks that share one batch, and so read the same."""
 
 
 class Progress(NamedTuple):
-    """How far training has come, the same on every rank."""
+    """Training progress, the same on every rank."""
 
     step: int
     """Steps done before this one."""
     epoch: float
-    """Passes over the data; 0 for an endless stream, which never completes one."""
+    """Completed passes over the data; always 0 for an endless stream."""
     planned_steps: float
-    """Where the recipe ends, if its target is not reached before."""
+    """Last step of the recipe, if its target is not reached before."""
     items_per_step: float
 
     @property
     def fraction(self) -> float:
-        """Of the recipe's length: 0 at the first step, 1 at its end."""
+        """0 at the first step, 1 at the recipe's end."""
         return self.step / self.planned_steps
 
     @property
     def items(self) -> float:
-        """What throughput counts, over all ranks."""
+        """Items of throughput, over all ranks."""
         return self.step * self.items_per_step
 
 
 class Batch(Protocol):
-    """What the loader hands over: a dataclass that may hold anything beside these. Its tensors, alone or in tuples,
-    lists, dicts and further dataclasses, are moved to the device."""
+    """A dataclass with any further fields. Its tensors, also in tuples, lists, dicts and dataclasses, are moved to the
+    device."""
 
     @property
     def count(self) -> int:
@@ -127,37 +127,35 @@ class Batch(Protocol):
         """Samples of this step over all ranks."""
 
     def parts(self, count: int, /) -> Sequence[Batch]:
-        """The batch cut into this many micro-batches of like length, or fewer where it has fewer samples."""
+        """The batch as this many micro-batches of similar length, or fewer if it has fewer samples."""
 
 
 class DataSource(Protocol):
-    """Open data of a run; processes that prepare batches live as long as it does."""
+    """Open data of a run; its worker processes live as long as it does."""
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """None: an endless stream, which is one epoch that never ends."""
+        """None: an endless stream, which is one infinite epoch."""
 
     @property
     def items_per_step(self) -> float:
-        """The mean number of items in a step over all ranks, and the same on all of them; what a recipe or a user says
-        in items becomes steps by it."""
+        """Mean items per step over all ranks, the same on all of them; converts limits in items to steps."""
 
     @property
     def skipped(self) -> list[tuple[str, str]]:
-        """Data files that could not be read and were left out, with the reason."""
+        """Unreadable files that were skipped, with the reason."""
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """What the record should say about how the data was read, such as the share of padding. Doubts look at
-        `train_samples`, how many there are to train on, `left_out_samples`, how many more the recipe leaves out,
-        `chance`, the value of the target that guessing would give, and `loss_floor`, the least that is possible."""
+        """Facts about the data for the record, such as the share of padding. Doubts use `train_samples`,
+        `left_out_samples` (excluded by the recipe), `chance` (the target's value when guessing) and `loss_floor`."""
 
     def train(self, epoch: int, start_step: int) -> Iterator[Any]:
-        """This rank's batches from a step of an epoch to the epoch's end; asked for again after every pause, and after
-        a resume. An endless stream is asked for its epoch 0 from any step."""
+        """This rank's batches from a step of an epoch to the epoch's end; called again after every pause and
+        resume. An endless stream has only epoch 0."""
 
     def evaluation(self) -> Iterator[Any]:
-        """This rank's part of what is scored: it ends, also where training data does not."""
+        """This rank's evaluation batches; finite even for endless training data."""
 
     def close(self) -> None: ...
 
@@ -165,19 +163,19 @@ class DataSource(Protocol):
 class Workload(Protocol):
     name: str
     item: str
-    """What throughput counts."""
+    """Unit of throughput."""
     data_set: str
     target: Target
     recipes: Mapping[str, Recipe]
     limits: Mapping[str, Limits]
-    """Where the runs of a named recipe stop, if not at its target or cap."""
+    """Stop conditions of named recipes, beside target and cap."""
     on_accelerators: Mapping[str, Mapping[str, int | float]]
-    """Fields of a named recipe that are larger where there is an accelerator."""
+    """Fields of named recipes that are larger on an accelerator."""
     reference_global_batch: int
 
     def check_data(self, recipe: Any, folder: Path, world: int) -> None:
-        """Raises NotReadyError where so many ranks could not train on a folder, as far as a look of seconds tells;
-        before anything is started, so that nothing is left of a run that could not be."""
+        """Raises NotReadyError if this many ranks cannot train on a folder; a check of seconds before anything is
+        started."""
 
     def open_data(self, recipe: Any, folder: Path, share: Share, skip_bad: int) -> DataSource: ...
 
@@ -186,7 +184,7 @@ class Workload(Protocol):
     def optimizer(self, parameters: Iterable[Tensor], recipe: Any) -> torch.optim.Optimizer: ...
 
     def learning_rate(self, recipe: Any, progress: Progress) -> float:
-        """The rate of the step that comes next."""
+        """The rate of the next step."""
 
     def scaled_learning_rate(self, recipe: Any, batch_per_device: int) -> float:
         """The rate for another batch than the recipe's, by the rule its authors used."""
@@ -195,27 +193,27 @@ class Workload(Protocol):
         """How many items throughput counts in this rank's batch."""
 
     def flops_per_item(self, recipe: Any) -> float:
-        """What training on one item takes, forward and backward, by the network's mathematics; a multiply-add is 2."""
+        """FLOPs of the forward and backward pass for one item; a multiply-add is 2."""
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Mean over the batch, in float32."""
 
     sums: tuple[str, ...]
-    """What `score` adds up, so that a rank without a sample can add nothing."""
+    """Keys of `score`, so that a rank without samples can contribute zeros."""
 
     def score(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """Sums over the batch's samples, numbers or vectors; the loop adds them up over batches and ranks."""
+        """Sums over the batch's samples, scalars or vectors; reduced over batches and ranks."""
 
     def quality(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        """From those sums, a list where there was a vector, the numbers reported; one has the target's name."""
+        """The reported metrics from those sums (vectors become lists); one has the target's name."""
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        """What a trained network makes of an input, for people to judge it by: asked by `trainmark sample`, and after
-        training where the recipe has `leave_sample`. Of no matter where its facts have no `shows`."""
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        """Output of a trained network for people to judge: called by `trainmark sample`, and after training if the
+        recipe has `leave_sample`. Unused if its facts have no `shows`."""
 
 
 @runtime_checkable
 class HearsMels(Protocol):
-    """A workload whose checkpoints must say in what units its network takes its data."""
+    """A workload whose checkpoints record the units of its input mels."""
 
     heard: Mapping[str, float]

@@ -76,13 +76,13 @@ def again(said: list[str]) -> tuple[argparse.Namespace, list[Plan]]:
     found = Parser(allow_abbrev=False)
     options.add_run_options(found, store="")
     args = found.parse_words(said)
-    return args, planning.plans(options.from_args(args))
+    return args, planning.make_plans(options.options_from_args(args))
 
 
 @TARGETS
 def test_the_rendered_command_decides_the_same_plan(capsys: pytest.CaptureFixture[str], target: str) -> None:
     said = ["resnet50", "--recipe", "reference", "--topology", "2x8", "--data", "it's $HOME", "--set", "target=75"]
-    here = planning.plans(options.from_args(parser().parse_words(["render", target, *said, *OWN[target]])))
+    here = planning.make_plans(options.options_from_args(parser().parse_words(["render", target, *said, *OWN[target]])))
     text = render(capsys, target, *said)
     assert f"plan {here[0].fingerprint}" in text
     args, there = again(rendered_words(target, text))
@@ -121,7 +121,7 @@ def test_every_word_of_a_run_is_handed_on(capsys: pytest.CaptureFixture[str], ta
     assert {field.name for field in fields(RunOptions)} == given.keys() | elsewhere
     said = [word for group in RunOptions(**given).to_argv() for word in group]  # type: ignore[arg-type]
     args, _ = again(rendered_words(target, render(capsys, target, *said, "--json")))
-    arrived = options.from_args(args)
+    arrived = options.options_from_args(args)
     assert {name: getattr(arrived, name) for name in given} == given
     assert args.json
 

@@ -39,9 +39,9 @@ for word in "$@"; do printf '%s\\0' "$word"; done >> "$SAID"
 
 
 def a_job(topology: str = "2x2", platform: str = "cpu", **words: str) -> jobs.ClusterJob:
-    plan = planning.decide("resnet50", RunOptions(recipe="smoke", topology=topology, platform=platform))
+    plan = planning.make_plan("resnet50", RunOptions(recipe="smoke", topology=topology, platform=platform))
     said = (("run", "resnet50"), *((f"--{name}", value) for name, value in words.items()))
-    return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.name_for([plan]))
+    return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.make_name([plan]))
 
 
 def hostile_job() -> jobs.ClusterJob:
@@ -76,7 +76,7 @@ def directives(script: str) -> dict[str, str]:
 
 
 def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
-    found = directives(slurm.script(a_job("2x8", "nvidia"), slurm.SlurmRequest()))
+    found = directives(slurm.render_script(a_job("2x8", "nvidia"), slurm.SlurmRequest()))
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "8")
     assert found["job-name"] == "trainmark-resnet50-smoke-2x8"
     assert "exclusive" in found
@@ -84,12 +84,12 @@ def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
 
 
 def test_no_device_is_asked_for_on_a_cpu_platform() -> None:
-    assert "gpus-per-node" not in directives(slurm.script(a_job("2x8"), slurm.SlurmRequest()))
+    assert "gpus-per-node" not in directives(slurm.render_script(a_job("2x8"), slurm.SlurmRequest()))
 
 
 def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
     request = slurm.SlurmRequest(time="1-12:00:00", partition="gpu", account="mine", gpus_per_node=4, cpus_per_task=16)
-    script = slurm.script(a_job("2x8", "nvidia"), request)
+    script = slurm.render_script(a_job("2x8", "nvidia"), request)
     found = directives(script)
     assert (found["time"], found["partition"], found["account"]) == ("1-12:00:00", "gpu", "mine")
     assert (found["gpus-per-node"], found["cpus-per-task"]) == ("4", "16")
@@ -97,7 +97,7 @@ def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
 
 
 def test_every_line_for_sbatch_stands_below_its_comment_and_above_the_first_command() -> None:
-    lines = slurm.script(a_job(), slurm.SlurmRequest(venv="/opt/trainmark")).splitlines()
+    lines = slurm.render_script(a_job(), slurm.SlurmRequest(venv="/opt/trainmark")).splitlines()
     first_command = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     asked = [number for number, line in enumerate(lines) if re.match("##?SBATCH", line)]
     assert asked
@@ -106,7 +106,7 @@ def test_every_line_for_sbatch_stands_below_its_comment_and_above_the_first_comm
 
 
 def test_bash_hands_srun_the_words_as_they_are(tmp_path: Path) -> None:
-    words = said_to("srun", slurm.script(hostile_job(), slurm.SlurmRequest()), tmp_path)
+    words = said_to("srun", slurm.render_script(hostile_job(), slurm.SlurmRequest()), tmp_path)
     assert words[words.index("trainmark") :] == hostile_job().command
 
 
@@ -114,12 +114,12 @@ def test_the_virtual_environment_is_entered_first(tmp_path: Path) -> None:
     venv = tmp_path / "it's mine"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "activate").write_text("touch entered\n")
-    said_to("srun", slurm.script(a_job(), slurm.SlurmRequest(venv=str(venv))), tmp_path)
+    said_to("srun", slurm.render_script(a_job(), slurm.SlurmRequest(venv=str(venv))), tmp_path)
     assert (tmp_path / "entered").exists()
 
 
 def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
-    script = slurm.script(a_job(), slurm.SlurmRequest(venv="/not/there"))
+    script = slurm.render_script(a_job(), slurm.SlurmRequest(venv="/not/there"))
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert ended.returncode != 0
     assert "/not/there/bin/activate" in ended.stderr
@@ -138,19 +138,19 @@ def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
 )
 def test_what_could_leave_its_line_is_refused(request_: slurm.SlurmRequest, option: str) -> None:
     with pytest.raises(UsageError, match=option):
-        slurm.script(a_job(), request_)
+        slurm.render_script(a_job(), request_)
 
 
 def test_a_job_name_that_could_leave_its_line_is_refused() -> None:
     with pytest.raises(UsageError, match="--name"):
-        slurm.script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
+        slurm.render_script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
 
 
 def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> None:
     job = a_job()
     plan = replace(job.plans[0], data=replace(job.plans[0].data, folder="/data\ntouch owned\n"))
-    assert said_to("srun", slurm.script(replace(job, plans=(plan,)), slurm.SlurmRequest()), tmp_path)
-    assert "data /data?touch owned?" in kubernetes.manifest(
+    assert said_to("srun", slurm.render_script(replace(job, plans=(plan,)), slurm.SlurmRequest()), tmp_path)
+    assert "data /data?touch owned?" in kubernetes.render_manifest(
         replace(job, plans=(plan,)), kubernetes.KubernetesRequest(image="i")
     )
 
@@ -165,11 +165,13 @@ def variable_of(program: str, script: str, folder: Path, said: str = "") -> str:
 
 
 def test_the_nodes_of_a_job_get_a_secret_that_nobody_finds_in_its_script(tmp_path: Path) -> None:
-    script = slurm.script(a_job(), slurm.SlurmRequest())
+    script = slurm.render_script(a_job(), slurm.SlurmRequest())
     first, second = (variable_of("srun", script, tmp_path) for _ in range(2))
     assert re.fullmatch("[0-9a-f]{64}", first)
     assert first != second, "every job has its own"
-    assert variable_of("srun", slurm.script(a_job("1x2"), slurm.SlurmRequest()), tmp_path) == "", "nobody to meet"
+    assert variable_of("srun", slurm.render_script(a_job("1x2"), slurm.SlurmRequest()), tmp_path) == "", (
+        "nobody to meet"
+    )
 
 
 # Kubernetes
@@ -179,7 +181,7 @@ def test_pods_get_the_secret_of_their_manifest_and_every_manifest_has_its_own() 
     request = kubernetes.KubernetesRequest(image="i", namespace="mine")
     secrets = []
     for _ in range(2):
-        secret, job = plain_yaml.documents(kubernetes.manifest(a_job(), request))
+        secret, job = plain_yaml.documents(kubernetes.render_manifest(a_job(), request))
         [variable] = job["spec"]["trainer"]["env"]
         reference = variable["valueFrom"]["secretKeyRef"]
         assert (variable["name"], reference["name"]) == ("TRAINMARK_SECRET", secret["metadata"]["name"])
@@ -187,33 +189,37 @@ def test_pods_get_the_secret_of_their_manifest_and_every_manifest_has_its_own() 
         secrets.append(secret["stringData"][reference["key"]])
     assert secrets[0] != secrets[1]
     assert all(re.fullmatch("[0-9a-f]{64}", secret) for secret in secrets)
-    [alone] = plain_yaml.documents(kubernetes.manifest(a_job("1x2"), request))
+    [alone] = plain_yaml.documents(kubernetes.render_manifest(a_job("1x2"), request))
     assert "env" not in alone["spec"]["trainer"]
 
 
 def test_yaml_holds_the_words_as_they_are() -> None:
-    trainer = plain_yaml.read(kubernetes.manifest(hostile_job(), kubernetes.KubernetesRequest(image="i")))["spec"][
-        "trainer"
-    ]
+    trainer = plain_yaml.read(kubernetes.render_manifest(hostile_job(), kubernetes.KubernetesRequest(image="i")))[
+        "spec"
+    ]["trainer"]
     assert [word.replace("$$", "$") for word in (*trainer["command"], *trainer["args"])] == hostile_job().command
 
 
 def test_no_variable_of_the_pod_is_put_into_a_word() -> None:
     job = replace(a_job(), words=(("run",), ("--data", "$(HOSTNAME)/$$")))
-    args = plain_yaml.read(kubernetes.manifest(job, kubernetes.KubernetesRequest(image="i")))["spec"]["trainer"]["args"]
+    args = plain_yaml.read(kubernetes.render_manifest(job, kubernetes.KubernetesRequest(image="i")))["spec"]["trainer"][
+        "args"
+    ]
     assert args[-1] == "$$(HOSTNAME)/$$$$"
 
 
 def test_a_pod_asks_for_its_devices_by_the_name_the_cluster_has_for_them() -> None:
     request = kubernetes.KubernetesRequest(image="i", resource="example.com/npu")
-    trainer = plain_yaml.read(kubernetes.manifest(a_job("2x8", "nvidia"), request))["spec"]["trainer"]
+    trainer = plain_yaml.read(kubernetes.render_manifest(a_job("2x8", "nvidia"), request))["spec"]["trainer"]
     assert trainer["resourcesPerNode"] == {"requests": {"example.com/npu": 8}, "limits": {"example.com/npu": 8}}
-    assert "resourcesPerNode" not in plain_yaml.read(kubernetes.manifest(a_job("2x8"), request))["spec"]["trainer"]
+    assert (
+        "resourcesPerNode" not in plain_yaml.read(kubernetes.render_manifest(a_job("2x8"), request))["spec"]["trainer"]
+    )
 
 
 def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
-    with pytest.raises(UsageError, match="platform nvidia does not say what a cluster calls its devices"):
-        kubernetes.manifest(a_job("2x8", "nvidia"), kubernetes.KubernetesRequest(image="i"))
+    with pytest.raises(UsageError, match="platform nvidia has no resource name of its devices"):
+        kubernetes.render_manifest(a_job("2x8", "nvidia"), kubernetes.KubernetesRequest(image="i"))
 
 
 @pytest.mark.parametrize(
@@ -229,25 +235,27 @@ def test_devices_the_cluster_has_no_name_for_cannot_be_asked_for() -> None:
 )
 def test_what_kubernetes_would_refuse_is_refused_here(changes: dict[str, str], option: str) -> None:
     with pytest.raises(UsageError, match=option):
-        kubernetes.manifest(a_job(), kubernetes.KubernetesRequest(**{"image": "i", **changes}))
+        kubernetes.render_manifest(a_job(), kubernetes.KubernetesRequest(**{"image": "i", **changes}))
 
 
 @pytest.mark.parametrize("name", ["1st", "Big", "a" * 54, "a.b"])
 def test_a_name_that_no_pod_can_have_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--name"):
-        kubernetes.manifest(replace(a_job(), name=name), kubernetes.KubernetesRequest(image="i"))
+        kubernetes.render_manifest(replace(a_job(), name=name), kubernetes.KubernetesRequest(image="i"))
 
 
 def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
     with pytest.raises(UsageError, match="not valid Unicode"):
-        kubernetes.manifest(replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i"))
+        kubernetes.render_manifest(
+            replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i")
+        )
 
 
 # ssh
 
 
 def test_each_host_gets_one_command_with_its_place(tmp_path: Path) -> None:
-    words = said_to("ssh", ssh.commands(a_job("2x8"), "a,me@b", port=1234), tmp_path)
+    words = said_to("ssh", ssh.render_commands(a_job("2x8"), "a,me@b", port=1234), tmp_path)
     (option_a, host_a, first), (option_b, host_b, second) = words[:3], words[3:]
     assert (option_a, host_a, option_b, host_b) == ("-tt", "a", "-tt", "me@b")
     for node, command in enumerate((first, second)):
@@ -263,38 +271,38 @@ def test_each_host_gets_one_command_with_its_place(tmp_path: Path) -> None:
 
 
 def test_the_secret_of_ssh_commands_is_asked_for_and_on_no_command_line(tmp_path: Path) -> None:
-    text = ssh.commands(a_job("2x8"), "a,b")
+    text = ssh.render_commands(a_job("2x8"), "a,b")
     [secret] = re.findall(r"^#   ([0-9a-f]{64})$", text, flags=re.MULTILINE)
     words = said_to("ssh", text, tmp_path)
     assert not any(secret in word for word in words)
     assert variable_of("trainmark", words[2], tmp_path, said=f"{secret}\n") == secret
-    assert "secret" not in ssh.commands(a_job("1x8"), "a")
+    assert "secret" not in ssh.render_commands(a_job("1x8"), "a")
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_two_shells_hand_the_words_over_as_they_are(tmp_path: Path, shell: str) -> None:
-    words = said_to("ssh", ssh.commands(hostile_job(), "a,b"), tmp_path, shell)
+    words = said_to("ssh", ssh.render_commands(hostile_job(), "a,b"), tmp_path, shell)
     assert said_to("none", words[2], tmp_path, shell) == hostile_job().command[1:]
     assert said_to("none", words[5], tmp_path, shell) == hostile_job().command[1:]
 
 
 def test_a_host_for_each_node_is_needed() -> None:
     with pytest.raises(UsageError, match="3 hosts"):
-        ssh.commands(a_job("2x8"), "a,b,c")
+        ssh.render_commands(a_job("2x8"), "a,b,c")
     with pytest.raises(UsageError, match="no host name"):
-        ssh.commands(a_job("2x8"), "a,-oProxyCommand=x")
+        ssh.render_commands(a_job("2x8"), "a,-oProxyCommand=x")
 
 
 def test_a_port_is_a_port() -> None:
     with pytest.raises(UsageError, match="70000"):
-        ssh.commands(a_job("2x8"), "a,b", port=70000)
+        ssh.render_commands(a_job("2x8"), "a,b", port=70000)
 
 
 # The name
 
 
 def test_a_long_name_is_cut_so_that_its_pods_still_have_names() -> None:
-    plans = [planning.decide(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
-    name = jobs.name_for([*plans, replace(plans[0], workload="x" * 60)])
+    plans = [planning.make_plan(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
+    name = jobs.make_name([*plans, replace(plans[0], workload="x" * 60)])
     assert len(name) <= 53
     assert re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", name)

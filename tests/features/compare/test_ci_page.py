@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainmark.cli.main import parser
+from trainmark.cli.main import build_parser
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def test_every_command_of_the_page_is_one_we_take() -> None:
     assert len(words) == PAGE.count("trainmark run ") + PAGE.count("trainmark report ") + PAGE.count("trainmark comp")
     assert {line[0] for line in words} == {"run", "compare", "report"}
     for line in words:
-        parser(line).parse_words(line)
+        build_parser(line).parse_words(line)
 
 
 def test_the_github_workflow_keeps_the_page_and_the_tests_even_where_the_gate_fails() -> None:

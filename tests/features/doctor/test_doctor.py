@@ -15,8 +15,8 @@ from conftest import Cli
 from rich.cells import cell_len
 from support.fleets import pair_links
 
-from trainmark.features.doctor import checks, command as doctor, screen as doctor_screen
-from trainmark.launch import cluster_env, ssh_run, without_training
+from trainmark.features.doctor import checks, command as doctor, command as doctor_screen
+from trainmark.launch import cluster_env, rank_tasks, ssh_run
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links
 from trainmark.record.checks import CheckResult
@@ -45,11 +45,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **coordinator: object) -> without_training.Probed:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> rank_tasks.ProbeResult:
         plans.append((plan, store))
-        return without_training.Probed(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
+        return rank_tasks.ProbeResult(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
 
-    monkeypatch.setattr(without_training, "probe_links", probe_only)
+    monkeypatch.setattr(rank_tasks, "probe_links", probe_only)
     return plans
 
 
@@ -84,9 +84,9 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        without_training,
+        rank_tasks,
         "probe_links",
-        lambda *words, **more: without_training.Probed(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
+        lambda *words, **more: rank_tasks.ProbeResult(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
@@ -98,9 +98,9 @@ def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        without_training,
+        rank_tasks,
         "probe_links",
-        lambda *words, **more: without_training.Probed(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
+        lambda *words, **more: rank_tasks.ProbeResult(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
@@ -122,7 +122,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def leave(self) -> None:
             log.append("left")
 
-    monkeypatch.setattr(without_training, "Coordinator", Launchers)
+    monkeypatch.setattr(rank_tasks, "Coordinator", Launchers)
     return log
 
 
@@ -152,9 +152,9 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
-        without_training,
+        rank_tasks,
         "probe_links",
-        lambda *words, **more: without_training.Probed(exit_code=4, sentence="the leader was lost"),
+        lambda *words, **more: rank_tasks.ProbeResult(exit_code=4, sentence="the leader was lost"),
     )
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
@@ -180,7 +180,7 @@ def test_the_links_between_hosts_are_asked_of_their_own_doctor(
         section = {"name": "links", "verdict": "ok", "sentence": "as seen there", "exit_code": 0, "results": rows(4)}
         return {"sections": [section]}, 0
 
-    monkeypatch.setattr(ssh_run, "ask_hosts", ask_hosts)
+    monkeypatch.setattr(ssh_run, "query_hosts", ask_hosts)
     assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 0
     assert started == [("a,b", ["doctor", "--topology", "2x2", "--platform", "cpu"], "2x2")]
     out = capsys.readouterr().out
@@ -189,7 +189,7 @@ def test_the_links_between_hosts_are_asked_of_their_own_doctor(
 
 
 def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_run, "ask_hosts", lambda *words, **more: ({"sections": []}, 0))
+    monkeypatch.setattr(ssh_run, "query_hosts", lambda *words, **more: ({"sections": []}, 0))
     with pytest.raises(NotReadyError, match="the same version of trainmark"):
         call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu")
 
@@ -197,13 +197,13 @@ def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.M
 def test_a_probe_of_hosts_that_was_interrupted_has_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ssh_run, "ask_hosts", lambda *words, **more: (None, 130))
+    monkeypatch.setattr(ssh_run, "query_hosts", lambda *words, **more: (None, 130))
     assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 130
     assert "ended before the links were measured" in capsys.readouterr().out
 
 
 def test_hosts_need_a_topology() -> None:
-    with pytest.raises(UsageError, match="say which, such as --topology 2x8"):
+    with pytest.raises(UsageError, match="needs a topology, such as --topology 2x8"):
         call("--hosts", "a,b")
 
 
@@ -234,11 +234,11 @@ KEYS = ("name", "group", "verdict", "sentence", "remedy", "exit_code", "facts")
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.Asked]:
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.DoctorOptions]:
     """What was to be examined; it always finds the same."""
-    every: list[checks.Asked] = []
+    every: list[checks.DoctorOptions] = []
 
-    def examine(asked: checks.Asked, tell: Callable[[str], None]) -> list[CheckResult]:
+    def examine(asked: checks.DoctorOptions, tell: Callable[[str], None]) -> list[CheckResult]:
         every.append(asked)
         return [*SECTIONS, FAILED] if asked.platform == "broken" else SECTIONS
 
@@ -248,7 +248,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.Asked]:
 
 @pytest.mark.parametrize(("words", "probe_s"), [((), 20.0), (("--quick",), 2.0), (("--no-probe",), 0.0)])
 def test_without_a_topology_the_machine_is_examined(
-    looked_at: list[checks.Asked],
+    looked_at: list[checks.DoctorOptions],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
@@ -258,7 +258,7 @@ def test_without_a_topology_the_machine_is_examined(
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "ready; 1 doubt, 1 unknown"
     assert err == ""
-    assert looked_at == [checks.Asked(store=tmp_path / "store", probe_s=probe_s)]
+    assert looked_at == [checks.DoctorOptions(store=tmp_path / "store", probe_s=probe_s)]
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -284,7 +284,7 @@ def test_the_links_are_not_measured_more_quickly_on_demand(word: str) -> None:
 
 def screen(width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    return doctor_screen.machine(writer, [*SECTIONS, FAILED], "not ready; 1 failed")
+    return doctor_screen.render_machine(writer, [*SECTIONS, FAILED], "not ready; 1 failed")
 
 
 def test_each_group_has_a_heading_and_each_section_a_verdict_a_name_and_a_sentence() -> None:
@@ -334,7 +334,7 @@ def test_the_interfaces_are_told_with_the_links_and_a_missing_one_fails(
     (tmp_path / "site.toml").write_text('[network]\ninterface = "nowhere0"\n')
     monkeypatch.setenv("TRAINMARK_CONFIG", str(tmp_path / "site.toml"))
     assert call("--topology", "1x2", "--platform", "cpu") == 3
-    assert "network: failed\n  trainmark.toml says interface 'nowhere0'" in capsys.readouterr().out
+    assert "network: failed\n  trainmark.toml names interface 'nowhere0'" in capsys.readouterr().out
     assert len(asked) == 2
 
 
@@ -346,7 +346,7 @@ def test_this_machine_is_examined_by_the_command(cli: Cli) -> None:
     names = [section["name"] for section in document["sections"]]
     for name in ("devices", "torch", "sensors", "memory", "/dev/shm", "limits", "governor", "load", "ports", "store"):
         assert name in names
-    assert not any("could not be looked at" in section["sentence"] for section in document["sections"])
+    assert not any("could not be checked" in section["sentence"] for section in document["sections"])
 
 
 def test_two_real_ranks_of_this_machine_are_probed(cli: Cli) -> None:
@@ -364,12 +364,12 @@ def test_pairs_of_nodes_are_shown_slowest_first_and_named_for_programs(
 ) -> None:
     asked: list[object] = []
 
-    def probe_only(plan: Plan, store: Path, **words: object) -> without_training.Probed:
+    def probe_only(plan: Plan, store: Path, **words: object) -> rank_tasks.ProbeResult:
         asked.append(words["pair_rounds"])
-        return without_training.Probed(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
+        return rank_tasks.ProbeResult(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
 
-    monkeypatch.setattr(without_training, "probe_links", probe_only)
-    monkeypatch.setattr(cluster_env, "find", lambda topology, *words: cluster_env.alone(topology))
+    monkeypatch.setattr(rank_tasks, "probe_links", probe_only)
+    monkeypatch.setattr(cluster_env, "detect_env", lambda topology, *words: cluster_env.make_local_env(topology))
     assert call("--topology", "3x1", "--platform", "cpu", "--pairs") == 0
     out = capsys.readouterr().out
     assert "3 pairs of nodes in 3 rounds: the median one carries 1.5 GB/s, the slowest, nodes" in out

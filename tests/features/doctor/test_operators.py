@@ -24,23 +24,24 @@ def scripted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Devi
 
 
 def test_an_honest_device_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = operators.check(scripted("", tmp_path, monkeypatch), "vit")
+    found = operators.check_operators(scripted("", tmp_path, monkeypatch), "vit")
     assert found.verdict == "ok", found
     assert "operators of a step and an evaluation are there" in found.sentence
 
 
 def test_operators_that_cannot_be_compared_are_named_so_that_nobody_takes_them_for_failed() -> None:
     seen = Counter({"aten::mm": 3, "aten::empty_like": 1, "aten::bernoulli_": 1})
-    assert operators.judged(Walked(seen=seen, compared={"aten::mm"})).sentence == (
-        "3 operators of a step and an evaluation are there, and 1 give what the CPU's give; not compared, as they may "
-        "draw at random, give memory as it lies, or are none of a CPU: aten::empty_like, aten::bernoulli_"
+    assert operators.judge_operators(Walked(seen=seen, compared={"aten::mm"})).sentence == (
+        "3 operators of a step and an evaluation are there, and 1 give what the CPU's give; not compared "
+        "(random, uninitialized, or not on a CPU): aten::empty_like, aten::bernoulli_"
     )
-    assert "not compared" not in operators.judged(Walked(seen=Counter({"aten::mm": 3}), compared={"aten::mm"})).sentence
+    compared = Walked(seen=Counter({"aten::mm": 3}), compared={"aten::mm"})
+    assert "not compared" not in operators.judge_operators(compared).sentence
 
 
 def test_a_long_walk_shows_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signs: list[str] = []
-    checks = dict(conformance.checks("standin", scripted("", tmp_path, monkeypatch), signs.append))
+    checks = dict(conformance.list_checks("standin", scripted("", tmp_path, monkeypatch), signs.append))
     checks["operators vit"]()
     assert set(signs) == {"operators vit"}
     assert len(signs) > 100
@@ -58,17 +59,17 @@ LIES = [
 def test_what_is_missing_or_wrong_is_named_and_all_of_it_at_once(
     name: str, lie: str, share: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = operators.check(scripted(f"{lie}\n", tmp_path, monkeypatch), name)
+    found = operators.check_operators(scripted(f"{lie}\n", tmp_path, monkeypatch), name)
     assert found.verdict == "failed"
     assert found.sentence.startswith(share)
     assert sentence in found.sentence
 
 
 def test_every_workload_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [name for name, _ in conformance.checks("standin", scripted("", tmp_path, monkeypatch))]
+    names = [name for name, _ in conformance.list_checks("standin", scripted("", tmp_path, monkeypatch))]
     assert [f"operators {name}" for name in workloads.names()] == [name for name in names if "operators" in name]
 
 
 def test_a_long_list_is_cut_short() -> None:
-    found = operators.judged(Walked(missing={f"aten::op{number}": "" for number in range(9)}))
+    found = operators.judge_operators(Walked(missing={f"aten::op{number}": "" for number in range(9)}))
     assert found.sentence.endswith("aten::op5 and 3 more")

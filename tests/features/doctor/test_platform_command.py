@@ -62,4 +62,4 @@ def test_a_check_that_never_ends_is_named_and_exits_124(process: Cli, tmp_path: 
     script.write_text("hang_after = 1\n", encoding="utf-8")
     ended = process("platform", "check", "standin", "--hang-timeout", "2", TRAINMARK_STANDIN=str(script))
     assert ended.returncode == 124
-    assert "the check 'synchronises' did not get on for 2 s" in ended.stderr
+    assert "the check 'synchronises' made no progress for 2 s" in ended.stderr

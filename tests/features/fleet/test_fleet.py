@@ -13,22 +13,22 @@ import pytest
 from support.fleets import TEN, TWO_SLOW, device_telemetry, fleet_records, host_record, pair_links
 from support.records import in_environment
 
-from trainmark.features.fleet import links, outliers, page as fleet_page, view as fleet_view
-from trainmark.features.fleet.hosts import HostRuns, by_host
-from trainmark.features.fleet.verdict import Fleet, find_proofs, judge, to_json
+from trainmark.features.fleet import outliers, page as fleet_page, view as fleet_view
+from trainmark.features.fleet.hosts import HostRuns, group_by_host
+from trainmark.features.fleet.verdict import Fleet, find_proofs, judge_hosts, to_json
 from trainmark.features.verify import verdict as verification
 from trainmark.record.errors import UsageError
-from trainmark.record.format import pairs_summary
+from trainmark.record.format import summarise_pairs
 from trainmark.record.record import Doubt, Record
 from trainmark.record.site import Expected
-from trainmark.record.tournament import all_rounds, disjoint, rounds, usual_rounds
+from trainmark.record.tournament import all_rounds, plan_rounds, split_into_rounds, usual_rounds
 from trainmark.record.verify import BitDifference, VerifyDocument
 
 FLOOR = -math.log1p(-0.03)
 
 
 def judged(records: list[Record], **words: object) -> Fleet:
-    return judge(by_host(records), **words)  # type: ignore[arg-type]
+    return judge_hosts(group_by_host(records), **words)  # type: ignore[arg-type]
 
 
 # Hosts
@@ -44,7 +44,7 @@ def test_a_good_fleet_is_accepted_and_says_what_it_would_have_found() -> None:
 def test_two_slow_hosts_are_named_the_slowest_first_and_the_interval_holds_the_truth() -> None:
     fleet = judged(fleet_records(TWO_SLOW))
     assert fleet.exit_code == 6
-    assert [one.host for one in fleet.of("slow")] == ["node07", "node03"]
+    assert [one.host for one in fleet.hosts_with("slow")] == ["node07", "node03"]
     slowest = fleet.hosts[0]
     assert slowest.interval is not None and slowest.interval[0] < -0.2 < slowest.interval[1]
     assert "−20." in slowest.reasons[0] or "−19." in slowest.reasons[0]
@@ -60,7 +60,7 @@ def test_telemetry_explains_the_slow_host_and_no_other() -> None:
     said = "\n".join(told["node07"].reasons)
     assert "ran at 1 110 MHz, the fleet's median at 1 400 MHz" in said
     assert "it reached 91.0 °C, the fleet's median 60.0 °C" in said
-    assert "3 new errors" in said
+    assert "3 new uncorrectable errors" in said
     assert "other programs used 40 % of its processors" in said
     assert "rank 5 is 20 % slower" in said
     assert told["node07"].remarks == ("its torch is 2.5.1, the fleet's 2.6.0",)
@@ -71,21 +71,23 @@ def test_telemetry_explains_the_slow_host_and_no_other() -> None:
 def test_a_host_that_failed_is_a_line_with_its_reason_and_the_others_are_judged() -> None:
     records = fleet_records(TEN)
     records[4] = replace(records[4], status="incomplete", ended="rank 0 was killed by SIGKILL")
-    fleet = judge([*by_host(records), HostRuns(host="node99", failed="host node99 cannot be entered through ssh")])
+    fleet = judge_hosts(
+        [*group_by_host(records), HostRuns(host="node99", failed="host node99 cannot be entered through ssh")]
+    )
     assert fleet.exit_code == 6
-    assert {one.host: one.reasons for one in fleet.of("failed")} == {
+    assert {one.host: one.reasons for one in fleet.hosts_with("failed")} == {
         "node04": (f"run {records[4].run_id} is incomplete (rank 0 was killed by SIGKILL)",),
         "node99": ("host node99 cannot be entered through ssh",),
     }
-    assert len(fleet.of("ok")) == 9
-    nobody = judge([HostRuns(host="a", failed="gone")])
+    assert len(fleet.hosts_with("ok")) == 9
+    nobody = judge_hosts([HostRuns(host="a", failed="gone")])
     assert (nobody.exit_code, nobody.median) == (6, None)
 
 
 def test_hosts_that_left_no_run_at_all_are_missed() -> None:
     assert judged(fleet_records(TEN), wanted=10).exit_code == 0
     fleet = judged(fleet_records(TEN), wanted=12)
-    assert fleet.faults == ("12 hosts are to be judged and only 10 left a run",)
+    assert fleet.faults == ("12 hosts are expected and only 10 have a run",)
     assert fleet_view.headline(fleet).startswith("not accepted; faults of the fleet as a whole: 1; the median is")
     assert fleet.exit_code == 6
 
@@ -93,13 +95,13 @@ def test_hosts_that_left_no_run_at_all_are_missed() -> None:
 def test_few_hosts_say_what_can_be_said() -> None:
     one, two, three = (dict(list(TWO_SLOW.items())[2 : 2 + count]) for count in (1, 2, 3))
     assert judged(fleet_records(one)).exit_code == 7
-    assert "one host has nothing to be held against" in judged(fleet_records(one)).unsure[0]
+    assert "one host has nothing to be compared with" in judged(fleet_records(one)).unsure[0]
     apart = judged(fleet_records(two))
     assert (apart.exit_code, {host.verdict for host in apart.hosts}) == (7, {"ok"})
     assert "two hosts do not tell which of them is right" in apart.unsure[0]
     assert judged(fleet_records({"a": 1.0, "b": 1.0})).exit_code in (0, 7)
     named = judged(fleet_records(three))
-    assert ([host.host for host in named.of("slow")], named.exit_code) == (["node03"], 6)
+    assert ([host.host for host in named.hosts_with("slow")], named.exit_code) == (["node03"], 6)
     assert "are too few to tell how far good ones lie apart" in named.notes[0]
 
 
@@ -109,7 +111,7 @@ def test_a_fleet_that_is_slow_as_a_whole_is_found_by_what_the_site_expects() -> 
     fleet = judged(records, expected=[expected])
     assert fleet.exit_code == 6
     assert "the fleet as a whole is slow: its median lies −1" in fleet.faults[0]
-    assert len(fleet.of("slow")) > 5 and fleet.hosts[0].of_expected is not None
+    assert len(fleet.hosts_with("slow")) > 5 and fleet.hosts[0].of_expected is not None
     assert judged(records, expected=[replace_expected(expected, value=64.0)]).exit_code == 0
     for other in ({"workload": "vit"}, {"recipe": "fill"}, {"device": "H100"}, {"topology": "1x8"}, {"metric": "mfu"}):
         assert judged(records, expected=[replace_expected(expected, **other)]).expected is None
@@ -135,10 +137,10 @@ def test_repeats_of_a_host_are_one_line_and_other_runs_of_it_do_not_spoil_it() -
     ("changes", "sentence"),
     [
         ({"trainmark": "0.0.9"}, "was made by trainmark 0.0.9 and most others by 0.1.0"),
-        ({"plan": {"precision": "bf16"}}, "is of another plan than run resnet50-quick-node"),
+        ({"plan": {"precision": "bf16"}}, "has another plan than run resnet50-quick-node"),
         ({"plan": {"recipe": {"batch_per_device": 64}}}, "batch_per_device 64 and 32"),
         ({"timeline": "two hosts"}, "ran on 2 hosts at once (node03, elsewhere)"),
-        ({"timeline": "no host"}, "does not say on which host it ran"),
+        ({"timeline": "no host"}, "names no host"),
     ],
 )
 def test_a_run_that_is_not_as_the_others_is_refused_by_its_name(changes: dict[str, object], sentence: str) -> None:
@@ -158,7 +160,9 @@ def test_a_run_that_is_not_as_the_others_is_refused_by_its_name(changes: dict[st
 
 
 def test_a_document_of_the_fleet_has_every_host() -> None:
-    document = to_json(judge(by_host(fleet_records(TEN)), links=links.judge(list(TEN), pair_links(10))))
+    document = to_json(
+        judge_hosts(group_by_host(fleet_records(TEN)), links=outliers.judge_links(list(TEN), pair_links(10)))
+    )
     assert (document["outcome"], len(document["hosts"]), len(document["links"]["cables"])) == ("accepted", 10, 10)
 
 
@@ -168,7 +172,7 @@ def test_a_document_of_the_fleet_has_every_host() -> None:
 def alarms(hosts: int, spread: float, fleets: int, seed: int = 1) -> int:
     dice = np.random.default_rng(seed)
     drawn = dice.normal(0, spread, (fleets, hosts))
-    return sum(any(outliers.find(values, [0.003] * hosts, floor=FLOOR).named) for values in drawn)
+    return sum(any(outliers.find_outliers(values, [0.003] * hosts, floor=FLOOR).named) for values in drawn)
 
 
 @pytest.mark.slow
@@ -182,14 +186,14 @@ def test_many_slow_hosts_do_not_hide_behind_each_other() -> None:
     dice = np.random.default_rng(2)
     values = dice.normal(0, 0.01, 100)
     values[:30] -= 0.12
-    named = outliers.find(values, [0.003] * 100, floor=FLOOR).named
+    named = outliers.find_outliers(values, [0.003] * 100, floor=FLOOR).named
     assert all(named[:30]) and not any(named[30:])
 
 
 def test_a_host_that_is_known_worse_than_the_others_is_given_more_room() -> None:
     values = [0.0, 0.005, -0.005, 0.004, -0.004, 0.003, -0.003, 0.002, -0.002, 0.001, -0.08]
-    assert outliers.find(values, [0.003] * 11, floor=FLOOR).named[-1]
-    assert not outliers.find(values, [0.003] * 10 + [0.06], floor=FLOOR).named[-1]
+    assert outliers.find_outliers(values, [0.003] * 11, floor=FLOOR).named[-1]
+    assert not outliers.find_outliers(values, [0.003] * 10 + [0.06], floor=FLOOR).named[-1]
 
 
 # Links
@@ -197,7 +201,7 @@ def test_a_host_that_is_known_worse_than_the_others_is_given_more_room() -> None
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 7, 10, 33])
 def test_in_every_round_nobody_has_two_partners_and_in_all_of_them_everybody_met(nodes: int) -> None:
-    found = rounds(nodes, all_rounds(nodes))
+    found = plan_rounds(nodes, all_rounds(nodes))
     for pairs in found:
         assert len({node for pair in pairs for node in pair}) == 2 * len(pairs)
     met = Counter(pair for pairs in found for pair in pairs)
@@ -207,7 +211,7 @@ def test_in_every_round_nobody_has_two_partners_and_in_all_of_them_everybody_met
 def test_of_many_nodes_about_twice_the_logarithm_of_rounds_is_enough() -> None:
     assert (usual_rounds(9), usual_rounds(100), usual_rounds(1000)) == (9, 14, 20)
     hosts = [f"node{number:03}" for number in range(1000)]
-    found = links.judge(hosts, pair_links(1000, thin={17: 6.0, 900: 2.5}))
+    found = outliers.judge_links(hosts, pair_links(1000, thin={17: 6.0, 900: 2.5}))
     assert [cable.host for cable in found.cables if cable.slow] == ["node017", "node900"]
     assert (found.rounds, found.whole, found.all_rounds) == (20, False, 999)
 
@@ -215,14 +219,14 @@ def test_of_many_nodes_about_twice_the_logarithm_of_rounds_is_enough() -> None:
 @pytest.mark.parametrize("nodes", [3, 4, 10])
 def test_a_thin_cable_is_named_and_its_partners_are_not(nodes: int) -> None:
     hosts = [f"node{number}" for number in range(nodes)]
-    found = links.judge(hosts, pair_links(nodes, thin={1: 4.0}))
+    found = outliers.judge_links(hosts, pair_links(nodes, thin={1: 4.0}))
     assert [cable.host for cable in found.cables if cable.slow] == ["node1"]
     assert not any(way.slow for way in found.ways)
     assert found.whole
 
 
 def test_a_bad_way_between_two_good_cables_is_named() -> None:
-    found = links.judge([f"node{number}" for number in range(8)], pair_links(8, way=(2, 5)))
+    found = outliers.judge_links([f"node{number}" for number in range(8)], pair_links(8, way=(2, 5)))
     assert [way.hosts for way in found.ways if way.slow] == [("node2", "node5")]
     assert not any(cable.slow for cable in found.cables)
 
@@ -231,23 +235,23 @@ def test_a_pair_that_was_measured_again_counts_by_its_better_time() -> None:
     hosts = [f"node{number}" for number in range(8)]
     disturbed = pair_links(8, way=(2, 5))
     again = [pair for pair in pair_links(8) if (pair.first, pair.second) == (2, 5)]
-    found = links.judge(hosts, [*disturbed, *again])
+    found = outliers.judge_links(hosts, [*disturbed, *again])
     assert (found.slow, len(found.ways), found.rounds) == (False, 28, 7)
 
 
 def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node() -> None:
     pairs = [(0, 1), (1, 2), (3, 4), (0, 2), (5, 6)]
-    found = disjoint(pairs)
+    found = split_into_rounds(pairs)
     assert sorted(pair for one in found for pair in one) == sorted(pairs)
     assert all(len({node for pair in one for node in pair}) == 2 * len(one) for one in found)
 
 
 def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
-    found = links.judge(["a", "b"], pair_links(2))
+    found = outliers.judge_links(["a", "b"], pair_links(2))
     assert (found.slow, found.smallest, found.whole) == (False, None, True)
-    said = "two hosts have one link, and nothing to hold it against: it carries 10.0 GB/s"
-    assert [*fleet_view.link_sentences(found)] == [said]
-    assert pairs_summary(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
+    said = "two hosts have one link, and nothing to compare it with: it carries 10.0 GB/s"
+    assert [*fleet_view.describe_links(found)] == [said]
+    assert summarise_pairs(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
 
 
 # Their arithmetic
@@ -259,7 +263,7 @@ def verified(hosts: list[str], verdict: str = "equal", wrong_rank: int | None = 
         verify_id="v1", created="2026-01-01T00:00:00Z", trainmark="0", plan={}, device="a device", torch="2",
         hosts=hosts, rounds=2, steps=30, hashed=9, verdict=verdict, sentence="", differences=differences,
     )  # fmt: skip
-    return msgspec.structs.replace(told, sentence=verification.sentence(told))
+    return msgspec.structs.replace(told, sentence=verification.describe(told))
 
 
 def with_proofs(*told: VerifyDocument) -> Fleet:
@@ -269,13 +273,13 @@ def with_proofs(*told: VerifyDocument) -> Fleet:
 
 def test_a_fleet_whose_arithmetic_was_proved_on_every_host_is_accepted() -> None:
     fleet = with_proofs(verified([f"{host}.site" for host in TEN]))
-    assert (fleet.outcome, len(fleet.proofs), fleet.unproved) == ("accepted", 10, ())
+    assert (fleet.outcome, len(fleet.proofs), fleet.unverified_hosts) == ("accepted", 10, ())
     assert "verify v1 of 2026-01-01 on 10 of 10 hosts: 2 rounds of 30 steps on 10 ranks" in fleet_view.render(fleet)
 
 
 def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed() -> None:
     fleet = with_proofs(verified([*TEN], "wrong", wrong_rank=4))
-    assert fleet.exit_code == 6 and [one.host for one in fleet.proved("wrong")] == ["node04"]
+    assert fleet.exit_code == 6 and [one.host for one in fleet.proofs_with("wrong")] == ["node04"]
     said = " ".join(fleet_view.render(fleet).split())
     assert "the arithmetic of host node04 is wrong: round 2, step 3, rank 4 on node04: loss is not what" in said
     assert "not accepted; wrong arithmetic: 1 of 10" in said
@@ -289,6 +293,6 @@ def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed()
 
 def test_hosts_that_nobody_verified_and_proofs_that_are_open_leave_the_fleet_open() -> None:
     some = with_proofs(verified([host for host in TEN if host != "node09"]))
-    assert some.exit_code == 7 and some.unproved == ("node09",)
-    assert "nobody verified the arithmetic of hosts node09" in fleet_view.render(some)
+    assert some.exit_code == 7 and some.unverified_hosts == ("node09",)
+    assert "the arithmetic was not verified on hosts node09" in fleet_view.render(some)
     assert with_proofs(verified([*TEN], "incomplete")).exit_code == 7

@@ -20,7 +20,7 @@ from support.fake_ssh import ARRIVE
 from support.fleets import TEN, TWO_SLOW, fleet_records, host_record, pair_links
 
 from trainmark.cli.main import main
-from trainmark.features.fleet import store as fleets
+from trainmark.features.fleet import hosts as fleets
 from trainmark.record.links import PairLink
 from trainmark.record.store import Store
 
@@ -143,7 +143,7 @@ def test_what_finished_before_the_fleet_was_ended_is_resumed(
     )
     with fleet:
         deadline = time.monotonic() + 60
-        while not (world / "waits").exists() or len(found[0].done if (found := fleets.newest(store)) else ()) < 2:
+        while not (world / "waits").exists() or len(found[0].done if (found := fleets.find_newest(store)) else ()) < 2:
             assert fleet.poll() is None and time.monotonic() < deadline, fleet.communicate()
             time.sleep(0.05)
         fleet.send_signal(how)
@@ -161,11 +161,11 @@ def test_what_finished_before_the_fleet_was_ended_is_resumed(
     [
         (["fleet", "--hosts", "a,b"], "a fleet runs one workload on every host, and none was named"),
         (["fleet", "resnet50", "vit", "--hosts", "a,b"], "and 2 were named"),
-        ([*RUN, "--hosts", "a,b", "--topology", "2x1"], "topology 2x1 is of several nodes"),
+        ([*RUN, "--hosts", "a,b", "--topology", "2x1"], "topology 2x1 has several nodes"),
         ([*RUN, "--hosts", "a,a"], "host 'a' is named twice"),
         ([*RUN, "--hosts", "a;b"], "is no host name"),
         ([*RUN, "--hosts", "a,b", "--jobs", "0"], "--jobs must be at least 1"),
-        (["fleet", "resnet50", "--recipe", "fill", "--hosts", "a,b"], "recipe fill finds a batch of its own"),
+        (["fleet", "resnet50", "--recipe", "fill", "--hosts", "a,b"], "recipe fill searches a batch"),
         (["fleet", "resnet50", "--budget", "3m", "--hosts", "a,b"], "give all hosts the same"),
         (["fleet"], "holds no fleet yet"),
         (["fleet", "--links"], "--links measures the hosts of --hosts"),
@@ -193,7 +193,7 @@ def test_a_folder_of_runs_is_judged_with_those_that_left_no_record_and_its_links
     assert main(["fleet", str(shared.folder), "--expect", "10"]) == 0
     assert "accepted; judged hosts: 10" in capsys.readouterr().out
     assert main(["fleet", str(shared.folder), "--expect", "11"]) == 6
-    assert "11 hosts are to be judged and only 10 left a run" in capsys.readouterr().out
+    assert "11 hosts are expected and only 10 have a run" in capsys.readouterr().out
 
     document = {"sections": [{"pairs": msgspec.to_builtins(pair_links(10, way=(0, 9))), "hosts": list(TEN)}]}
     (shared.folder / "links.json").write_text(json.dumps(document), encoding="utf-8")

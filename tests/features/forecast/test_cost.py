@@ -11,35 +11,13 @@ from support.records import make_record, make_timeline
 from trainmark.features.forecast import cost
 from trainmark.features.forecast.rates import FORECAST, RateForecast
 from trainmark.features.mlperf import convergence, samples_to_target as needed
-from trainmark.features.mlperf.benchmarks import benchmarks
+from trainmark.features.mlperf.benchmarks import load_benchmarks
 from trainmark.record.machine import CheckpointFacts
 from trainmark.record.plan import Topology
 from trainmark.record.price import Price
 from trainmark.record.record import Evaluation, Record
 
 S = 1_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("word", "steps", "times"),
-    [
-        ("100 steps", 1000, 10),
-        ("100 steps", 1050, 11),  # the last at the end
-        ("2 epochs", 1000, 10),
-        ("8 epochs from 2", 900, 3),  # after epochs 2, 10 and 18
-        ("3200 items", 1000, 10),
-        ("end", 1000, 1),
-        ("end", 0, 0),
-        ("never", 1000, 0),
-        ("when the moon is full", 1000, None),
-        ("", 1000, None),
-    ],
-)
-def test_pauses_are_counted_as_a_run_makes_them(word: str, steps: float, times: int | None) -> None:
-    recipe = {"evaluate_every": word}
-    assert cost.count_pauses(recipe, "evaluate_every", steps, steps_per_epoch=50, items_per_step=32) == times
-    if "epoch" in word:
-        assert cost.count_pauses(recipe, "evaluate_every", steps, steps_per_epoch=None, items_per_step=32) is None
 
 
 def run(**changes: Any) -> Record:
@@ -111,7 +89,7 @@ def test_mlperf_s_recipe_needs_what_its_reference_needs_at_each_size_s_batch() -
     for size in ("1x1", "1x4", "1x8", "1x9", "20x8", "64x8"):
         found = cost.forecast_cost(work, rate(size, 1e4), Price())
         epochs[size] = found and found.items / 1_281_167
-    known = {point.global_batch: point.mean for point in convergence.points(benchmarks()["resnet"])}
+    known = {point.global_batch: point.mean for point in convergence.load_points(load_benchmarks()["resnet"])}
     assert epochs["1x1"] == pytest.approx(known[1632])  # below the smallest: the smallest
     assert epochs["1x4"] == pytest.approx(known[1632])
     assert epochs["1x8"] == pytest.approx(known[3264])

@@ -12,12 +12,11 @@ import pytest
 from support.records import make_record
 
 from trainmark.analysis import published_library as library
-from trainmark.analysis.clusters import Chain, chains, table
-from trainmark.analysis.scaling_published import published_scalings
+from trainmark.analysis.clusters import Chain, find_chains, load_table
+from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.forecast import cost, inputs, rates, scaling_law
-from trainmark.features.forecast.backtest import backtest
 from trainmark.features.forecast.inputs import Known
-from trainmark.features.forecast.scaling_law import Size
+from trainmark.features.forecast.scaling_law import Size, backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import CheckpointFacts, Environment
 from trainmark.record.metrics import Quantity
@@ -102,9 +101,9 @@ def test_far_beyond_the_largest_size_it_is_an_order_of_magnitude_and_the_range_w
 
 
 def published(workload: str, metric: str) -> Iterator[tuple[Known, float]]:
-    for group in published_scalings(library.rows(workload)):
+    for group in find_published_scalings(library.load_rows(workload)):
         outcome = next((getattr(point.row, metric) for point in group.points if point.row.topology == "2x8"), None)
-        found = inputs.of_published(group, metric, below=16)
+        found = inputs.read_published(group, metric, below=16)
         if found and outcome:
             yield found, outcome
 
@@ -124,13 +123,13 @@ def test_two_nodes_of_the_published_tables_are_forecast_within_five_percent(work
 def test_a_published_row_that_contradicts_its_neighbours_is_named_and_not_believed() -> None:
     ((seen, outcome),) = published("vit", "p_core")
     assert [str(one.topology) for one in seen.sizes] == ["1x8"]
-    assert seen.notes[0].startswith("1x1 is not believed: a device of 1x8 does 0.59")
+    assert seen.notes[0].startswith("1x1 is left out: a device of 1x8 does 0.59")
     assert rates.forecast(seen, Topology.parse("2x8")).rate == pytest.approx(outcome, rel=0.05)
 
 
 def test_a_range_holds_as_many_published_outcomes_as_it_is_made_for() -> None:
-    assert len(table()) > 400
-    found = backtest(chains())
+    assert len(load_table()) > 400
+    found = backtest(find_chains())
     assert found.count > 90
     assert 0.85 <= found.coverage <= 0.95
     assert sum(line.count for line in found.lines) == found.count
@@ -153,19 +152,19 @@ def test_a_range_holds_the_outcomes_of_clusters_like_those_it_was_made_from() ->
 
 def test_runs_that_shared_out_one_batch_or_are_noisy_carry_no_forecast() -> None:
     with pytest.raises(UsageError, match="known to ±20 % only"):
-        inputs.of_records([record("a", "1x1", 100, half=0.2)])
+        inputs.read_records([record("a", "1x1", 100, half=0.2)])
     strong = make_record(
         run_id="b",
         plan={"topology": "1x2", "recipe": {"batch_per_device": 16, "epochs": 90}},
         metrics={"p_core": Quantity(value=150, unit="images/s")},
     )
     with pytest.raises(UsageError, match="one batch_per_device"):
-        inputs.of_records([record("a", "1x1", 100), strong])
+        inputs.read_records([record("a", "1x1", 100), strong])
 
 
 def test_time_energy_and_cost_follow_from_the_work_of_a_run_that_met_its_target() -> None:
     runs = [record("one", "1x1", 100), record("eight", "1x8", 784, reached=4)]
-    seen = inputs.of_records(runs)
+    seen = inputs.read_records(runs)
     work = cost.measure_work(runs)
     assert work.why == "step 4, at which run eight met its target"
     assert work.items == pytest.approx(4 * work.items_per_step)
@@ -196,7 +195,7 @@ def test_so_much_training_may_be_asked_for_instead() -> None:
 
 def test_failures_are_reckoned_with_where_there_are_many_devices() -> None:
     runs = [record("eight", "1x8", 784)]
-    seen, work = inputs.of_records(runs), cost.measure_work(runs, "1e12 items")
+    seen, work = inputs.read_records(runs), cost.measure_work(runs, "1e12 items")
 
     def available(topology: str, hours: float = cost.MTBF_DEVICE_HOURS) -> float:
         rate = rates.forecast(seen, Topology.parse(topology))
@@ -216,7 +215,7 @@ def test_checkpoints_and_idle_power_are_those_the_run_measured() -> None:
     told = Environment(checkpoint=CheckpointFacts(size_bytes=10**9, saves=3, save_s=600.0, restore_s=60.0))
     told = msgspec.structs.replace(told, idle_power_w=75.0)
     measured = dataclasses.replace(run, environment=told, metrics={**run.metrics, **power})
-    seen = inputs.of_records([run])
+    seen = inputs.read_records([run])
     assumed, known = (cost.measure_work([one], "1e12 items") for one in (run, measured))
     assert (assumed.checkpoint_s, assumed.checkpoint_why, assumed.idle_share) == (60.0, "assumed", 0.0)
     assert (known.checkpoint_s, known.checkpoint_why, known.restore_s) == (600.0, "measured", 60.0)

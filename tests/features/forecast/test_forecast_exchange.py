@@ -9,7 +9,7 @@ import pytest
 from support.made_clusters import Cluster
 
 from trainmark.features.forecast import inputs, rates
-from trainmark.features.forecast.exchange import ExchangeModel, fit_exchange
+from trainmark.features.forecast.inputs import ExchangeModel, fit_exchange
 from trainmark.features.forecast.rates import OtherBatch, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.links import AllReduce
@@ -37,7 +37,7 @@ def model_of(record: Record) -> ExchangeModel:
 
 
 def forecast(records: list[Record], topology: str, batch: OtherBatch | None = None) -> RateForecast:
-    return rates.forecast(inputs.of_records(records), Topology.parse(topology), batch)
+    return rates.forecast(inputs.read_records(records), Topology.parse(topology), batch)
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -56,7 +56,7 @@ def test_a_long_run_that_kept_sums_alone_tells_the_same() -> None:
     record = Cluster(bytes=LARGE).record("1x8")
 
     def summed(trace: RankTrace) -> RankTrace:
-        sums = RankSums(steps=60, exchanged=60, warmup=StepSums(), counted=record.timeline.counted(trace))
+        sums = RankSums(steps=60, exchanged=60, warmup=StepSums(), counted=record.timeline.sum_counted(trace))
         return dataclasses.replace(trace, sums=sums)
 
     timeline = dataclasses.replace(record.timeline, ranks=tuple(map(summed, record.timeline.ranks)))
@@ -65,7 +65,7 @@ def test_a_long_run_that_kept_sums_alone_tells_the_same() -> None:
 
 def test_links_of_a_node_alone_explain_what_is_inside_and_the_usual_loss_what_is_beyond() -> None:
     cluster = Cluster(bytes=LARGE)
-    known = inputs.of_records([cluster.record("1x2")])
+    known = inputs.read_records([cluster.record("1x2")])
     inside, beyond = (rates.forecast(known, Topology.parse(words)).rate for words in ("1x8", "2x8"))
     assert inside is not None and beyond is not None
     assert inside == pytest.approx(cluster.rate("1x8"), rel=0.01)
@@ -141,9 +141,9 @@ def test_links_that_changed_and_batches_that_changed_with_the_size_are_refused()
     usual, slow = Cluster(), Cluster(node=(10e-6, 2e9))
     again = dataclasses.replace(slow.record("1x4"), run_id="after")
     with pytest.raises(UsageError, match=r"the links changed between runs 1x4-32 and after: all-reduce inside a node"):
-        inputs.of_records([usual.record("1x4"), again])
+        inputs.read_records([usual.record("1x4"), again])
     with pytest.raises(UsageError, match="differ in their batch"):
-        inputs.of_records([usual.record("1x4"), usual.record("2x4", 16)])
+        inputs.read_records([usual.record("1x4"), usual.record("2x4", 16)])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from support.records import make_record
 
 from trainmark.cli.main import main
-from trainmark.features.forecast.outcome import outcome_of, outcomes
+from trainmark.features.forecast.record_facts import find_outcome, find_outcomes
 from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import Store
@@ -33,7 +33,7 @@ ONE, EIGHT = run("1x1", 100, 1), run("1x8", 780, 2)
     ("p_core", "place"), [(1520.0, "inside the range"), (900.0, "below the range"), (1900.0, "above the range")]
 )
 def test_an_outcome_lies_inside_the_range_below_or_above_it(p_core: float, place: str) -> None:
-    found = outcome_of(run("2x8", p_core, 3), [ONE, EIGHT])
+    found = find_outcome(run("2x8", p_core, 3), [ONE, EIGHT])
     assert found is not None
     assert found.place == place
     assert [str(size) for size in found.known] == ["1x1", "1x8"]
@@ -41,13 +41,13 @@ def test_an_outcome_lies_inside_the_range_below_or_above_it(p_core: float, place
 
 def test_only_runs_of_before_that_differ_in_nothing_else_are_asked() -> None:
     later, half = run("2x8", 1500, 3), run("1x8", 700, 2, plan={"recipe": {"batch_per_device": 16}})
-    assert outcome_of(later, [run("1x8", 780, 4)]) is None
-    assert outcome_of(later, [half]) is None
-    assert outcome_of(later, [run("1x8", 780, 2, device="another")]) is None
-    assert outcome_of(later, [run("2x8", 1490, 2)]) is None
-    assert outcome_of(later, [ONE]) is None  # of one device nothing is said beyond a node
-    assert outcome_of(run("2x8", 1500, 3, status="incomplete"), [ONE, EIGHT]) is None
-    found = outcome_of(run("1x8", 760, 3), [ONE])
+    assert find_outcome(later, [run("1x8", 780, 4)]) is None
+    assert find_outcome(later, [half]) is None
+    assert find_outcome(later, [run("1x8", 780, 2, device="another")]) is None
+    assert find_outcome(later, [run("2x8", 1490, 2)]) is None
+    assert find_outcome(later, [ONE]) is None  # of one device nothing is said beyond a node
+    assert find_outcome(run("2x8", 1500, 3, status="incomplete"), [ONE, EIGHT]) is None
+    found = find_outcome(run("1x8", 760, 3), [ONE])
     assert found is not None
     assert found.off is None  # a range without a middle
 
@@ -57,7 +57,7 @@ def test_show_and_page_have_it_from_the_store_alone(tmp_path: Path, capsys: pyte
     later = run("2x8", 1500, 3)
     for record in (ONE, EIGHT, later):
         store.add(record)
-    assert outcomes([ONE, EIGHT, later], store).keys() == {EIGHT.run_id, later.run_id}
+    assert find_outcomes([ONE, EIGHT, later], store).keys() == {EIGHT.run_id, later.run_id}
     assert main(["show", later.run_id, "--all", "--store", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "Forecast and outcome" in out

@@ -12,7 +12,7 @@ import pytest
 from support.records import make_record, make_timeline
 
 import trainmark
-from trainmark.analysis.priced import priced
+from trainmark.analysis.priced import add_cost
 from trainmark.cli.main import main
 from trainmark.features.report import document
 from trainmark.features.report.inputs import ReportInputs
@@ -40,7 +40,7 @@ def value(record: Record, alias: str) -> float:
 
 
 def test_cost_is_all_devices_for_all_the_time_and_a_million_items_go_by_p_train() -> None:
-    seen = priced(run(), EUROS)
+    seen = add_cost(run(), EUROS)
     assert value(seen, "cost") == pytest.approx(2 * 2.0 * value(seen, "e2e_time") / 3600)
     assert value(seen, "cost_per_million") == pytest.approx(1e6 * 2 * 2.0 / 3600 / value(seen, "p_train"))
     assert value(seen, "energy_kwh") == pytest.approx(2.0 * 1.5)
@@ -52,11 +52,11 @@ def test_cost_is_all_devices_for_all_the_time_and_a_million_items_go_by_p_train(
 
 
 def test_without_a_price_there_is_no_cost_and_without_a_sensor_no_energy() -> None:
-    assert "cost" not in priced(run(), Price()).metrics
-    assert "energy_kwh" in priced(run(), Price()).metrics
-    blind = priced(run(energy_j=None), EUROS)
+    assert "cost" not in add_cost(run(), Price()).metrics
+    assert "energy_kwh" in add_cost(run(), Price()).metrics
+    blind = add_cost(run(energy_j=None), EUROS)
     assert blind.metrics["energy_kwh"].unavailable == "no sensor"
-    assert "energy_kwh" not in priced(run(energy_j=None), Price()).metrics
+    assert "energy_kwh" not in add_cost(run(energy_j=None), Price()).metrics
 
 
 def test_every_view_has_the_columns_and_the_stored_record_has_none(
@@ -74,7 +74,7 @@ def test_every_view_has_the_columns_and_the_stored_record_has_none(
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert float(row["energy_kwh"]) == pytest.approx(3.0)
     assert row["cost_unit"] == "EUR"
-    seen = priced(run(), EUROS)
+    seen = add_cost(run(), EUROS)
     assert "EUR" in render([seen], width=200)
     assert "kWh" in render([seen], width=200)
     page = document.render(ReportInputs(records=(seen, run("resnet50-b"))))

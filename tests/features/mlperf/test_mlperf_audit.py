@@ -14,18 +14,18 @@ from support import mlperf_logs
 from support.mlperf_logs import Entries, at, entries, write_log, write_result
 
 from trainmark.features.mlperf import official
-from trainmark.features.mlperf.audit_result import audits
-from trainmark.features.mlperf.folder import result_folders
-from trainmark.features.mlperf.package import DESCRIBED
-from trainmark.record.audit import SEVERITIES, Audit, findings, is_wrong
+from trainmark.features.mlperf.audit_result import audit_results
+from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.package import DESCRIPTION_FIELDS
+from trainmark.record.audit import SEVERITIES, Audit, collect_findings, is_wrong
 
 
-def audited(path: Path) -> list[Audit]:
-    return [audit for _, found in audits(result_folders(path)) for audit in found]
+def run_audit(path: Path) -> list[Audit]:
+    return [audit for _, found in audit_results(find_result_folders(path)) for audit in found]
 
 
 def found(path: Path) -> set[tuple[str, str]]:
-    return {(one.name, SEVERITIES[one.verdict]) for one in findings(audited(path))}
+    return {(one.name, SEVERITIES[one.verdict]) for one in collect_findings(run_audit(path))}
 
 
 needs_mlcommons = pytest.mark.skipif(not official.is_installed(), reason="the extra mlperf is not installed")
@@ -43,7 +43,7 @@ def test_without_mlcommons_checkers_the_rest_is_audited(tmp_path: Path, monkeypa
     shutil.copy(place / "result_0.txt", place / "result_4.txt")
     assert ("result-same-bytes", "wrong") in found(tmp_path)
     said = [
-        check.sentence for audit in audited(tmp_path) for check in audit.checks if check.name.startswith("mlcommons")
+        check.sentence for audit in run_audit(tmp_path) for check in audit.checks if check.name.startswith("mlcommons")
     ]
     assert set(said) == {official.INSTALL}
 
@@ -56,9 +56,9 @@ def test_a_log_that_keeps_mlcommons_checkers_busy_for_ever_is_given_up(
     write_result(tmp_path)
     assert not found(tmp_path)
     [said] = {
-        check.sentence for audit in audited(tmp_path) for check in audit.checks if check.name == "mlcommons-files"
+        check.sentence for audit in run_audit(tmp_path) for check in audit.checks if check.name == "mlcommons-files"
     }
-    assert said == "mlcommons' checkers gave no answer: they were given 0.001 s"
+    assert said == "mlcommons' checkers gave no answer: timeout after 0.001 s"
 
 
 def drop(key: str) -> Callable[[Entries], Entries]:
@@ -81,7 +81,7 @@ def stamp(key: str, like: str, by: int = 0, which: int = 0) -> Callable[[Entries
     return change
 
 
-def tell(key: str, name: str, value: Any, which: int = 0) -> Callable[[Entries], Entries]:
+def set_metadata(key: str, name: str, value: Any, which: int = 0) -> Callable[[Entries], Entries]:
     def change(log: Entries) -> Entries:
         at(log, key, which)["metadata"][name] = value
         return log
@@ -89,7 +89,7 @@ def tell(key: str, name: str, value: Any, which: int = 0) -> Callable[[Entries],
     return change
 
 
-def twice(key: str, value: Any) -> Callable[[Entries], Entries]:
+def repeat(key: str, value: Any) -> Callable[[Entries], Entries]:
     return lambda log: [*log, {**at(log, key), "value": value}]
 
 
@@ -99,26 +99,26 @@ def without(log: Entries, name: str) -> Entries:
     return log
 
 
-def moved(log: Entries) -> Entries:
+def move_lines(log: Entries) -> Entries:
     """An evaluation's line is put before the epochs it came after."""
     index = log.index(at(log, "eval_accuracy", 3))
     log.insert(index - 8, log.pop(index))
     return log
 
 
-def shortened(log: Entries) -> Entries:
+def shorten(log: Entries) -> Entries:
     at(log, "epoch_stop", 10)["time_ms"] = at(log, "epoch_start", 10)["time_ms"] + 900
     return log
 
 
-def evaluated_rarely(log: Entries) -> Entries:
+def evaluate_rarely(log: Entries) -> Entries:
     for entry in log:
         if entry["key"] == "eval_accuracy" and entry["metadata"]["epoch_num"] in (7, 11):
             entry["key"] = "not_evaluated"
     return log
 
 
-def lost(log: Entries) -> Entries:
+def lose_target(log: Entries) -> Entries:
     at(log, "eval_accuracy", -2)["value"] = 0.7611
     at(log, "eval_accuracy", -1)["value"] = 0.7402
     return log
@@ -127,7 +127,7 @@ def lost(log: Entries) -> Entries:
 COMPLIANCE: dict[str, Callable[[Entries], Entries]] = {
     "a key left out": drop("train_samples"),
     "another optimizer": put("opt_name", "adam"),
-    "two batches": twice("global_batch_size", 64),
+    "two batches": repeat("global_batch_size", 64),
     "no status": lambda log: without(log, "status"),
     "a division nobody has": put("submission_division", "half"),
     "a long initialisation": stamp("init_start", "init_stop", -31 * 60_000),
@@ -144,15 +144,15 @@ NOT_CHECKED_THERE = {
     "no time at all": (stamp("run_stop", "run_start"), ("mllog-order", "wrong")),
     "an epoch without length": (stamp("epoch_stop", "epoch_start", which=3), ("mllog-stamps", "wrong")),
     "an evaluation without length": (stamp("eval_stop", "eval_start", which=3), ("mllog-stamps", "doubtful")),
-    "lines out of order": (moved, ("mllog-stamps", "wrong")),
+    "lines out of order": (move_lines, ("mllog-stamps", "wrong")),
     "epochs after the end": (stamp("run_stop", "epoch_stop", which=0), ("mllog-inside", "wrong")),
-    "an epoch left out": (tell("epoch_start", "epoch_num", 99, which=5), ("mllog-epochs", "doubtful")),
-    "an epoch in a second": (shortened, ("mllog-epochs", "doubtful")),
-    "rare evaluations": (evaluated_rarely, ("mllog-evaluations", "doubtful")),
-    "reached and lost": (lost, ("mllog-target", "doubtful")),
+    "an epoch left out": (set_metadata("epoch_start", "epoch_num", 99, which=5), ("mllog-epochs", "doubtful")),
+    "an epoch in a second": (shorten, ("mllog-epochs", "doubtful")),
+    "rare evaluations": (evaluate_rarely, ("mllog-evaluations", "doubtful")),
+    "reached and lost": (lose_target, ("mllog-target", "doubtful")),
     "reached and trained on": (_reached_early, ("mllog-target", "note")),
     "other data": (put("train_samples", 640_000), ("mllog-data", "doubtful")),
-    "an aborted run": (tell("run_stop", "status", "aborted"), ("mllog-target", "note")),
+    "an aborted run": (set_metadata("run_stop", "status", "aborted"), ("mllog-target", "note")),
     "never good enough": (lambda log: entries(last=0.7589), ("mllog-target", "wrong")),
 }
 
@@ -188,7 +188,7 @@ def test_a_word_of_a_log_leads_mlcommons_checkers_to_no_file_but_their_own(tmp_p
 @needs_mlcommons
 def test_one_run_that_does_not_comply_is_left_out_of_the_score(tmp_path: Path) -> None:
     write_result(tmp_path, change=lambda run, log: drop("train_samples")(log) if run == 3 else log)
-    [one] = [one for one in findings(audited(tmp_path)) if one.name == "mlcommons-compliance"]
+    [one] = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "mlcommons-compliance"]
     assert (one.subject, one.verdict) == ("result_3.txt", "note")
     assert "train_samples" in one.evidence
 
@@ -204,18 +204,18 @@ def test_a_run_told_again_at_another_hour_is_found(tmp_path: Path) -> None:
         return entries(seed=1000, start_ms=mlperf_logs.START_MS + 40 * 3_600_000) if run == 4 else log
 
     write_result(tmp_path, change=again)
-    [one] = [one for one in findings(audited(tmp_path)) if one.name == "result-same-bytes"]
+    [one] = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "result-same-bytes"]
     assert one.evidence == "result_0.txt, result_4.txt"
 
 
 RESULTS: dict[str, tuple[Callable[[int, Entries], Entries], tuple[str, str]]] = {
     "another batch": (lambda run, log: put("global_batch_size", 3264 + 8 * (run == 2))(log), ("result-alike", "wrong")),
     "two aborted": (
-        lambda run, log: tell("run_stop", "status", "aborted")(log) if run < 2 else log,
+        lambda run, log: set_metadata("run_stop", "status", "aborted")(log) if run < 2 else log,
         ("result-converged", "wrong"),
     ),
     "one aborted": (
-        lambda run, log: tell("run_stop", "status", "aborted")(log) if run < 1 else log,
+        lambda run, log: set_metadata("run_stop", "status", "aborted")(log) if run < 1 else log,
         ("result-converged", "note"),
     ),
     "one much faster": (
@@ -262,7 +262,7 @@ def test_missing_runs_and_strange_files_are_named(tmp_path: Path) -> None:
     place = write_result(tmp_path, runs=4)
     (place / "result_9.txt").write_text("not a log\n")
     (place / "notes.docx").write_text("x")
-    said = [one for one in findings(audited(tmp_path)) if one.name == "result-files"]
+    said = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "result-files"]
     assert [SEVERITIES[one.verdict] for one in said] == ["wrong", "wrong", "note"]
     assert "4 runs" in said[1].evidence and "notes.docx" in said[2].evidence
 
@@ -271,7 +271,7 @@ def test_a_description_of_a_system_is_held_against_the_rules(tmp_path: Path) -> 
     write_result(tmp_path)
     systems = tmp_path / "systems"
     systems.mkdir()
-    about = {**dict.fromkeys(DESCRIBED, "1"), "division": "closed", "status": "Available on-premise"}
+    about = {**dict.fromkeys(DESCRIPTION_FIELDS, "1"), "division": "closed", "status": "Available on-premise"}
     (systems / "lumen_l9.json").write_text(json.dumps(about))
     assert not any(name in ("result-system", "mlcommons-files") for name, _ in found(tmp_path))
     (systems / "lumen_l9.json").write_text(json.dumps({**about, "division": "open", "status": "soon"}))
@@ -315,10 +315,10 @@ def test_what_is_evaluated_after_the_run_is_not_called_wrong(tmp_path: Path) -> 
 def test_a_block_that_had_begun_when_the_clock_stopped_is_no_training_after_it(tmp_path: Path) -> None:
     log = entries()
     begun = {**at(log, "block_start", -1), "time_ms": log[-1]["time_ms"] + 40}
-    assert not is_wrong(audited(write_log(tmp_path / "result_0.txt", [*log, begun])))
+    assert not is_wrong(run_audit(write_log(tmp_path / "result_0.txt", [*log, begun])))
 
 
 def test_the_open_division_asks_for_less(tmp_path: Path) -> None:
     said = {"submission_division": "open", "gradient_accumulation_steps": None, "opt_name": "adam"}
     path = write_log(tmp_path / "result_0.txt", entries(last=0.61, said=said))
-    assert not is_wrong(audited(path))
+    assert not is_wrong(run_audit(path))

@@ -16,11 +16,11 @@ from conftest import Cli
 from support.clean_records import Run, pictures
 
 from trainmark.features.mlperf import package, write
-from trainmark.features.mlperf.audit_result import audits
-from trainmark.features.mlperf.convergence import look_at
-from trainmark.features.mlperf.folder import result_folders
+from trainmark.features.mlperf.audit_result import audit_results
+from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.record_check import check as check_convergence
 from trainmark.record import endings, gather
-from trainmark.record.audit import findings
+from trainmark.record.audit import collect_findings
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import PrecisionProof
 from trainmark.record.recipe import Limits, Recipe, to_values
@@ -69,7 +69,7 @@ CLOSED = whole_run(MLPERF, epochs=tuple(range(1, 38, 4)))
 OPEN = whole_run(REFERENCE, epochs=tuple(range(1, 61)), best=37_800, recipe_name="reference")
 
 
-def leave(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 15)) -> list[Record]:
+def write_runs(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 15)) -> list[Record]:
     """One run for each seed, an hour apart, in a store with their events."""
     found = []
     for number, seed in enumerate(seeds):
@@ -80,7 +80,7 @@ def leave(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 
         (folder / "run.json").write_text(json.dumps(head))
         (store / "runs").mkdir(exist_ok=True)
         shutil.move(folder, store / "runs" / head["run_id"])
-        record = gather.record(store / "runs" / head["run_id"])
+        record = gather.gather_record(store / "runs" / head["run_id"])
         Store(store).add(record)
         found.append(record)
     return found
@@ -89,17 +89,17 @@ def leave(store: Path, run: ImageRun, seeds: tuple[int, ...] = (11, 12, 13, 14, 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("closed")
-    leave(store, CLOSED)
+    write_runs(store, CLOSED)
     return store
 
 
-def opened(store: Path) -> list[write.MlperfRun]:
+def open_runs(store: Path) -> list[write.MlperfRun]:
     known = Store(store)
-    return [write.opened(known.record(row.run_id), known.runs / row.run_id) for row in known.contents().rows]
+    return [write.open_run(known.record(row.run_id), known.runs / row.run_id) for row in known.contents().rows]
 
 
-def packaged(store: Path, out: Path, **words: Any) -> package.Package:
-    return package.write_package(opened(store), out, **{"org": "Lumen", "status": "research", **words})
+def write_package(store: Path, out: Path, **words: Any) -> package.Package:
+    return package.write_package(open_runs(store), out, **{"org": "Lumen", "status": "research", **words})
 
 
 Checker = Callable[[Path], str]
@@ -118,7 +118,7 @@ def mlcommons(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> Checker:
     return check
 
 
-def logged(result: Path) -> list[dict[str, Any]]:
+def read_entries(result: Path) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix(":::MLLOG ")) for line in result.read_text().splitlines()]
 
 
@@ -127,19 +127,19 @@ def values(entries: list[dict[str, Any]]) -> Mapping[str, Any]:
 
 
 def test_a_closed_package_passes_all_of_mlcommons_checkers(closed: Path, tmp_path: Path, mlcommons: Checker) -> None:
-    found = packaged(closed, tmp_path / "out", division="closed")
+    found = write_package(closed, tmp_path / "out", division="closed")
     said = mlcommons(found.folder)
     assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in said
     assert "RCP Test Passed" in said and "System description checker passed" in said
 
 
 def test_an_open_package_passes_too_and_says_why_it_is_open(tmp_path: Path, mlcommons: Checker) -> None:
-    leave(tmp_path, OPEN)
-    found = packaged(tmp_path, tmp_path / "out")
+    write_runs(tmp_path, OPEN)
+    found = write_package(tmp_path, tmp_path / "out")
     assert found.division == "open"
     assert any("schedule is steps" in reason for reason in found.why_open)
     assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in mlcommons(found.folder)
-    entries = values(logged(found.results / "result_0.txt"))
+    entries = values(read_entries(found.results / "result_0.txt"))
     assert entries["sgd_opt_base_learning_rate"] == 0.1
     assert "sgd_opt_learning_rate_decay_poly_power" not in entries, "it decays by steps"
 
@@ -170,7 +170,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> list[write.Mlper
     for seed in range(10):
         plan = replace(record.plan, recipe={**to_values(recipe), "seed": seed})
         told = replace(record, run_id=f"run-{seed}", created=f"2026-11-1{seed}T10:00:00Z", plan=plan)
-        found.append(write.opened(told, store / "runs" / record.run_id))
+        found.append(write.open_run(told, store / "runs" / record.run_id))
     return found
 
 
@@ -184,13 +184,13 @@ def test_a_language_model_passes_the_newest_rules_too(
     caplog.set_level(logging.INFO)
     checker.check_training_package(str(found.folder), "training", "6.1.0", False, True, False, False, False, "none")
     assert "PACKAGE CHECKER FOUND NO ERRORS, SUCCESS" in caplog.text, caplog.text[-3000:]
-    said = values(logged(found.results / "result_0.txt"))
+    said = values(read_entries(found.results / "result_0.txt"))
     assert (said["opt_learning_rate_decay_steps"], said["lowest_numerical_precision_in_linear"]) == (
         1_199_872,
         "bfloat16",
     )
-    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
-    assert [one for one in findings(judged) if one.verdict == "failed"] == []
+    judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
+    assert [one for one in collect_findings(judged) if one.verdict == "failed"] == []
 
 
 def test_fp8_is_said_of_linear_layers_alone(language_model: list[write.MlperfRun]) -> None:
@@ -202,20 +202,20 @@ def test_fp8_is_said_of_linear_layers_alone(language_model: list[write.MlperfRun
 
 
 def test_a_language_model_is_held_against_its_reference_points(language_model: list[write.MlperfRun]) -> None:
-    [check] = look_at(language_model[0].record)
+    [check] = check_convergence(language_model[0].record)
     assert check.verdict == "ok", check
 
 
 def test_our_own_audit_finds_nothing_wrong_with_it(closed: Path, tmp_path: Path) -> None:
-    found = packaged(closed, tmp_path / "out")
-    judged = [audit for _, results in audits(result_folders(found.results)) for audit in results]
-    assert findings(judged) == []
+    found = write_package(closed, tmp_path / "out")
+    judged = [audit for _, results in audit_results(find_result_folders(found.results)) for audit in results]
+    assert collect_findings(judged) == []
 
 
 def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
-    run = opened(closed)[0]
+    run = open_runs(closed)[0]
     entries = [
-        json.loads(line.removeprefix(":::MLLOG ")) for line in write.log_text(run, division="closed").splitlines()
+        json.loads(line.removeprefix(":::MLLOG ")) for line in write.format_log(run, division="closed").splitlines()
     ]
     said, evaluations = values(entries), [entry for entry in entries if entry["key"] == "eval_accuracy"]
     assert (said["global_batch_size"], said["opt_name"], said["model_bn_span"]) == (3264, "lars", 408)
@@ -229,7 +229,7 @@ def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
     assert times["run_stop"][0] - times["init_start"][0] == pytest.approx(last.elapsed_ns / 1e6, abs=1)
     assert entries[-1]["metadata"]["status"] == "success"
     assert said["trainmark"]["run"] == run.record.run_id
-    assert said["submission_org"] == write.NOBODY
+    assert said["submission_org"] == write.NO_ORGANISATION
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
     [
         ({"synthetic": True}, "synthetic data"),
         ({"plan": {"init_from": "/w.pt", "init_sha256": "0" * 64}}, "weights from a file"),
-        ({"restart_after": 20}, "its clock did not run through"),
+        ({"restart_after": 20}, "its clock was interrupted"),
         ({"workload": "vit"}, "no benchmark"),
         ({"evaluate_at": ()}, "never evaluated"),
     ],
@@ -247,40 +247,40 @@ def test_what_a_run_cannot_claim_is_not_written(tmp_path: Path, change: dict[str
     run = replace(CLOSED, **{name: value for name, value in change.items() if name in known})
     record = run.leave(tmp_path)
     with pytest.raises(UsageError, match=sentence):
-        write.opened(record, tmp_path / "runs" / record.run_id)
+        write.open_run(record, tmp_path / "runs" / record.run_id)
 
 
 def test_a_record_without_its_events_is_no_log(closed: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="its events, which tell when everything was"):
-        write.opened(opened(closed)[0].record, tmp_path)
+    with pytest.raises(UsageError, match="its events are not in"):
+        write.open_run(open_runs(closed)[0].record, tmp_path)
 
 
 def test_runs_that_are_no_result_are_refused(closed: Path, tmp_path: Path) -> None:
-    runs = opened(closed)
+    runs = open_runs(closed)
     with pytest.raises(UsageError, match="has 5 runs, and 4 were named"):
-        package.check_together(runs[:4])
+        package.check_runs(runs[:4])
     with pytest.raises(UsageError, match="they are not independent"):
-        package.check_together([*runs[:4], runs[0]])
+        package.check_runs([*runs[:4], runs[0]])
     slower = replace(runs[0], record=replace(runs[0].record, plan=replace(runs[0].record.plan, topology="2x8")))
     with pytest.raises(UsageError, match="differ in more than their seed"):
-        package.check_together([*runs[1:], slower])
+        package.check_runs([*runs[1:], slower])
     failed = [
         replace(run, record=replace(run.record, quality=replace(run.record.quality, reached=False))) for run in runs
     ]
-    package.check_together([*runs[1:], failed[0]])
+    package.check_runs([*runs[1:], failed[0]])
     with pytest.raises(UsageError, match="2 runs did not reach their target, and 1 may"):
-        package.check_together([*runs[2:], *failed[:2]])
+        package.check_runs([*runs[2:], *failed[:2]])
 
 
 def test_a_recipe_that_was_changed_is_not_closed(closed: Path, tmp_path: Path) -> None:
-    run = opened(closed)[0]
+    run = open_runs(closed)[0]
     recipe = {**run.record.plan.recipe, "mixup_alpha": 0.2}
     changed = replace(run, record=replace(run.record, plan=replace(run.record.plan, recipe=recipe)))
-    assert changed.why_open == ("mixup_alpha is 0.2, the closed division asks for 0",)
+    assert changed.why_open == ("mixup_alpha is 0.2, the closed division requires 0",)
     with pytest.raises(UsageError, match="not of the closed division"):
-        write.divisions([run, changed], "closed")
-    assert write.divisions([run, changed], None) == "open"
-    assert write.divisions([run], None) == "closed"
+        write.choose_division([run, changed], "closed")
+    assert write.choose_division([run, changed], None) == "open"
+    assert write.choose_division([run], None) == "closed"
 
 
 @pytest.mark.parametrize(
@@ -291,14 +291,14 @@ def test_our_own_runs_are_held_against_the_reference_points_too(
     tmp_path: Path, epochs: int, recipe: Recipe, expected: list[str]
 ) -> None:
     record = whole_run(recipe, epochs=tuple(range(1, epochs + 1, 4))).leave(tmp_path)
-    [check] = look_at(record)
+    [check] = check_convergence(record)
     assert [found.verdict for found in check.findings] == expected
     if recipe is REFERENCE:
         assert check.verdict == "unknown", "its target is easier"
 
 
 def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: Path, tmp_path: Path) -> None:
-    ids = [run.record.run_id for run in opened(closed)]
+    ids = [run.record.run_id for run in open_runs(closed)]
     out, store = tmp_path / "out", str(closed)
     ended = cli("package", "mlperf", *ids, "--org", "Lumen", "--system", "lumen", "--out", str(out), "--store", store)
     assert ended.returncode == 0, ended.stderr
@@ -311,7 +311,7 @@ def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: P
     whole = "".join(path.read_text() for path in out.rglob("*") if path.is_file())
     assert "node-a" not in whole and "/data/set" not in whole, "a package goes out into the world"
     again = cli("package", "mlperf", *ids, "--org", "Lumen", "--out", str(out), "--store", store)
-    assert again.returncode == 2 and "is there already" in again.stderr
+    assert again.returncode == 2 and "out exists" in again.stderr
     said = cli("report", ids[0], "--format", "mllog", "--store", store)
     assert said.returncode == 0 and said.stdout.startswith(":::MLLOG ")
     assert cli("report", ids[0], ids[1], "--format", "mllog", "--store", store).returncode == 2

@@ -11,11 +11,11 @@ import torch
 
 from trainmark import workloads
 from trainmark.features.plan import counted_step
+from trainmark.features.plan.step_count import UPDATE, CountedStep, extrapolate
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import UPDATE, CountedStep, extrapolated
 
 EXACT = 1e-9
 WITHIN = {"wavenet": 0.03, "tacotron2": 0.03}
@@ -28,7 +28,7 @@ def counted(name: str, recipe: str = "smoke", precision: str = "fp32", settings:
     options = RunOptions(
         workloads=(name,), recipe=recipe, precision=precision, settings=settings, platform="cpu", topology="1x1"
     )
-    return counted_step.count(planning.plans(options)[0])
+    return counted_step.count_step(planning.make_plans(options)[0])
 
 
 @pytest.mark.slow
@@ -83,10 +83,10 @@ def test_a_network_larger_than_any_memory_here_is_counted() -> None:
 def test_a_long_recurrence_is_told_from_two_short_ones() -> None:
     workload: Any = workloads.load("tacotron2")
     recipe, lengths = workload.recipes["smoke"], (6, 10, 18)
-    with counted_step.on_no_device():
+    with counted_step.fake_device():
         batches = [workload.blank_batch(recipe, frames) for frames in lengths]
-    few, many, whole = counted_step.of_batches(workload, recipe, Precision.parse("fp32"), batches)
-    told = extrapolated(few, many, 2.0)
+    few, many, whole = counted_step.count_batches(workload, recipe, Precision.parse("fp32"), batches)
+    told = extrapolate(few, many, 2.0)
     assert told.count.flops == whole.count.flops
     assert told.count.launched == whole.count.launched
     assert told.count.bytes == pytest.approx(whole.count.bytes, rel=0.001)
@@ -154,7 +154,7 @@ def of_file(folder: Path, loss: str) -> CountedStep:
     file = folder / "tiny.py"
     file.write_text(OUTSIDE.replace("LOSS", loss), encoding="utf-8")
     options = RunOptions(workloads=(str(file),), recipe="reference", platform="cpu")
-    return counted_step.count(planning.plans(options)[0])
+    return counted_step.count_step(planning.make_plans(options)[0])
 
 
 def test_a_workload_from_outside_is_counted_by_the_first_batch_of_its_data(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_workload_from_outside_is_counted_by_the_first_batch_of_its_data(tmp_p
 
 
 def test_a_step_that_needs_numbers_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="the step of tiny cannot be followed on shapes alone"):
+    with pytest.raises(WorkloadError, match="the step of tiny cannot run on fake tensors"):
         of_file(tmp_path, "model(torch.from_numpy(batch.x.numpy())).sum()")
 
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainmark.features.plan import counted_step
 from trainmark.features.plan.operator_count import ACCELERATOR, OperatorCount
-from trainmark.record.step_count import BACKWARD, FORWARD, StepCount
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, StepCount
 
 ROWS, READ, WRITTEN = 5, 8, 4
 
@@ -24,12 +24,12 @@ def operators(count: StepCount, part: str, layer: str) -> Counter[str]:
 
 
 def test_a_linear_layer_multiplies_once_forward_and_once_for_its_weights() -> None:
-    with counted_step.on_no_device():
+    with counted_step.fake_device():
         model = nn.Sequential(nn.Linear(READ, WRITTEN))
         x = torch.empty(ROWS, READ)
         with OperatorCount(model) as counter:
             model(x).sum().backward()
-    count = counter.found()
+    count = counter.result()
     assert operators(count, FORWARD, "0") == {"addmm": 1}
     assert operators(count, BACKWARD, "0") == {"mm": 1, "sum": 1}  # no gradient is wanted of what it read
     assert count.flops == 2 * 2 * ROWS * READ * WRITTEN
@@ -39,49 +39,49 @@ def test_a_linear_layer_multiplies_once_forward_and_once_for_its_weights() -> No
 
 
 def test_views_and_fresh_memory_are_no_launches() -> None:
-    with counted_step.on_no_device(), OperatorCount() as counter:
+    with counted_step.fake_device(), OperatorCount() as counter:
         x = torch.empty(ROWS, READ)
         x.t().reshape(READ, 1, ROWS)[2:4].unsqueeze(0).expand(3, -1, -1, -1)
         torch.empty_like(x)
-    assert counter.found() == StepCount(launches=(), copied_bytes=0, waits=())
+    assert counter.result() == StepCount(launches=(), copied_bytes=0, waits=())
 
 
 def test_what_is_written_in_place_is_read_too_and_what_is_overwritten_is_not() -> None:
-    with counted_step.on_no_device(), OperatorCount() as counter:
+    with counted_step.fake_device(), OperatorCount() as counter:
         x, y = torch.empty(100), torch.empty(100)
         x.add_(y)
         x.copy_(y)
         torch.mul(x, y, out=torch.empty(100))
         x.mul_(torch.empty(1).expand(100))  # one number in memory, however often it is used
-    moved = [(launch.operator, launch.bytes) for launch, _ in counter.found().launches]
+    moved = [(launch.operator, launch.bytes) for launch, _ in counter.result().launches]
     assert moved == [("add_", 1200), ("copy_", 800), ("mul", 1200), ("mul_", 804)]
 
 
 def test_the_host_waits_where_it_reads_a_number_and_copies_where_it_gives_one() -> None:
-    with counted_step.on_no_device(), OperatorCount() as counter:
+    with counted_step.fake_device(), OperatorCount() as counter:
         x = torch.empty(100)
         assert x.sum().item() == 0.0
         x.to("cpu")
         torch.empty(25, device="cpu").to(ACCELERATOR)
-    count = counter.found()
+    count = counter.result()
     assert dict(count.waits) == {"_local_scalar_dense": 1, "_to_copy": 1}
     assert count.copied_bytes == 100
 
 
 def test_work_of_the_host_is_no_launch() -> None:
-    with counted_step.shapes_only(), OperatorCount() as counter:
+    with counted_step.fake_tensors(), OperatorCount() as counter:
         torch.empty(100, device="cpu").add_(1)
-    assert counter.found().launched == 0
+    assert counter.result().launched == 0
 
 
 def test_what_is_computed_again_counts_as_the_way_back() -> None:
-    with counted_step.on_no_device():
+    with counted_step.fake_device():
         model = nn.Sequential(nn.Linear(READ, WRITTEN), nn.Tanh())
         x = torch.empty(ROWS, READ, requires_grad=True)
         with OperatorCount(model) as counter:
             checkpoint(model, x, use_reentrant=False, preserve_rng_state=False).sum().backward()
-    assert operators(counter.found(), FORWARD, "0")["addmm"] == 1
-    assert operators(counter.found(), BACKWARD, "0")["addmm"] == 1
+    assert operators(counter.result(), FORWARD, "0")["addmm"] == 1
+    assert operators(counter.result(), BACKWARD, "0")["addmm"] == 1
 
 
 def test_counting_changes_nothing_of_a_real_step() -> None:

@@ -8,10 +8,10 @@ import pytest
 from support.records import make_plan
 
 from trainmark.features.plan import roofline, step_table
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, OperatorLaunch, StepCount
 from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.record.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, OperatorLaunch, StepCount
 
 SHEET = """
 title = "Lumen"
@@ -44,7 +44,7 @@ def lumen(tmp_path: Path) -> str:
 
 
 def test_each_operator_takes_its_products_or_its_memory_whichever_is_longer(lumen: str) -> None:
-    [bound] = roofline.bounds(STEP, BF16, lumen, "L9")
+    [bound] = roofline.find_bounds(STEP, BF16, lumen, "L9")
     assert bound.products_s == pytest.approx(3 * 0.01 + 0.1)
     assert bound.least_s == pytest.approx(3 * 0.01 + 0.1 + 5 * 0.002)
     assert bound.memory_percent == pytest.approx(100 * 0.01 / 0.14)
@@ -52,13 +52,13 @@ def test_each_operator_takes_its_products_or_its_memory_whichever_is_longer(lume
 
 
 def test_without_a_memory_bandwidth_there_is_no_bound_but_the_products(lumen: str) -> None:
-    [bound] = roofline.bounds(STEP, BF16, lumen, "L8")
+    [bound] = roofline.find_bounds(STEP, BF16, lumen, "L8")
     assert (bound.least_s, bound.memory_percent, bound.most_mfu) == (None, None, None)
     assert bound.products_s == pytest.approx(3 * 0.02 + 0.1)
 
 
 def test_all_cards_that_have_the_precision_come_fastest_first() -> None:
-    found = roofline.bounds(STEP, BF16, "cpu")
+    found = roofline.find_bounds(STEP, BF16, "cpu")
     times = [bound.least_s for bound in found if bound.least_s is not None]
     assert times == sorted(times)
     assert len(times) > 10
@@ -66,7 +66,7 @@ def test_all_cards_that_have_the_precision_come_fastest_first() -> None:
 
 
 def test_a_name_that_says_less_means_all_its_cards() -> None:
-    assert {bound.card for bound in roofline.bounds(STEP, BF16, "cpu", "A100")} == {
+    assert {bound.card for bound in roofline.find_bounds(STEP, BF16, "cpu", "A100")} == {
         "A100-SXM4-40GB",
         "A100-SXM4-80GB",
         "A100-PCIE-40GB",
@@ -76,9 +76,9 @@ def test_a_name_that_says_less_means_all_its_cards() -> None:
 
 def test_an_unknown_card_and_a_precision_it_lacks_are_refused() -> None:
     with pytest.raises(UsageError, match="card 'H1000X' has no data sheet here; known: "):
-        roofline.bounds(STEP, BF16, "cpu", "H1000X")
+        roofline.find_bounds(STEP, BF16, "cpu", "H1000X")
     with pytest.raises(UsageError, match="has no peak in fp8; it has"):
-        roofline.bounds(STEP, Precision.parse("fp8"), "cpu", "L40S")
+        roofline.find_bounds(STEP, Precision.parse("fp8"), "cpu", "L40S")
 
 
 def test_no_data_sheet_moves_less_than_it_could_store_in_a_minute() -> None:
@@ -91,7 +91,7 @@ def test_no_data_sheet_moves_less_than_it_could_store_in_a_minute() -> None:
 
 def test_layers_that_are_alike_share_a_row_and_the_last_is_all(lumen: str) -> None:
     plan = make_plan(workload="vit", precision="bf16")
-    drawn = step_table.render(plan, STEP, roofline.bounds(STEP, BF16, lumen, "L9"), width=120)
+    drawn = step_table.render(plan, STEP, roofline.find_bounds(STEP, BF16, lumen, "L9"), width=120)
     assert "a.*.b" in drawn
     assert "update of the weights" in drawn
     last = next(line.split() for line in drawn.splitlines() if line.startswith("all"))
@@ -100,7 +100,7 @@ def test_layers_that_are_alike_share_a_row_and_the_last_is_all(lumen: str) -> No
 
 
 def test_the_document_adds_up(lumen: str) -> None:
-    document = step_table.to_json(make_plan(precision="bf16"), STEP, roofline.bounds(STEP, BF16, lumen))
+    document = step_table.to_json(make_plan(precision="bf16"), STEP, roofline.find_bounds(STEP, BF16, lumen))
     for key in ("flops", "bytes", "launches"):
         assert sum(row[key] for row in document["operators"]) == document[key]
     assert document["cards"][0]["least_s"] <= document["cards"][1]["least_s"]

@@ -1,11 +1,11 @@
-"""Pages from strangers: whatever stands in them, reading ends, soon, and what is shown of it does nothing."""
+"""Hostile pages: reading ends quickly, and what is shown has no effect on a terminal."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import markdown, read
 from trainmark.view.published_table import render
@@ -21,11 +21,11 @@ PIECES = (
 )  # fmt: skip
 
 
-def use(page: PublishedPage) -> str:
+def show_page(page: PublishedPage) -> str:
     """All that is done with a page's rows."""
     for row in page.rows:
         assert row.devices is None or row.devices > 0
-        mfu(row)
+        estimate_mfu(row)
     return render(page.rows) if page.rows else ""
 
 
@@ -33,13 +33,13 @@ def use(page: PublishedPage) -> str:
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=60).map("".join))
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_no_text_is_too_odd_to_be_read(text: str) -> None:
-    use(read.read(text, name="page.md"))
+    show_page(read.read_page(text, name="page.md"))
 
 
 @given(st.text(max_size=30))
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_no_file_name_is_too_odd_to_name_rows_by(name: str) -> None:
-    (row,) = read.read(f"{HEADS}\n| N7(1x8) | fp32 | / | | 1 | 2 | 3 | | | | | |", name=name).rows
+    (row,) = read.read_page(f"{HEADS}\n| N7(1x8) | fp32 | / | | 1 | 2 | 3 | | | | | |", name=name).rows
     assert row.name.startswith("published:")
     assert not any(sign.isspace() for sign in row.name)
 
@@ -59,7 +59,7 @@ def test_no_file_name_is_too_odd_to_name_rows_by(name: str) -> None:
     ids=["one line", "short lines", "rules", "blanks", "list marks", "brackets", "rows", "tables"],
 )
 def test_a_megabyte_of_table_signs_is_cut_short_and_said_to_be(text: str) -> None:
-    page = read.read(text, name="page.md")
+    page = read.read_page(text, name="page.md")
     assert page.unread
     assert len(page.rows) <= markdown.MAX_TABLE_LINES
     assert len(page.unread) <= 201
@@ -73,21 +73,21 @@ def test_cells_of_one_sign_end_soon_and_are_kept_as_text(piece: str) -> None:
     cell = piece * 200
     heads = "| GPU | FP32 | ACC | Configuration | Convergence criteria | Time | Batch size |"
     text = "\n".join((heads, "|---|---|---|---|---|---|---|", *["|" + f"{cell}|" * 7] * 40))
-    page = read.read(text, name="page.md")
+    page = read.read_page(text, name="page.md")
     assert len(page.rows) <= 40
-    use(page)
+    show_page(page)
 
 
 def test_a_table_of_ten_thousand_columns_is_refused_with_its_line() -> None:
-    page = read.read("| a " * 10_000 + "|\n", name="page.md")
+    page = read.read_page("| a " * 10_000 + "|\n", name="page.md")
     assert page.unread[0] == "line 1: it has 10001 columns, and at most 200 are read"
 
 
 def test_what_a_page_smuggles_in_does_nothing_to_a_terminal() -> None:
     row = "| \x1b[31mN7\u202e(1x8) | <img onerror=x> | =cmd | 1 | 2 | 3 | 4 | 5 | 6 | | | |"
     text = f"# \x1b]0;title\x07 vit\n{HEADS}\n{row}\n"
-    page = read.read(text, name="\x1b[2J.md")
+    page = read.read_page(text, name="\x1b[2J.md")
     assert len(page.rows) == 1
-    shown = use(page)
+    shown = show_page(page)
     assert "\x1b" not in shown
     assert "\u202e" not in shown

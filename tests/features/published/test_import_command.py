@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.features.published import command as published, import_command as import_
-from trainmark.features.published.found import MAX_BYTES
+from trainmark.features.published.read import MAX_BYTES
 from trainmark.record.errors import UsageError
 
 PAGE = """\

@@ -1,4 +1,4 @@
-"""What the words for runs, groups, files and published rows stand for."""
+"""Lookup of runs, groups, files and published rows by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.records import make_record
 
-from trainmark.analysis.published_lookup import subject
+from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store
 
@@ -24,40 +24,40 @@ def store(tmp_path: Path) -> Store:
     return filled
 
 
-def runs(word: str, store: Store) -> list[str]:
-    return [record.run_id for record in subject(word, store).records]
+def find_ids(word: str, store: Store) -> list[str]:
+    return [record.run_id for record in find_subject(word, store).records]
 
 
 def test_a_run_is_meant_by_a_part_of_its_id(store: Store) -> None:
-    assert runs("r1aaa", store) == ["resnet50-r1aaa"]
-    assert subject("r1aaa", store).label == "run resnet50-r1aaa"
-    assert len(runs("last", store)) == 1
+    assert find_ids("r1aaa", store) == ["resnet50-r1aaa"]
+    assert find_subject("r1aaa", store).label == "run resnet50-r1aaa"
+    assert len(find_ids("last", store)) == 1
 
 
 @pytest.mark.parametrize("word", ["5a8c9d0e", "5a8c9"])
 def test_a_group_is_meant_by_its_id_or_the_beginning_of_it(store: Store, word: str) -> None:
-    assert sorted(runs(word, store)) == ["resnet50-r0aaa", "resnet50-r1aaa", "resnet50-r2aaa"]
-    assert subject(word, store).label == "group 5a8c9d0e (3 runs)"
+    assert sorted(find_ids(word, store)) == ["resnet50-r0aaa", "resnet50-r1aaa", "resnet50-r2aaa"]
+    assert find_subject(word, store).label == "group 5a8c9d0e (3 runs)"
 
 
 def test_a_beginning_of_two_groups_is_refused_with_both(store: Store) -> None:
     with pytest.raises(UsageError, match="any of 2 groups: 5a8c1111, 5a8c9d0e"):
-        subject("5a8c", store)
+        find_subject("5a8c", store)
 
 
 def test_a_word_for_nothing_is_told_by_the_store(store: Store) -> None:
     with pytest.raises(UsageError, match="no run 'zzzz'"):
-        subject("zzzz", store)
+        find_subject("zzzz", store)
 
 
 def test_runs_joined_by_commas_are_repeats_and_each_counts_once(store: Store) -> None:
-    assert runs("r0aaa,r1aaa, r0aaa", store) == ["resnet50-r0aaa", "resnet50-r1aaa"]
-    assert subject("r0aaa,r1aaa", store).label == "runs r0aaa, r1aaa"
+    assert find_ids("r0aaa,r1aaa, r0aaa", store) == ["resnet50-r0aaa", "resnet50-r1aaa"]
+    assert find_subject("r0aaa,r1aaa", store).label == "runs r0aaa, r1aaa"
 
 
 def test_runs_of_different_plans_are_no_repeats(store: Store) -> None:
     with pytest.raises(UsageError, match=r"resnet50-r0aaa and resnet50-other .* not repeats of one plan"):
-        subject("r0aaa,other", store)
+        find_subject("r0aaa,other", store)
 
 
 def test_a_record_file_is_read_and_a_list_of_records_is_a_group(store: Store, tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_record_file_is_read_and_a_list_of_records_is_a_group(store: Store, tm
     one, several = tmp_path / "one.json", tmp_path / "several.json"
     one.write_text(records[0].dumps())
     several.write_text(json.dumps([record.to_json() for record in records]))
-    assert runs(str(one), store) == ["filed-0"]
-    assert runs(str(several), store) == ["filed-0", "filed-1"]
+    assert find_ids(str(one), store) == ["filed-0"]
+    assert find_ids(str(several), store) == ["filed-0", "filed-1"]
 
 
 @pytest.mark.parametrize("content", ["[1]", "[", '[{"kind": "other"}]', "[]"])
@@ -74,33 +74,33 @@ def test_a_list_that_holds_no_records_is_a_sentence(store: Store, tmp_path: Path
     path = tmp_path / "odd.json"
     path.write_text(content)
     with pytest.raises(UsageError, match=r"odd\.json"):
-        subject(str(path), store)
+        find_subject(str(path), store)
 
 
 def test_a_file_that_is_not_there_is_a_sentence(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        subject(str(tmp_path / "gone.json"), store)
+        find_subject(str(tmp_path / "gone.json"), store)
 
 
 def test_a_page_is_to_be_imported_first(store: Store) -> None:
     with pytest.raises(UsageError, match=r"'trainmark import results\.md'"):
-        subject("results.md", store)
+        find_subject("results.md", store)
 
 
 def test_a_published_row_is_meant_by_a_unique_beginning(store: Store) -> None:
-    found = subject("published:flagperf-a100-resnet50-1x1", store)
+    found = find_subject("published:flagperf-a100-resnet50-1x1", store)
     assert found.row is not None
     assert found.label == found.row.name == "published:flagperf-a100-resnet50-1x1-fp32-bs256"
     assert found.records == ()
-    exact = subject("published:flagperf-a100-resnet50-1x8-fp32", store)  # also the beginning of another
+    exact = find_subject("published:flagperf-a100-resnet50-1x8-fp32", store)  # also the beginning of another
     assert exact.row is not None
     assert exact.row.fix_hp == "/"
 
 
 def test_a_published_name_of_several_or_none_is_refused_with_a_hint(store: Store) -> None:
     with pytest.raises(UsageError, match="could be any of"):
-        subject("published:flagperf", store)
+        find_subject("published:flagperf", store)
     with pytest.raises(UsageError, match="did you mean 'published:flagperf-a100-resnet50-1x1-fp32-bs256'"):
-        subject("published:flagperf-a100-resnet51-1x1-fp32-bs256", store)
+        find_subject("published:flagperf-a100-resnet51-1x1-fp32-bs256", store)
     with pytest.raises(UsageError, match="only runs can stand here"):
-        subject("r0aaa,published:flagperf-a100-resnet50-1x1", store)
+        find_subject("r0aaa,published:flagperf-a100-resnet50-1x1", store)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from trainmark.analysis.peaks import mfu
+from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import published_scalings
+from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.published import cells
-from trainmark.features.published.read import read as read_page
+from trainmark.features.published.read import read_page as read_page
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedDetail, PublishedRow
 
@@ -141,13 +141,13 @@ def test_imported_rows_can_be_reckoned_with() -> None:
         "| A100单机8卡(1x8) | tf32 | bs=256 | | 6900 | 7000 | 7100 | | 30/40 |",
     )
     rows = read(text).rows
-    assert mfu(rows[0]) == pytest.approx(100 * 920 * 24.3e9 / 156e12)
-    (scaling,) = published_scalings(rows)
+    assert estimate_mfu(rows[0]) == pytest.approx(100 * 920 * 24.3e9 / 156e12)
+    (scaling,) = find_published_scalings(rows)
     assert scaling.points[1].efficiency["p_core"] == pytest.approx(7100 / (8 * 920))
 
 
 def test_the_peak_of_a_device_nobody_knows_is_not_invented() -> None:
-    assert mfu(row(table(HEADS, RULE, PLAIN))) is None
+    assert estimate_mfu(row(table(HEADS, RULE, PLAIN))) is None
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_what_cannot_be_read_is_said_with_its_line() -> None:
     page = read(text)
     assert [(found.topology, found.p_core) for found in page.rows] == [("unknown", 3), ("1x8", None)]
     said = " ".join(page.unread)
-    assert "line 7: its configuration 'N7' does not tell nodes and devices" in said
+    assert "line 7: its configuration 'N7' gives no nodes and devices" in said
     for piece in ("e2e_time 'soon'", "p_whole '1e999'", "p_train '١٢٣'", "p_core '12,34'", "acc 'good'", "mem 'full'"):
         assert f"line 8: {piece}" in said
     kept = {detail.name: detail.text for detail in page.rows[1].details}
@@ -233,7 +233,7 @@ def test_a_table_in_a_code_block_is_not_a_result() -> None:
 def test_a_model_that_is_not_named_is_said_to_be_unknown() -> None:
     page = read("\n".join((HEADS, RULE, PLAIN)))
     assert page.rows[0].workload == "unknown"
-    assert "the page does not say which model was trained" in page.unread
+    assert "the page does not name the model that was trained" in page.unread
 
 
 def test_the_model_a_table_names_is_the_one_whatever_title_and_file_say() -> None:
@@ -259,6 +259,11 @@ def test_rows_that_would_have_one_name_are_numbered() -> None:
         ("A100 16机8卡(16x8)", "A100", "16x8"),
         ("A10016机8卡(16x8)", "A100", "16x8"),
         ("N7双机单卡", "N7", "2x1"),
+        ("Q9两机16卡（2x8）", "Q9", "2x8"),
+        ("Q9十机80卡（10x8）", "Q9", "10x8"),
+        ("Q9单机8卡（1x8*80G）", "Q9", "1x8"),
+        ("Q9单机8卡（1x8）（pretrain）", "Q9", "1x8"),
+        ("/ 1机8卡（1x8）", "", "1x8"),
         ("BI-V100 x8", "BI-V100", "1x8"),
         ("V100x8", "V100", "1x8"),
         ("8x", "", "1x8"),
@@ -271,7 +276,7 @@ def test_rows_that_would_have_one_name_are_numbered() -> None:
     ],
 )
 def test_a_configuration_tells_device_and_topology(text: str, device: str, topology: str | None) -> None:
-    found = cells.place(text)
+    found = cells.parse_place(text)
     assert found.device == device
     assert found.topology == (Topology.parse(topology) if topology else None)
 
@@ -280,4 +285,4 @@ def test_a_configuration_tells_device_and_topology(text: str, device: str, topol
     "text", ["", "abc", "1e999", "nan", "inf", "١٢٣", "1_000", "1,2,3", "5 6", "--5", "1.2.3", "0x10"]
 )
 def test_what_is_no_number_is_not_taken_for_one(text: str) -> None:
-    assert cells.figure(text) is None
+    assert cells.parse_figure(text) is None

@@ -10,7 +10,7 @@ from support.records import make_plan, make_quality, make_record, make_timeline
 
 from trainmark.features.published import read, write_deepspark, write_flagperf
 from trainmark.features.published.cells import is_blank
-from trainmark.features.published.write import memory_gib, own_row, rounded
+from trainmark.features.published.write import make_row, round_digits, round_memory
 from trainmark.record.machine import DeviceInfo, Environment, PrecisionProof
 from trainmark.record.metrics import Quantity
 from trainmark.record.published_row import PREFIX, PublishedRow, Source
@@ -94,7 +94,7 @@ sets_of_runs = st.lists(st.sampled_from(tuple(QUALITIES)), min_size=1, max_size=
 NOWHERE = Source(title="", address="", date=None)
 
 
-def bare(row: PublishedRow) -> PublishedRow:
+def strip_row(row: PublishedRow) -> PublishedRow:
     """A row without what tells where it stands."""
     return replace(row, name="", source=NOWHERE, remark=None, line=None, framework=None, details=())
 
@@ -105,13 +105,13 @@ def bare(row: PublishedRow) -> PublishedRow:
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_rows_are_the_same_after_a_page_with_all_throughputs(lang: str, groups: tuple[list[Record], ...]) -> None:
     records = [record for group in groups for record in group]
-    page = read.read(write_flagperf.write(records, lang=lang), name="page.md")
+    page = read.read_page(write_flagperf.write(records, lang=lang), name="page.md")
     assert page.unread == ()
     wanted = []
-    for row in map(own_row, records):
+    for row in map(make_row, records):
         # what `/` stands for is not on the page
         wanted.append(replace(row, batch_per_device=None if row.fix_hp == "/" else row.batch_per_device))
-    assert [bare(row) for row in page.rows] == [bare(row) for row in wanted]
+    assert [strip_row(row) for row in page.rows] == [strip_row(row) for row in wanted]
 
 
 @pytest.mark.slow
@@ -120,26 +120,26 @@ def test_rows_are_the_same_after_a_page_with_all_throughputs(lang: str, groups: 
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_rows_are_the_same_after_a_page_with_two_tables(lang: str, groups: tuple[list[Record], ...]) -> None:
     records = [record for group in groups for record in group]
-    page = read.read(write_deepspark.write(records, lang=lang), name="page.md")
+    page = read.read_page(write_deepspark.write(records, lang=lang), name="page.md")
     assert page.unread == ()
     wanted = []
-    for row in map(own_row, records):
+    for row in map(make_row, records):
         # such a page has no columns for these, of the changes to the recipe only the batch, and another memory
         left_out = {"e2e_time_s": None, "p_whole": None, "p_core": None, "mem_total_gib": None}
         wanted.append(replace(row, fix_hp=f"bs={row.batch_per_device}", mem_used_gib=None, **left_out))
-    assert [replace(bare(row), mem_used_gib=None) for row in page.rows] == [bare(row) for row in wanted]
+    assert [replace(strip_row(row), mem_used_gib=None) for row in page.rows] == [strip_row(row) for row in wanted]
     for record, row in zip(records, page.rows, strict=True):
-        assert row.mem_used_gib == memory_gib(record.metrics["mem_steady"].value)
+        assert row.mem_used_gib == round_memory(record.metrics["mem_steady"].value)
         steady = record.metrics["p_steady"].value
         assert [detail.value for detail in row.details if detail.name == "p_steady"] == (
-            [] if steady is None else [rounded(steady)]
+            [] if steady is None else [round_digits(steady)]
         )
 
 
 def test_what_is_written_keeps_the_digits_that_mean_something() -> None:
-    assert [rounded(value) for value in (5.831234, 797.2549, 11874.4, 257556.4)] == [5.8312, 797.25, 11874, 257556]
+    assert [round_digits(value) for value in (5.831234, 797.2549, 11874.4, 257556.4)] == [5.8312, 797.25, 11874, 257556]
 
 
 def test_names_of_rows_that_were_written_tell_the_file_they_are_read_from() -> None:
-    page = read.read(write_flagperf.write([BASE], lang="en"), name="our results.md")
+    page = read.read_page(write_flagperf.write([BASE], lang="en"), name="our results.md")
     assert [row.name for row in page.rows] == [f"{PREFIX}our-results-amd-epyc-resnet50-1x1-fp32-bs32"]

@@ -17,12 +17,12 @@ from support.records import (
 )
 
 from trainmark.features.published import markdown, read, write_deepspark, write_flagperf
-from trainmark.features.published.write_deepspark import command
+from trainmark.features.published.write_deepspark import format_command
 from trainmark.record.machine import FlopsFacts
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
-from trainmark.record.record import Doubt, Evaluation, Quality, Record, coverage
+from trainmark.record.record import Doubt, Evaluation, Quality, Record, describe_coverage
 
 
 def line(text: str, start: str) -> str:
@@ -74,7 +74,7 @@ def test_devices_with_one_short_name_are_written_in_full() -> None:
     records = [make_record(plan={"platform": "nvidia"}, device=f"NVIDIA A100-SXM4-{size}GB") for size in (40, 80)]
     text = write_flagperf.write(records, lang="zh")
     assert "| A100-SXM4-40GB单机单卡（1x1） |" in text
-    assert [row.device for row in read.read(text, name="a.md").rows] == ["A100-SXM4-40GB", "A100-SXM4-80GB"]
+    assert [row.device for row in read.read_page(text, name="a.md").rows] == ["A100-SXM4-40GB", "A100-SXM4-80GB"]
 
 
 def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> None:
@@ -139,7 +139,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     )
     record = make_record(doubts=doubts, status="incomplete", ended="interrupted")
     timeline = record.timeline
-    covered = coverage(full=False, steps=timeline.steps, warmup=timeline.warmup_steps)
+    covered = describe_coverage(full=False, steps=timeline.steps, warmup=timeline.warmup_steps)
     record = replace(record, coverage=covered)
     text = write_flagperf.write([with_metrics(record, mem=None)], lang="zh").partition("注：")[2]
     assert "p_core 只精确到 ±9.1 %，未达到 ±1 %：大约还需要 1173 步" in text
@@ -166,7 +166,7 @@ def test_a_precision_that_did_not_run_is_not_the_one_that_is_written() -> None:
     record = in_environment(record, precision={"asked": "fp32", "ran": "tf32"})
     text = write_flagperf.write([record], lang="en")
     assert cells(line(text, "| AMD EPYC"))[1] == "tf32"
-    assert "fp32 was asked for, tf32 ran" in text
+    assert "fp32 was requested, tf32 ran" in text
 
 
 def deepspark_run(run_id: str, topology: str, p_steady: float, group: str | None = None, quality: float = 77) -> Record:
@@ -261,16 +261,16 @@ def test_a_deepspark_page_is_whole() -> None:
 
 def test_what_a_page_tells_to_run_is_what_ran() -> None:
     plan = make_plan(recipe={"target": 0.5, "channels_last": True}, limits=Limits(steps=60))
-    assert command(plan, repeat=5) == (
+    assert format_command(plan, repeat=5) == (
         "trainmark run resnet50 --recipe reference --set batch_per_device=32 --set learning_rate=0.1 --set target=0.5 "
         "--set channels_last=yes --topology 1x1 --precision fp32 --platform cpu --steps 60 --repeat 5"
     )
     hostile = replace(plan, workload="a; rm -rf b", deviations=())
-    assert "'a; rm -rf b'" in command(hostile)
+    assert "'a; rm -rf b'" in format_command(hostile)
 
 
 def test_units_that_such_pages_leave_out_are_read_back() -> None:
-    page = read.read(write_deepspark.write([a_vocoder_record()], lang="zh"), name="a.md")
+    page = read.read_page(write_deepspark.write([a_vocoder_record()], lang="zh"), name="a.md")
     assert {said.unit for said in page.said if said.quantity == "throughput"} == {"mel frames/s"}
     assert {said.word for said in page.said if said.quantity == "throughput"} == {"p_train", "p_steady"}
     assert {said.word for said in page.said if said.quantity == "quality"} == {"val_loss"}
@@ -278,7 +278,7 @@ def test_units_that_such_pages_leave_out_are_read_back() -> None:
 
 def test_runs_of_several_models_get_a_section_each() -> None:
     for write in (write_flagperf.write, write_deepspark.write):
-        page = read.read(write([make_record(), a_vocoder_record()], lang="zh"), name="a.md")
+        page = read.read_page(write([make_record(), a_vocoder_record()], lang="zh"), name="a.md")
         assert [row.workload for row in page.rows] == ["resnet50", "tacotron2"]
         assert [row.target for row in page.rows] == [75.5, 0.4852]
 
@@ -301,7 +301,7 @@ def test_a_hostile_name_is_only_text_on_the_page(write: Any, name: str) -> None:
     for row in text.splitlines():
         if row.startswith("|"):
             assert row.endswith("|")
-    tables = [part for part in markdown.layout(text).parts if isinstance(part, markdown.Table)]
+    tables = [part for part in markdown.parse_layout(text).parts if isinstance(part, markdown.Table)]
     assert all(len(row.cells) == len(table.heads.cells) for table in tables for row in table.rows)
 
 
@@ -332,9 +332,9 @@ def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> Non
     assert row[8] == "39.5%"
     assert "token/p/s,见“性能指标”" in text
     alone = replace(record, plan=replace(plan, topology="1x1", recipe={**recipe, "parallel": "ddp"}))
-    assert (write_flagperf.shared(alone), write_flagperf.aligned(alone)) == ("PP1DP1TP1", "/")
+    assert (write_flagperf.describe_parallelism(alone), write_flagperf.describe_alignment(alone)) == ("PP1DP1TP1", "/")
     by_blocks = [{**recipe, "parallel": way, "tensor_parallel": 2} for way in ("fsdp", "hsdp")]
-    shared = [write_flagperf.shared(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
+    shared = [write_flagperf.describe_parallelism(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
     assert shared == ["FSDP4TP2", "DP2FSDP2TP2"]
 
 

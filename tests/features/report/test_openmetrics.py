@@ -1,4 +1,4 @@
-"""OpenMetrics text, read by a small parser that is as strict as the format's own words."""
+"""OpenMetrics text, read by a small strict parser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABEL = rf'{NAME}="(?:[^"\\\n]|\\[\\"n])*"'
 SAMPLE = re.compile(rf"({NAME})\{{((?:{LABEL},)*{LABEL})\}} (-?[0-9.]+(?:e[+-]?[0-9]+)?)")
 
 
-def parsed(text: str) -> dict[tuple[str, str], float]:
+def parse(text: str) -> dict[tuple[str, str], float]:
     """Samples by name and labels; each family once, with its help, type and unit before its samples."""
     *lines, last, end = text.split("\n")
     assert (last, end) == ("# EOF", "")
@@ -44,7 +44,7 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
 
 def test_every_known_metric_is_a_gauge_in_base_units_with_its_labels() -> None:
     record = make_record(timeline=make_timeline(ranks=2), plan={"topology": "1x2"})
-    found = parsed(to_openmetrics([record, a_vocoder_record()]))
+    found = parse(to_openmetrics([record, a_vocoder_record()]))
     labels = 'workload="resnet50",recipe="quick",topology="1x2",precision="fp32",device="AMD EPYC",host="node-a"'
     p_core = record.metrics["p_core"]
     assert found["trainmark_p_core_items_per_second", f'{labels},item="images"'] == p_core.value
@@ -63,6 +63,6 @@ def test_of_repeats_the_newest_counts_and_no_label_breaks_a_line() -> None:
     record = make_record(device=hostile)
     later = replace(record, run_id="later", created="2026-11-16T00:00:00Z", doubts=())
     text = to_openmetrics([later, record])
-    (doubts,) = [value for (name, _), value in parsed(text).items() if name == "trainmark_doubts"]
+    (doubts,) = [value for (name, _), value in parse(text).items() if name == "trainmark_doubts"]
     assert doubts == 0
-    assert parsed(to_openmetrics([])) == {}
+    assert parse(to_openmetrics([])) == {}

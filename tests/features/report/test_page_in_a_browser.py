@@ -17,15 +17,15 @@ from support.records import make_record, renamed
 from support.site_folders import imported_page, many_rows
 
 from trainmark.analysis import published_library as library
-from trainmark.features.fleet import links as fleet_links, page as fleet_page
-from trainmark.features.fleet.hosts import HostRuns, by_host
-from trainmark.features.fleet.verdict import judge
+from trainmark.features.fleet import outliers as fleet_links, page as fleet_page
+from trainmark.features.fleet.hosts import HostRuns, group_by_host
+from trainmark.features.fleet.verdict import judge_hosts
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.features.report.trend import trends
+from trainmark.features.report.trend import compute_trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
-from trainmark.record.audit import concluded, doubtful, not_checked, wrong
+from trainmark.record.audit import conclude, doubtful, mark_unchecked, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.machine import Artifact
 from trainmark.record.record import Doubt, Record
@@ -134,7 +134,7 @@ def opened(tabs: Tabs, tmp_path: Path) -> Iterator[Open]:
 
 
 @cache
-def several() -> tuple[Record, ...]:
+def make_records() -> tuple[Record, ...]:
     return (
         shown.resnet("20261115-205100-resnet50-a1b2", steps=300),
         shown.resnet("20261115-213000-resnet50-a1b8", "1x2", steps=300),
@@ -144,13 +144,13 @@ def several() -> tuple[Record, ...]:
     )
 
 
-def checks(*records: Record) -> dict[str, tuple[CheckResult, ...]]:
+def run_checks(*records: Record) -> dict[str, tuple[CheckResult, ...]]:
     finding = doubtful("1.2, then 1.3", "The loss rose.", "the rate")
     return {
         record.run_id: (
-            concluded("sum", "phases sum to e2e_time", (), "run"),
-            concluded("loss", "the loss falls", (finding,), "run"),
-            not_checked("power", "power is its samples", "nothing was sampled"),
+            conclude("sum", "phases sum to e2e_time", (), "run"),
+            conclude("loss", "the loss falls", (finding,), "run"),
+            mark_unchecked("power", "power is its samples", "nothing was sampled"),
         )
         for record in records
     }
@@ -161,7 +161,7 @@ def draw_all(page: Any) -> None:
     page.eval_on_selector_all(".run", "runs => runs.forEach(run => { run.style.contentVisibility = 'visible'; })")
 
 
-def column(page: Any, number: int) -> list[str]:
+def read_column(page: Any, number: int) -> list[str]:
     return page.eval_on_selector_all(
         f"#summary tbody tr:not([hidden]) > :nth-child({number})",
         "cells => cells.map(cell => cell.firstChild.textContent.trim())",
@@ -169,14 +169,14 @@ def column(page: Any, number: int) -> list[str]:
 
 
 def test_every_part_is_on_the_page(opened: Open, tmp_path: Path) -> None:
-    records = (*several(), shown.vit_filled())
+    records = (*make_records(), shown.vit_filled())
     folder = shown.leave_files(tmp_path / "run")
     page = opened(
         render(
             ReportInputs(
                 records=records,
-                beside=library.rows(),
-                checks=checks(*records),
+                beside=library.load_rows(),
+                checks=run_checks(*records),
                 folders={records[2].run_id: folder},
             )
         )
@@ -210,43 +210,43 @@ def test_every_part_is_on_the_page(opened: Open, tmp_path: Path) -> None:
 
 
 def test_the_summary_sorts_by_mouse_and_by_keyboard_and_says_so(opened: Open) -> None:
-    page = opened(render(ReportInputs(records=several())))
+    page = opened(render(ReportInputs(records=make_records())))
     head = page.locator("#summary thead th", has_text="p_core")
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "descending"
-    assert column(page, 6)[0] == "35 187"
-    assert column(page, 6)[-1] == "4.36"
+    assert read_column(page, 6)[0] == "35 187"
+    assert read_column(page, 6)[-1] == "4.36"
     head.locator("button").focus()
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"
-    assert column(page, 6)[0] == "4.36"
+    assert read_column(page, 6)[0] == "4.36"
     page.locator("#summary thead th", has_text="Machine").locator("button").click()
     assert head.get_attribute("aria-sort") == "none"
-    assert column(page, 3)[-1] == "Example Laptop 7"
+    assert read_column(page, 3)[-1] == "Example Laptop 7"
 
 
 def test_what_is_not_known_stays_last_whichever_way_is_sorted(opened: Open) -> None:
     unknown = make_record(run_id="unknown-0000", metrics={})
-    page = opened(render(ReportInputs(records=(unknown, *several()))))
+    page = opened(render(ReportInputs(records=(unknown, *make_records()))))
     button = page.locator("#summary thead th", has_text="p_core").locator("button")
     for _ in range(2):
         button.click()
-        assert column(page, 6)[-1] == "—"
+        assert read_column(page, 6)[-1] == "—"
 
 
 def test_the_summary_filters_by_words_and_by_chips_and_counts(opened: Open) -> None:
-    page = opened(render(ReportInputs(records=several())))
+    page = opened(render(ReportInputs(records=make_records())))
     page.fill("#filter", "laptop")
-    assert column(page, 3) == ["Example Laptop 7"]
+    assert read_column(page, 3) == ["Example Laptop 7"]
     assert page.inner_text("#count") == "1 of 5 shown"
     assert page.locator("section.run:visible").count() == 1
     page.fill("#filter", "")
     page.click(".chip >> text=Tacotron2")
-    assert column(page, 2) == ["Tacotron2"]
+    assert read_column(page, 2) == ["Tacotron2"]
     page.click(".chip >> text=ViT-B/16")
-    assert sorted(column(page, 2)) == ["Tacotron2", "ViT-B/16"]
+    assert sorted(read_column(page, 2)) == ["Tacotron2", "ViT-B/16"]
     page.click(".chip >> text=incomplete")
-    assert column(page, 2) == ["ViT-B/16"]
+    assert read_column(page, 2) == ["ViT-B/16"]
 
 
 def test_a_chart_tells_its_values_to_the_mouse_and_to_the_keyboard(opened: Open) -> None:
@@ -271,7 +271,7 @@ def test_a_chart_tells_its_values_to_the_mouse_and_to_the_keyboard(opened: Open)
 def test_a_trend_tells_each_run_with_its_day_and_revision(opened: Open) -> None:
     first = shown.on_a_laptop()
     runs = tuple(renamed(first, f"run-{day}", f"2026-11-{day}T08:00:00Z", revision=f"{day}c0ffee") for day in (11, 12))
-    page = opened(render(ReportInputs(records=runs, trends=tuple(trends(runs)))))
+    page = opened(render(ReportInputs(records=runs, trends=tuple(compute_trends(runs)))))
     page.locator(".growth .chart").first.focus()
     for key, said in (("Home", "2026-11-11 08:00 · 11c0ffee · 11 · p_core"), ("End", "2026-11-12 08:00 · 12c0ffee")):
         page.keyboard.press(key)
@@ -279,14 +279,14 @@ def test_a_trend_tells_each_run_with_its_day_and_revision(opened: Open) -> None:
 
 
 def test_a_published_dot_tells_its_page_when_it_is_focused(opened: Open) -> None:
-    page = opened(render(ReportInputs(records=several()[:1], beside=library.rows("resnet50"))))
+    page = opened(render(ReportInputs(records=make_records()[:1], beside=library.load_rows("resnet50"))))
     page.locator(".dots a:has(circle.other)").first.focus()
-    assert "images/s a device" in page.inner_text("#tip")
+    assert "images/s per device" in page.inner_text("#tip")
     assert "FlagPerf" in page.inner_text("#tip") or "NVIDIA" in page.inner_text("#tip")
 
 
 def test_light_and_dark_follow_the_system_and_the_button(opened: Open) -> None:
-    html = render(ReportInputs(records=several()[:1]))
+    html = render(ReportInputs(records=make_records()[:1]))
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = opened(html, color_scheme="dark")
     light = opened(html, color_scheme="light")
@@ -315,9 +315,9 @@ def test_the_sample_can_be_played_and_its_picture_is_seen(opened: Open, tmp_path
 
 def test_at_a_usual_width_no_setting_is_broken_and_no_chip_is_cut(opened: Open) -> None:
     changed = make_record(plan={"recipe": {"target": 90.0, "learning_rate": 0.003125, "epochs": 14}})
-    records = (*several(), renamed(changed, "20261115-220000-resnet50-c3d4"))
+    records = (*make_records(), renamed(changed, "20261115-220000-resnet50-c3d4"))
     page = opened(
-        render(ReportInputs(records=records, checks=checks(*records))), viewport={"width": 1300, "height": 900}
+        render(ReportInputs(records=records, checks=run_checks(*records))), viewport={"width": 1300, "height": 900}
     )
     lines = page.eval_on_selector_all(".whole", "all => all.map(one => one.getClientRects().length)")
     assert lines and set(lines) == {1}
@@ -329,7 +329,7 @@ def test_at_a_usual_width_no_setting_is_broken_and_no_chip_is_cut(opened: Open) 
 
 
 def test_the_waterfall_sums_to_the_nanosecond(opened: Open) -> None:
-    for record in several()[:2]:
+    for record in make_records()[:2]:
         page = opened(render(ReportInputs(records=(record,))))
         rows = page.eval_on_selector_all(
             ".waterfall tbody tr", "rows => rows.map(row => [row.dataset.kind, row.dataset.name, row.dataset.ns])"
@@ -368,8 +368,8 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
     )
     finding = wrong(text, text, text, text)
     checked = (
-        concluded(text, text, (finding,), "run"),
-        not_checked(text, text, text),
+        conclude(text, text, (finding,), "run"),
+        mark_unchecked(text, text, text),
     )
     page = opened(render(ReportInputs(records=(record, renamed(record, "other")), checks={text: checked}, made=text)))
     assert page.evaluate("window.harmed") is None
@@ -384,7 +384,7 @@ def test_hostile_names_are_harmless(opened: Open, text: str) -> None:
 
 def test_the_policy_lets_no_other_script_or_address_in(browser: Any, tmp_path: Path) -> None:
     """Not through `opened`: this page is meant to complain."""
-    html = render(ReportInputs(records=several()[:1])).replace(
+    html = render(ReportInputs(records=make_records()[:1])).replace(
         "</body>", "<script>window.harmed=1</script><img src='https://example.org/x.png'></body>"
     )
     file = tmp_path / "page.html"
@@ -399,8 +399,8 @@ def test_the_policy_lets_no_other_script_or_address_in(browser: Any, tmp_path: P
 
 
 def test_the_page_can_be_read_without_seeing_it(opened: Open) -> None:
-    records = several()
-    page = opened(render(ReportInputs(records=records, rows=library.rows("vit"), beside=library.rows())))
+    records = make_records()
+    page = opened(render(ReportInputs(records=records, rows=library.load_rows("vit"), beside=library.load_rows())))
     assert page.locator("h1").count() == 1
     assert page.evaluate("document.documentElement.lang") == "en"
     unnamed = "elements => elements.filter(e => !(e.getAttribute('aria-label') || e.getAttribute('alt'))).length"
@@ -438,14 +438,14 @@ def test_hostile_names_in_folded_runs_are_harmless_before_and_after_they_are_ope
 
 @pytest.mark.parametrize("width", [400, 820, 1280])
 def test_no_part_is_wider_than_the_screen(opened: Open, width: int) -> None:
-    html = render(ReportInputs(records=several(), rows=library.rows(), beside=library.rows()))
+    html = render(ReportInputs(records=make_records(), rows=library.load_rows(), beside=library.load_rows()))
     page = opened(html, viewport={"width": width, "height": 900})
     draw_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_it_prints_in_light_on_pages(opened: Open) -> None:
-    page = opened(render(ReportInputs(records=several()[:2])), color_scheme="dark")
+    page = opened(render(ReportInputs(records=make_records()[:2])), color_scheme="dark")
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("#theme").is_hidden()
@@ -453,7 +453,7 @@ def test_it_prints_in_light_on_pages(opened: Open) -> None:
 
 
 def test_it_speaks_chinese(opened: Open) -> None:
-    page = opened(render(ReportInputs(records=several()[:2], language="zh")))
+    page = opened(render(ReportInputs(records=make_records()[:2], language="zh")))
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     assert re.search(r"[\u4e00-\u9fff]", page.inner_text("h1"))
 
@@ -482,9 +482,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """500 rows of one workload and two runs of it, beside the library."""
     folder = tmp_path_factory.mktemp("results")
     imported_page(folder, many_rows(500))
-    for record in several()[:2]:
+    for record in make_records()[:2]:
         (folder / f"{record.run_id}.json").write_text(record.dumps(), encoding="utf-8")
-    build(contents.find(folder), folder.parent / "public", made="2026-11-17")
+    build(contents.find_contents(folder), folder.parent / "public", made="2026-11-17")
     return folder.parent / "public"
 
 
@@ -509,12 +509,12 @@ def test_five_hundred_rows_of_a_site_sort_and_filter(visit: Visit) -> None:
     assert everything > 500
     rates = [
         float(text.replace("\u202f", "").replace("\xa0", "").replace(" ", ""))
-        for text in column(page, 4)
+        for text in read_column(page, 4)
         if text != "—"
     ]
     assert rates == sorted(rates, reverse=True), "the fastest device first"
-    page.get_by_role("button", name="A device").click()
-    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("A device")
+    page.get_by_role("button", name="Per device").click()
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Per device")
     page.fill("#filter", "card 3 bf16")
     shown_now = page.locator("#summary tbody tr:not([hidden])")
     assert 0 < shown_now.count() < 100
@@ -563,8 +563,8 @@ def test_a_site_fits_a_telephone_and_the_dark(visit: Visit, view: dict[str, Any]
 
 def test_the_page_of_a_fleet_shows_hosts_and_pairs_and_sorts(opened: Open) -> None:
     hostile = {**TWO_SLOW, HOSTILE[0]: 0.7}
-    links = fleet_links.judge(list(hostile), pair_links(len(hostile), thin={5: 4.0}))
-    fleet = judge([*by_host(fleet_records(hostile)), HostRuns(host="gone", failed=HOSTILE[1])], links=links)
+    links = fleet_links.judge_links(list(hostile), pair_links(len(hostile), thin={5: 4.0}))
+    fleet = judge_hosts([*group_by_host(fleet_records(hostile)), HostRuns(host="gone", failed=HOSTILE[1])], links=links)
     page = opened(fleet_page.render(fleet, language="en", trainmark="0.1.0", made="2026-11-17"))
     text = page.inner_text("body")
     assert "not accepted; slow hosts: 3 of 12; failed hosts: 1 of 12; slow cables: 1" in text
@@ -574,8 +574,8 @@ def test_the_page_of_a_fleet_shows_hosts_and_pairs_and_sorts(opened: Open) -> No
     page.locator(".heatmap .heat.named").first.hover()
     assert page.locator("#tip").is_visible()
     page.locator("#summary thead button").nth(0).click()
-    assert column(page, 1)[-1] == "node09"
+    assert read_column(page, 1)[-1] == "node09"
     page.locator("#summary thead button").nth(3).click()
-    assert column(page, 1)[0] == "node04"
+    assert read_column(page, 1)[0] == "node04"
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -13,20 +13,27 @@ from support import shown
 from support.records import doubt, make_record, make_timeline
 
 from trainmark.analysis import published_library as library
-from trainmark.features.report.artifacts import ALL_BYTES, MAX_BYTES, MAX_LATER, Room, draw, draw_later
+from trainmark.features.report.artifacts import (
+    ALL_BYTES,
+    MAX_BYTES,
+    MAX_LATER,
+    ByteBudget,
+    draw_artifacts,
+    draw_samples,
+)
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record.audit import concluded, doubtful
-from trainmark.record.language import speaker
+from trainmark.record.audit import conclude, doubtful
+from trainmark.record.language import translator
 from trainmark.record.machine import Artifact
 from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
 from trainmark.record.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
 from trainmark.view import breakdown, chart, frame
-from trainmark.view.element import Markup, el, joined
+from trainmark.view.element import Markup, el, join_markup
 
 PACKAGE = Path(frame.__file__).parent
-SAY = speaker("en")
+SAY = translator("en")
 
 
 @given(st.text())
@@ -37,8 +44,8 @@ def test_no_text_becomes_markup(text: str) -> None:
 
 def test_markup_joined_with_text_is_escaped_again() -> None:
     bold = el("b", "x")
-    assert joined(["a ", bold]) == "a <b>x</b>"
-    assert "&lt;b&gt;" in joined("a " + bold)
+    assert join_markup(["a ", bold]) == "a <b>x</b>"
+    assert "&lt;b&gt;" in join_markup("a " + bold)
     assert type("a " + bold) is str
 
 
@@ -54,14 +61,14 @@ def test_only_the_builder_makes_markup() -> None:
 
 @given(st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=50))
 def test_an_axis_holds_all_its_values(values: list[float]) -> None:
-    found = chart.linear(values)
+    found = chart.linear_axis(values)
     assert all(-1e-9 <= found.share(value) <= 1 + 1e-9 for value in values)
     assert 2 <= len(found.ticks) <= 13
 
 
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=50))
 def test_a_logarithmic_axis_holds_all_its_values_and_has_marks(values: list[float]) -> None:
-    found = chart.logarithmic(values)
+    found = chart.log_axis(values)
     assert all(0 <= found.share(value) <= 1 for value in values)
     assert found.ticks
     assert len(found.ticks) <= 8
@@ -71,7 +78,7 @@ def test_a_thinned_series_keeps_every_spike() -> None:
     points = [(float(step), 1.0) for step in range(100_000)]
     points[12_345] = (12_345.0, 9.0)
     points[54_321] = (54_321.0, 0.1)
-    thin = chart.thinned(points, 360)
+    thin = chart.thin_points(points, 360)
     assert len(thin) <= 720
     assert {points[12_345], points[54_321]} <= set(thin)
     assert thin == sorted(thin)
@@ -79,7 +86,7 @@ def test_a_thinned_series_keeps_every_spike() -> None:
 
 def test_the_waterfall_leads_from_all_time_to_computing() -> None:
     record = make_record()
-    found = breakdown.time_steps(record)
+    found = breakdown.split_time(record)
     assert [step.name for step in found if step.kind == "total"] == ["e2e_time", "p_whole", "p_train", "p_core"]
     assert sum(step.ns for step in found if step.kind == "phase") + found[-1].ns == found[0].ns
     items = record.timeline.items
@@ -108,11 +115,11 @@ def test_a_record_may_not_name_files_outside_its_folder(tmp_path: Path) -> None:
     (folder / "sub.png").mkdir()
     for name in ("../secret.png", str(tmp_path / "secret.png"), "link.png", "text.png", "large.wav", "gone.png",
                  "sub.png", "\0.png"):  # fmt: skip
-        drawn = draw([Artifact(file=name, caption="x")], folder, Room(), SAY)
+        drawn = draw_artifacts([Artifact(file=name, caption="x")], folder, ByteBudget(), SAY)
         assert drawn is not None
         assert "data:" not in drawn, name
         assert "Not in this page" in drawn
-    inside = draw([Artifact(file="alignment.png", caption="x")], folder, Room(), SAY)
+    inside = draw_artifacts([Artifact(file="alignment.png", caption="x")], folder, ByteBudget(), SAY)
     assert inside is not None
     assert "data:image/png" in inside
 
@@ -121,9 +128,9 @@ def test_all_files_of_a_page_share_one_room(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "sample.wav").write_bytes(b"RIFF" + b"\0" * (MAX_BYTES - 100))
-    room = Room()
+    room = ByteBudget()
     artifacts = [Artifact(file="sample.wav", caption=str(index)) for index in range(4)]
-    drawn = draw(artifacts, folder, room, SAY)
+    drawn = draw_artifacts(artifacts, folder, room, SAY)
     assert drawn is not None
     assert drawn.count("data:audio/wav") == ALL_BYTES // (MAX_BYTES - 96) == 1
 
@@ -137,8 +144,8 @@ def test_ten_long_runs_with_their_sounds_are_below_a_megabyte(tmp_path: Path) ->
     html = render(
         ReportInputs(
             records=tuple(records),
-            rows=library.rows(),
-            beside=library.rows(),
+            rows=library.load_rows(),
+            beside=library.load_rows(),
             folders={record.run_id: folder for record in records},
         )
     )
@@ -146,10 +153,10 @@ def test_ten_long_runs_with_their_sounds_are_below_a_megabyte(tmp_path: Path) ->
 
 
 def test_the_page_names_no_address_outside() -> None:
-    html = render(ReportInputs(records=(shown.on_a_laptop(),), rows=library.rows(), beside=library.rows()))
+    html = render(ReportInputs(records=(shown.on_a_laptop(),), rows=library.load_rows(), beside=library.load_rows()))
     addresses = re.findall(r'\s(?:src|href|action|srcset|poster)="([^"]*)"', html)
     assert addresses
-    sources = {row.source.address for row in library.rows()}
+    sources = {row.source.address for row in library.load_rows()}
     assert all(address.startswith(("#", "data:")) or address in sources for address in addresses)
     # a reader may go to a source; nothing is ever fetched from one
     links = re.findall(r'<a href="http[^"]*" rel="noreferrer"[^>]*>', html)
@@ -161,21 +168,21 @@ def test_the_page_names_no_address_outside() -> None:
 
 def test_a_small_network_is_not_set_beside_the_published_one() -> None:
     small = make_record(environment={"flops": {"per_item": 1.0e7}})
-    html = render(ReportInputs(records=(small,), beside=library.rows()))
+    html = render(ReportInputs(records=(small,), beside=library.load_rows()))
     assert "beside published" not in html
 
 
 def test_published_dots_lead_to_their_pages_and_an_address_that_is_none_is_not_made_one() -> None:
     row = dataclasses.replace(
-        library.rows("resnet50")[2], source=Source(title="a page", address="javascript:alert(1)", date=None)
+        library.load_rows("resnet50")[2], source=Source(title="a page", address="javascript:alert(1)", date=None)
     )
-    html = render(ReportInputs(records=(shown.on_a_laptop(),), beside=(*library.rows("resnet50"), row)))
+    html = render(ReportInputs(records=(shown.on_a_laptop(),), beside=(*library.load_rows("resnet50"), row)))
     assert "javascript:" not in html and "<span>a page</span>" in html
     assert re.search(r'<a href="https://github.com/FlagOpen[^"]*" rel="noreferrer" data-tip="A100[^"]*"><circle', html)
 
 
 def test_published_rows_say_which_throughput_they_give_and_how_many_times_ours_it_is() -> None:
-    html = render(ReportInputs(records=(shown.on_a_laptop(),), beside=library.rows("resnet50")))
+    html = render(ReportInputs(records=(shown.on_a_laptop(),), beside=library.load_rows("resnet50")))
     figure = html.partition("beside published ones")[2].partition("</section>")[0]
     rows = [re.sub("<[^>]+>", " ", row).split() for row in re.findall(r"<tr.*?</tr>", figure)]
     (sheet,) = [row for row in rows if row[:4] == ["A100-80GB", "1x1", "·", "tf32"]]
@@ -204,7 +211,7 @@ def test_no_name_of_a_rule_is_drawn_over_a_line() -> None:
 def test_one_failed_check_is_one_check() -> None:
     record = make_record()
     for count, words in ((1, "1 check failed"), (2, "2 checks failed")):
-        failed = concluded("x", "a claim", (doubtful("1", "bad", "look"),), "s")
+        failed = conclude("x", "a claim", (doubtful("1", "bad", "look"),), "s")
         assert f">{words}<" in render(ReportInputs(records=(record,), checks={record.run_id: (failed,) * count}))
 
 
@@ -225,7 +232,7 @@ def test_a_chinese_page_tells_a_doubt_once_and_why_a_run_ended_in_chinese() -> N
 
 
 def test_a_page_of_nothing_but_published_rows_can_be_made() -> None:
-    html = render(ReportInputs(records=(), rows=library.rows("vit")))
+    html = render(ReportInputs(records=(), rows=library.load_rows("vit")))
     assert "A100" in html
 
 
@@ -278,7 +285,7 @@ def test_markup_is_text_to_everyone_else() -> None:
     assert isinstance(el("p"), str)
 
 
-def later(folder: Path, name: str, text: str) -> None:
+def write_sample(folder: Path, name: str, text: str) -> None:
     """A sample as `trainmark sample` leaves one."""
     (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     network = NetworkUsed(
@@ -292,10 +299,10 @@ def later(folder: Path, name: str, text: str) -> None:
 
 
 def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_path: Path) -> None:
-    assert draw_later(None, Room(), SAY) is draw_later(tmp_path, Room(), SAY) is None
-    later(tmp_path, "001", "<b>one</b>\n  two\n")
+    assert draw_samples(None, ByteBudget(), SAY) is draw_samples(tmp_path, ByteBudget(), SAY) is None
+    write_sample(tmp_path, "001", "<b>one</b>\n  two\n")
     (tmp_path / "002.json").write_text('{"kind": "something else"}')
-    drawn = draw_later(tmp_path, Room(), SAY)
+    drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None
     assert "<p>&lt;b&gt;one&lt;/b&gt;</p><p>  two</p>" in drawn
     cells = "<td>4.50 ± 0.11</td><td>3.7 %</td><td>4 clips, 33 s</td>"
@@ -306,15 +313,15 @@ def test_what_a_network_was_asked_to_show_later_is_shown_with_what_made_it(tmp_p
 
 def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
     for number in range(MAX_LATER + 2):
-        later(tmp_path, f"{number:03d}", "text")
-    drawn = draw_later(tmp_path, Room(), SAY)
+        write_sample(tmp_path, f"{number:03d}", "text")
+    drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<figure>") == MAX_LATER
     assert "caption 001" not in drawn and f"caption {MAX_LATER + 1:03d}" in drawn
 
 
 def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path) -> None:
-    later(tmp_path, "sample", "text")
-    drawn = draw([Artifact(file="sample.txt", caption="c")], tmp_path, Room(), SAY)
+    write_sample(tmp_path, "sample", "text")
+    drawn = draw_artifacts([Artifact(file="sample.txt", caption="c")], tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<table>") == 1
 
 

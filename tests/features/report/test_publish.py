@@ -1,4 +1,4 @@
-"""A published copy tells who was fast, never who and where anybody is."""
+"""A published copy has all results, and no name of a person, host or place."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from support.clean_records import EVERY_KIND
 from support.records import a_vocoder_record, make_record, make_timeline, typed
 
 from trainmark.features.report import command as report
-from trainmark.features.report.output import formats_known
+from trainmark.features.report.output import list_formats
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import DataChoice
 from trainmark.record.record import Doubt, Record, Restart
 from trainmark.record.store import Store
 from trainmark.record.timeline import Timeline
-from trainmark.view.publish import Published, publishable
+from trainmark.view.publish import PublishableCopy, make_publishable
 
 HERE = {"HOME": "/home/mlewandowski", "USER": "mlewandowski", "HOSTNAME": "login-x7", "CI_JOB_TOKEN": "correct-horse"}
 
@@ -63,7 +63,7 @@ PLANTED = {
 """What must be nowhere in a published copy."""
 
 
-def telling_record(**changes: Any) -> Record:
+def make_telling_record(**changes: Any) -> Record:
     """A record that mentions all of it, in every field that can hold text."""
     hosts = ("gpu17.hall3.example.com", "gpu18")
     timeline = make_timeline(ranks=2)
@@ -129,40 +129,40 @@ def telling_record(**changes: Any) -> Record:
 
 
 @pytest.fixture(scope="module")
-def published() -> Published:
-    return publishable([telling_record(), a_vocoder_record()], environment=HERE)
+def published() -> PublishableCopy:
+    return make_publishable([make_telling_record(), a_vocoder_record()], environment=HERE)
 
 
 Output = Callable[[tuple[Record, ...]], str]
 
 
-def the_record(records: tuple[Record, ...]) -> str:
+def dump_record(records: tuple[Record, ...]) -> str:
     return "\n".join(record.dumps() for record in records)
 
 
-def the_table(records: tuple[Record, ...]) -> str:
+def draw_table(records: tuple[Record, ...]) -> str:
     from trainmark.view.table import render
 
     return render(records, width=200)
 
 
-def the_markdown_table(records: tuple[Record, ...]) -> str:
+def draw_markdown_table(records: tuple[Record, ...]) -> str:
     from trainmark.view.table import markdown
 
     return markdown(records)
 
 
-def the_description(records: tuple[Record, ...]) -> str:
+def draw_description(records: tuple[Record, ...]) -> str:
     from trainmark.view.describe import describe
 
     return "\n".join(describe(record, width=400) for record in records)
 
 
-OUTPUTS: list[Output] = [the_record, the_table, the_markdown_table, the_description]
+OUTPUTS: list[Output] = [dump_record, draw_table, draw_markdown_table, draw_description]
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.__name__)
-def test_nothing_that_was_planted_is_in(output: Output, published: Published) -> None:
+def test_nothing_that_was_planted_is_in(output: Output, published: PublishableCopy) -> None:
     text = output(published.records)
     assert "resnet50" in text
     for what, planted in PLANTED.items():
@@ -172,13 +172,13 @@ def test_nothing_that_was_planted_is_in(output: Output, published: Published) ->
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
-    for record in (telling_record(), a_vocoder_record()):
+    for record in (make_telling_record(), a_vocoder_record()):
         Store(folder).add(record)
     return folder
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("form", [form for form in formats_known() if form != "mllog"])  # which needs a run's events
+@pytest.mark.parametrize("form", [form for form in list_formats() if form != "mllog"])  # which needs a run's events
 def test_nothing_that_was_planted_is_in_a_published_report(
     form: str,
     language: str,
@@ -206,7 +206,7 @@ def test_a_copy_holds_in_an_audit_as_its_original_does() -> None:
     from trainmark.analysis.audit_record import audit_record
 
     originals = [make_record(), a_vocoder_record()]
-    for original, copy in zip(originals, publishable(originals, environment={}).records, strict=True):
+    for original, copy in zip(originals, make_publishable(originals, environment={}).records, strict=True):
         found = [(checked.name, checked.verdict) for checked in audit_record(copy)]
         assert found == [(checked.name, checked.verdict) for checked in audit_record(original)]
 
@@ -214,7 +214,7 @@ def test_a_copy_holds_in_an_audit_as_its_original_does() -> None:
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_of_an_honest_record_every_number_and_doubt_stays(kind: str, tmp_path: Path) -> None:
     record = EVERY_KIND[kind].leave(tmp_path)
-    found = publishable([record], environment={})
+    found = make_publishable([record], environment={})
     (copy,) = found.records
     assert found.dropped == 0
     assert (copy.metrics, copy.doubts, copy.ended) == (record.metrics, record.doubts, record.ended)
@@ -223,23 +223,23 @@ def test_of_an_honest_record_every_number_and_doubt_stays(kind: str, tmp_path: P
 
 
 def test_the_planted_record_holds_all_that_is_looked_for() -> None:
-    held = telling_record().dumps() + " ".join(HERE.values())
+    held = make_telling_record().dumps() + " ".join(HERE.values())
     for what, planted in PLANTED.items():
         assert planted.lower() in held.lower(), what
 
 
-def test_the_list_of_what_was_replaced_shows_nothing_of_it(published: Published) -> None:
+def test_the_list_of_what_was_replaced_shows_nothing_of_it(published: PublishableCopy) -> None:
     said = "\n".join(map(str, published.replaced)) + repr(published.replaced)
     for what, planted in PLANTED.items():
         assert planted not in said, what
     assert {entry.kind for entry in published.replaced} == {"host", "user", "path", "text"}
     assert re.search(r"^host-1: name of a host, \d+ times in .*series.*$", said, re.MULTILINE)
     for entry in published.replaced:
-        assert entry.placeholder in the_record(published.records)
+        assert entry.placeholder in dump_record(published.records)
 
 
-def test_a_copy_is_a_whole_record_with_the_same_results(published: Published) -> None:
-    for original, copy in zip((telling_record(), a_vocoder_record()), published.records, strict=True):
+def test_a_copy_is_a_whole_record_with_the_same_results(published: PublishableCopy) -> None:
+    for original, copy in zip((make_telling_record(), a_vocoder_record()), published.records, strict=True):
         assert Record.from_json(json.loads(copy.dumps())) == copy
         assert copy.metrics == original.metrics
         assert copy.quality == original.quality
@@ -252,7 +252,7 @@ def test_a_copy_is_a_whole_record_with_the_same_results(published: Published) ->
         assert [doubt.code for doubt in copy.doubts] == [doubt.code for doubt in original.doubts]
 
 
-def test_settings_that_explain_a_speed_stay(published: Published) -> None:
+def test_settings_that_explain_a_speed_stay(published: PublishableCopy) -> None:
     environment = published.records[0].environment
     assert environment.torch == "2.6.0+cu124"
     assert environment.os == "Linux 6.1.0"
@@ -267,11 +267,11 @@ def test_two_runs_on_one_host_are_still_seen_to_be() -> None:
         trace = replace(make_timeline().ranks[0], host=host)
         return make_record(timeline=Timeline(ranks=(trace,), warmup_steps=10))
 
-    copies = publishable([on("alpha-01"), on("beta-02"), on("alpha-01.example.com")], environment={}).records
+    copies = make_publishable([on("alpha-01"), on("beta-02"), on("alpha-01.example.com")], environment={}).records
     assert [copy.timeline.ranks[0].host for copy in copies] == ["host-1", "host-2", "host-1"]
 
 
-def test_a_host_is_one_in_fields_sentences_and_telemetry(published: Published) -> None:
+def test_a_host_is_one_in_fields_sentences_and_telemetry(published: PublishableCopy) -> None:
     copy = published.records[0]
     assert [trace.host for trace in copy.timeline.ranks] == ["host-1", "host-2"]
     assert [machine.host for machine in copy.telemetry.machines] == ["host-1", "host-2"]
@@ -283,7 +283,7 @@ def test_a_host_is_one_in_fields_sentences_and_telemetry(published: Published) -
 def test_a_clean_record_changes_only_where_it_names_its_machine() -> None:
     record = make_record()
     record = replace(record, unknown={})
-    copy = publishable([record], environment={}).records[0]
+    copy = make_publishable([record], environment={}).records[0]
     back = replace(
         copy,
         plan=replace(copy.plan, data=replace(copy.plan.data, folder="/data/imagenet")),
@@ -306,7 +306,7 @@ def test_a_machine_with_an_ordinary_name_does_not_shred_sentences(name: str) -> 
         unknown={"carbon": {name: 1}},
         doubts=(Doubt(code="x", text=said), Doubt(code="y", text=f"the kernel does not say it on {name}")),
     )
-    copy = publishable([record], environment={"USER": name, "HOME": f"/home/{name}"}).records[0]
+    copy = make_publishable([record], environment={"USER": name, "HOME": f"/home/{name}"}).records[0]
     assert copy.timeline.ranks[0].host == "host-1"
     assert copy.environment.device.name == "AMD EPYC A100"
     assert copy.doubts[0].text == said.replace(f"rank 1 on {name}", "rank 1 on host-1")
@@ -328,7 +328,7 @@ def test_a_machine_with_an_ordinary_name_does_not_shred_sentences(name: str) -> 
 def test_an_ordinary_sentence_stays_as_it_is(sentence: str) -> None:
     run_id = "resnet50-smoke-1x1-fp32-20261116T051959-91cb03"
     record = make_record(run_id=run_id, doubts=(Doubt(code="x", text=sentence),))
-    copy = publishable([record], environment={}).records[0]
+    copy = make_publishable([record], environment={}).records[0]
     assert copy.doubts[0].text == sentence
     assert copy.run_id == run_id
 
@@ -349,7 +349,7 @@ def test_an_ordinary_sentence_stays_as_it_is(sentence: str) -> None:
 )
 def test_what_is_no_plain_word_goes_from_any_sentence(text: str, left: str) -> None:
     record = make_record(doubts=(Doubt(code="x", text=text),))
-    copy = publishable([record], environment={}).records[0]
+    copy = make_publishable([record], environment={}).records[0]
     assert copy.doubts[0].text == left
 
 
@@ -357,7 +357,7 @@ def test_a_field_nobody_has_allowed_is_dropped_and_counted() -> None:
     record = make_record()
     assert "system" in record.unknown["environment"]
     beside = {"environment": {"argv": ["x"], "new": {"a": 1}, "system": {}}, "telemetry": {"odd": 1}}
-    found = publishable([replace(record, unknown=beside)], environment={})
+    found = make_publishable([replace(record, unknown=beside)], environment={})
     assert found.records[0].unknown == {}
     assert found.dropped == 4
 
@@ -366,7 +366,7 @@ def test_a_field_nobody_has_allowed_is_dropped_and_counted() -> None:
 def test_a_secret_is_no_name_of_a_field_either(key: str) -> None:
     record = make_record()
     telemetry = {"machines": [{"host": "node-a", key: 1, "unavailable": {key: "x", "power_w": "no sensor says it"}}]}
-    copy = publishable([replace(record, **typed({"telemetry": telemetry}))], environment={}).records[0]
+    copy = make_publishable([replace(record, **typed({"telemetry": telemetry}))], environment={}).records[0]
     assert key not in copy.dumps()
     assert copy.telemetry.machines[0].unavailable == {"power_w": "no sensor says it"}
 
@@ -375,7 +375,7 @@ def test_what_other_programs_said_of_a_failure_is_left_out() -> None:
     record = make_record(
         status="incomplete", ended="rank 0 on node-a failed in train at step 3: any words at all\nmore"
     )
-    assert publishable([record], environment={}).records[0].ended == (
+    assert make_publishable([record], environment={}).records[0].ended == (
         "rank 0 on host-1 failed in train at step 3: (left out)"
     )
 
@@ -384,18 +384,18 @@ def test_this_machine_and_its_user_are_looked_for_by_default(monkeypatch: pytest
     monkeypatch.setattr(socket, "gethostname", lambda: "quiet-otter")
     monkeypatch.setenv("USER", "wkaminska")
     record = make_record(ended="started on quiet-otter by wkaminska")
-    assert publishable([record]).records[0].ended == "started on host-2 by user-1"  # host-1 is the record's own
+    assert make_publishable([record]).records[0].ended == "started on host-2 by user-1"  # host-1 is the record's own
 
 
 def test_a_platform_file_of_ones_own_is_a_path_too() -> None:
     record = make_record(plan={"platform": "/home/ola/newchip.toml"})
-    copy = publishable([record], environment={}).records[0]
+    copy = make_publishable([record], environment={}).records[0]
     assert re.fullmatch(r"path-\d+\.toml", copy.plan.platform)
     assert Record.from_json(json.loads(copy.dumps())) == copy
 
 
-def test_publishing_twice_replaces_nothing_new(published: Published) -> None:
-    again = publishable(published.records, environment={})
+def test_publishing_twice_replaces_nothing_new(published: PublishableCopy) -> None:
+    again = make_publishable(published.records, environment={})
     assert {entry.kind for entry in again.replaced} <= {"host", "user", "path"}
     assert [trace.host for trace in again.records[0].timeline.ranks] == ["host-1", "host-2"]
 
@@ -429,7 +429,7 @@ def test_a_name_planted_anywhere_is_nowhere(host: str, user: str, folder: str, s
         plan={"data": DataChoice(name="imagenet", folder=folder, synthetic=True)},
         **places[field],
     )
-    published = publishable([record], environment={"USER": user})
+    published = make_publishable([record], environment={"USER": user})
     text = published.records[0].dumps() + repr(published.replaced)
     for planted in (host, user, folder):
         assert planted not in text
@@ -441,7 +441,7 @@ def test_a_thousand_hosts_in_one_sentence_are_a_thousand_placeholders() -> None:
     record = make_record(
         environment={"nodes": [{"host": host} for host in hosts]}, ended=f"nothing came from {', '.join(hosts)}"
     )
-    copy = publishable([record], environment={}).records[0]
+    copy = make_publishable([record], environment={}).records[0]
     assert "blade" not in copy.dumps()
     assert len(set(copy.ended.split(" from ")[1].split(", "))) == 1000
 
@@ -450,13 +450,13 @@ def test_a_thousand_hosts_in_one_sentence_are_a_thousand_placeholders() -> None:
 def test_a_long_line_of_junk_is_read_in_one_pass(piece: str) -> None:
     """Where a pattern went back to every sign, these lines would take minutes."""
     record = make_record(ended=piece * 20_000)
-    assert publishable([record], environment={}).records
+    assert make_publishable([record], environment={}).records
 
 
 def test_what_a_user_typed_is_left_out_of_a_copy_unless_it_was_asked_for() -> None:
     record = make_record(tags={"driver": "550.54"}, note="for Zebra, on login-x7")
-    safe = publishable([record], environment=HERE)
+    safe = make_publishable([record], environment=HERE)
     assert (safe.records[0].tags, safe.records[0].note) == ({}, None)
-    (kept,) = publishable([record], labels=True, environment=HERE).records
+    (kept,) = make_publishable([record], labels=True, environment=HERE).records
     assert kept.tags == {"driver": "550.54"}
     assert kept.note == "for Zebra, on host-2"

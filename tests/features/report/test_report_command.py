@@ -141,7 +141,7 @@ def test_a_record_is_never_replaced_by_a_report(store: Store) -> None:
 
 def test_a_place_that_cannot_be_written_is_an_error_in_a_sentence(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotReadyError, match="there is no folder"):
+    with pytest.raises(NotReadyError, match="does not exist"):
         call(store, "a1b2", "--html", tmp_path / "file" / "out.html")
 
 
@@ -154,7 +154,7 @@ def test_the_language_is_that_of_the_locale_unless_asked(
         assert f'<html lang="{lang}">' in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
-def a_run_with_a_picture(store: Store) -> Record:
+def add_run_with_image(store: Store) -> Record:
     record = renamed(make_record(), "pictured-0001", artifacts=(Artifact(file="a.png", caption="seen"),))
     store.add(record)
     folder = store.runs / record.run_id
@@ -164,7 +164,7 @@ def a_run_with_a_picture(store: Store) -> Record:
 
 
 def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
-    record = a_run_with_a_picture(store)
+    record = add_run_with_image(store)
     page = leave_page([make_record(), record], store)
     assert page == store.folder / "reports" / "pictured-0001.html"
     text = page.read_text(encoding="utf-8")
@@ -175,7 +175,7 @@ def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
 
 def test_a_page_that_cannot_be_made_fails_no_run(store: Store, capsys: Capture) -> None:
     (store.folder / "reports").write_text("in the way")
-    run_command._show(Result(records=(make_record(),)), store, as_json=False)
+    run_command._print_result(Result(records=(make_record(),)), store, as_json=False)
     assert "could not be made" in capsys.readouterr().err
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings, strategies as st
 from support.records import a_vocoder_record, make_record
 
 from trainmark.analysis import published_library as library
-from trainmark.features.report import formats
-from trainmark.record.audit import concluded, not_checked, note, wrong
+from trainmark.features.report import output
+from trainmark.record.audit import conclude, mark_unchecked, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.metrics import METRICS
 from trainmark.record.record import Doubt, Record
@@ -23,17 +23,17 @@ from trainmark.record.record import Doubt, Record
 HOSTILE = "=cmd|' /C calc'!A0 <img src=x onerror=1> \x1b[31m \u202e | \"quoted\", and\na new line \x00 \ufffe"
 
 
-def hostile() -> Record:
+def make_hostile_record() -> Record:
     return make_record(run_id=HOSTILE, device=HOSTILE, ended=HOSTILE, doubts=(Doubt(code="x", text=HOSTILE),))
 
 
-def rows_of(text: str) -> list[dict[str, str]]:
+def parse_rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
     records = [make_record(), a_vocoder_record()]
-    found = rows_of(formats.to_csv(records))
+    found = parse_rows(output.to_csv(records))
     assert [row["run_id"] for row in found] == [record.run_id for record in records]
     for record, row in zip(records, found, strict=True):
         for alias in METRICS:
@@ -46,8 +46,8 @@ def test_csv_has_a_row_a_run_and_every_metric_with_unit_and_interval() -> None:
 
 
 def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
-    text = formats.to_csv([hostile()], library.rows("vit"))
-    for row in rows_of(text):
+    text = output.to_csv([make_hostile_record()], library.load_rows("vit"))
+    for row in parse_rows(text):
         for cell in row.values():
             assert cell[:1] not in ("=", "+", "@", "\t", "\r")
             assert not cell.startswith("-") or float(cell) < 0
@@ -55,38 +55,38 @@ def test_no_csv_cell_starts_a_formula_or_carries_a_control_character() -> None:
 
 
 def test_csv_holds_published_rows_by_the_same_columns() -> None:
-    run, row = rows_of(formats.to_csv([make_record()], library.rows("vit")[:1]))
+    run, row = parse_rows(output.to_csv([make_record()], library.load_rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("run", "published")
-    assert float(row["p_core"]) == library.rows("vit")[0].p_core
+    assert float(row["p_core"]) == library.load_rows("vit")[0].p_core
     assert float(row["mfu"]) > 100
 
 
 def test_json_is_the_records_as_they_were_written() -> None:
     records = [make_record(), a_vocoder_record()]
-    document = json.loads(formats.to_json(records))
+    document = json.loads(output.to_json(records))
     assert [Record.from_json(entry) for entry in document] == [
         Record.from_json(json.loads(record.dumps())) for record in records
     ]
 
 
 def test_json_tells_published_rows_by_their_kind() -> None:
-    run, row = json.loads(formats.to_json([make_record()], library.rows("vit")[:1]))
+    run, row = json.loads(output.to_json([make_record()], library.load_rows("vit")[:1]))
     assert (run["kind"], row["kind"]) == ("trainmark record", "published row")
     assert row["mfu"] > 100
 
 
 def test_markdown_has_the_runs_their_doubts_and_the_published_rows() -> None:
-    text = formats.to_markdown([make_record()], library.rows("vit"))
+    text = output.to_markdown([make_record()], library.load_rows("vit"))
     lines = text.splitlines()
     assert make_record().doubts[0].text in text
     tables = [line for line in lines if line.startswith("|")]
-    assert len(tables) == 3 + 2 + len(library.rows("vit"))
+    assert len(tables) == 3 + 2 + len(library.load_rows("vit"))
     assert "A100-SXM4-40GB 1x1" in text
 
 
 def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
-    row = replace(library.rows("vit")[0], name=HOSTILE, device=HOSTILE)
-    text = formats.to_markdown([hostile()], [row])
+    row = replace(library.load_rows("vit")[0], name=HOSTILE, device=HOSTILE)
+    text = output.to_markdown([make_hostile_record()], [row])
     for line in text.splitlines():
         assert "<img" not in line
         assert "\x1b" not in line
@@ -97,17 +97,17 @@ def test_markdown_is_one_table_row_whatever_a_name_holds() -> None:
 SHOWN = ("1 and 2", "They differ.", "the clock")
 
 
-def checks(record: Record) -> Sequence[CheckResult]:
+def run_checks(record: Record) -> Sequence[CheckResult]:
     return (
-        concluded("a", "phases sum", (), "run"),
-        concluded("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
-        concluded("c", "loss falls", (note(*SHOWN),), "run"),
-        not_checked("d", "power is its samples", "nothing was sampled"),
+        conclude("a", "phases sum", (), "run"),
+        conclude("b", "mfu is possible", (wrong(*SHOWN), note(*SHOWN)), "run"),
+        conclude("c", "loss falls", (note(*SHOWN),), "run"),
+        mark_unchecked("d", "power is its samples", "nothing was sampled"),
     )
 
 
 def test_junit_has_a_case_for_the_run_and_for_each_check() -> None:
-    root = ElementTree.fromstring(formats.to_junit([make_record(), a_vocoder_record()], checks))
+    root = ElementTree.fromstring(output.to_junit([make_record(), a_vocoder_record()], run_checks))
     assert root.tag == "testsuites"
     assert (root.get("tests"), root.get("failures"), root.get("skipped"), root.get("errors")) == ("10", "2", "2", "0")
     suite = root.find("testsuite")
@@ -125,7 +125,7 @@ def test_junit_has_a_case_for_the_run_and_for_each_check() -> None:
 @pytest.mark.parametrize("status", ["invalid", "incomplete"])
 def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> None:
     record = make_record(status=status, ended="rank 3 was killed")
-    failure = ElementTree.fromstring(formats.to_junit([record], lambda _: ())).find(".//failure")
+    failure = ElementTree.fromstring(output.to_junit([record], lambda _: ())).find(".//failure")
     assert failure is not None
     assert failure.get("message") == "rank 3 was killed"
 
@@ -134,13 +134,13 @@ def test_a_run_that_is_not_valid_is_a_failure_with_its_reason(status: str) -> No
 @given(st.text())
 def test_junit_can_be_read_whatever_a_run_says(text: str) -> None:
     record = replace(make_record(), run_id=text, ended=text, status="incomplete", doubts=(Doubt(code="x", text=text),))
-    said = not_checked("a", text, text)
-    document = formats.to_junit([record], lambda _: (said,))
+    said = mark_unchecked("a", text, text)
+    document = output.to_junit([record], lambda _: (said,))
     assert ElementTree.fromstring(document.encode("utf-8", "backslashreplace")).get("tests") == "2"
 
 
 def test_junit_holds_no_control_character() -> None:
-    document = formats.to_junit([hostile()], checks)
+    document = output.to_junit([make_hostile_record()], run_checks)
     assert ElementTree.fromstring(document).get("tests") == "5"
     assert not {"\x1b", "\x00", "\ufffe"} & set(document)
 
@@ -149,10 +149,10 @@ def test_a_build_server_can_follow_a_test_from_build_to_build() -> None:
     """What is trained names it; the run, which is another in every build, is told beside it."""
 
     def names(*records: Record) -> list[tuple[str | None, str | None]]:
-        root = ElementTree.fromstring(formats.to_junit(records, lambda record: ()))
+        root = ElementTree.fromstring(output.to_junit(records, lambda record: ()))
         return [(suite.get("name"), case.get("classname")) for suite in root for case in suite.iter("testcase")]
 
     today, tomorrow = make_record(run_id="one"), make_record(run_id="two", created="2027-01-01T00:00:00Z")
     assert names(today) == names(tomorrow) == [("trainmark.resnet50.quick.1x1.fp32",) * 2]
     assert names(today, tomorrow)[1] == ("trainmark.resnet50.quick.1x1.fp32.2",) * 2
-    assert 'name="run" value="two"' in formats.to_junit([tomorrow], lambda record: ())
+    assert 'name="run" value="two"' in output.to_junit([tomorrow], lambda record: ())

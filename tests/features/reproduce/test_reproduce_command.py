@@ -1,4 +1,4 @@
-"""`trainmark reproduce`: the same plan again, held against the first."""
+"""`trainmark reproduce`: runs the same plan again and compares it with the first."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trainmark.data import synthetic
 from trainmark.features.reproduce import command as reproduce
 from trainmark.launch import reproduction, session
 from trainmark.launch.options import RunOptions
-from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, of_exit_code
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, error_from_exit_code
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.record import Record
 from trainmark.record.store import Store
 
 
-def original(folder: Path, **changes: Any) -> Record:
+def make_original(folder: Path, **changes: Any) -> Record:
     """A run on data that lies in a folder of this machine."""
     plan = {"data": DataChoice(name="imagenet", folder=str(folder), synthetic=True), **changes.pop("plan", {})}
     return make_record(run_id="resnet50-first", plan=plan, timeline=make_timeline(compute_ms=1000), **changes)
@@ -38,14 +38,14 @@ class Machine:
     def run_plan(self, plan: Plan, options: RunOptions, **_: Any) -> session.Result:
         self.plans.append(plan)
         if self.code:
-            return session.Result(error=of_exit_code(self.code, ""))
+            return session.Result(error=error_from_exit_code(self.code, ""))
         timeline = make_timeline(compute_ms=1000 / self.speed)
         records = [
             Record(**{**vars(make_record(run_id=f"again-{number}", timeline=timeline)), "plan": plan})
             for number in range(options.repeat)
         ]
         for record in records:
-            session.store_of(options).add(record)
+            session.open_store(options).add(record)
         return session.Result(records=tuple(records))
 
 
@@ -73,7 +73,7 @@ def test_the_plan_is_run_again_and_the_verdict_decides_the_exit_code(
     verdict: str,
     code: int,
 ) -> None:
-    first = original(tmp_path)
+    first = make_original(tmp_path)
     store.add(first)
     machine = Machine(speed)
     assert call(machine, monkeypatch, store, "first", "--threshold", "2%") == code
@@ -87,7 +87,7 @@ def test_the_plan_is_run_again_and_the_verdict_decides_the_exit_code(
 def test_what_cannot_be_told_ends_a_gated_job(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.add(original(tmp_path))
+    store.add(make_original(tmp_path))
     assert call(Machine(), monkeypatch, store, "last", "--threshold", "0%", "--gate", "--repeat", "3", "--json") == 7
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "inconclusive"
@@ -97,7 +97,7 @@ def test_what_cannot_be_told_ends_a_gated_job(
 def test_a_run_that_fails_ends_with_its_own_exit_code(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.add(original(tmp_path))
+    store.add(make_original(tmp_path))
     assert call(Machine(code=4), monkeypatch, store, "last") == 4
     assert capsys.readouterr().out == ""
 
@@ -124,7 +124,7 @@ def test_a_run_that_cannot_be_reproduced_is_a_sentence_before_anything_is_starte
     kind: type[TrainmarkError],
     said: str,
 ) -> None:
-    store.add(original(tmp_path, **changes))
+    store.add(make_original(tmp_path, **changes))
     machine = Machine()
     with pytest.raises(kind, match=said):
         call(machine, monkeypatch, store, "last")
@@ -135,7 +135,7 @@ def test_a_run_that_cannot_be_reproduced_is_a_sentence_before_anything_is_starte
 def test_a_wrong_word_ends_before_the_run(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    store.add(original(tmp_path))
+    store.add(make_original(tmp_path))
     machine = Machine()
     with pytest.raises(UsageError):
         call(machine, monkeypatch, store, "last", *words)
@@ -152,7 +152,7 @@ def test_the_embedded_data_of_another_machine_is_this_machines_own(
 ) -> None:
     monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
     own = synthetic.folder("imagenet")
-    store.add(original(Path("/home/other/.cache/trainmark") / own.name))
+    store.add(make_original(Path("/home/other/.cache/trainmark") / own.name))
     machine = Machine()
     call(machine, monkeypatch, store, "last")
     assert [plan.data.folder for plan in machine.plans] == [str(own)]
@@ -161,7 +161,7 @@ def test_the_embedded_data_of_another_machine_is_this_machines_own(
 def test_data_of_the_other_kind_is_refused(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = tmp_path / "real"
     real.mkdir()
-    store.add(original(Path("/gone")))
+    store.add(make_original(Path("/gone")))
     with pytest.raises(UsageError, match="trained on synthetic data"):
         call(Machine(), monkeypatch, store, "last", "--data", str(real))
 
@@ -186,15 +186,15 @@ def test_a_real_run_is_reproduced_by_the_same_training(cli: Cli, pictures: Path,
 OWN = 'title = "Own"\ndevice_type = "cpu"\ncollectives = "gloo"\nprecisions = ["fp32"]\n'
 
 
-def on_a_file_of_its_own(tmp_path: Path, folder: Path, **platform: Any) -> Record:
-    record = original(tmp_path, plan={"platform": str(folder / "own.toml")})
+def make_with_platform_file(tmp_path: Path, folder: Path, **platform: Any) -> Record:
+    record = make_original(tmp_path, plan={"platform": str(folder / "own.toml")})
     info = {"name": "own", "sha256": hashlib.sha256(OWN.encode()).hexdigest(), "content": OWN, **platform}
     return in_environment(record, platform=info)
 
 
 def test_a_platform_file_that_lies_where_it_lay_is_used_by_who_trusts_it(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
-    again = reproduction.plan_again([on_a_file_of_its_own(tmp_path, tmp_path)], trust=True)
+    again = reproduction.rebuild_plan([make_with_platform_file(tmp_path, tmp_path)], trust=True)
     assert again.platform == str(tmp_path / "own.toml")
 
 
@@ -207,17 +207,17 @@ def test_a_platform_file_of_a_record_is_written_down_and_used_only_by_the_users_
     elsewhere.mkdir()
     if there:
         (elsewhere / "own.toml").write_text(there, encoding="utf-8")
-    record = on_a_file_of_its_own(tmp_path, elsewhere)
-    with pytest.raises(NotReadyError, match=r"modules it names, then say --platform ./own-") as no:
-        reproduction.plan_again([record])
+    record = make_with_platform_file(tmp_path, elsewhere)
+    with pytest.raises(NotReadyError, match=r"modules it names, then add --platform ./own-") as no:
+        reproduction.rebuild_plan([record])
     [written] = tmp_path.glob("own-*.toml")
     assert written.name in str(no.value)
     assert written.read_text(encoding="utf-8") == OWN
-    again = reproduction.plan_again([record], platform=f"./{written.name}")
+    again = reproduction.rebuild_plan([record], platform=f"./{written.name}")
     assert again.platform == str(written)
 
 
 def test_without_the_file_or_its_content_the_user_must_name_one(tmp_path: Path) -> None:
-    record = on_a_file_of_its_own(tmp_path, tmp_path / "gone", content=None)
+    record = make_with_platform_file(tmp_path, tmp_path / "gone", content=None)
     with pytest.raises(NotReadyError, match=r"name one with --platform FILE\.toml"):
-        reproduction.plan_again([record])
+        reproduction.rebuild_plan([record])

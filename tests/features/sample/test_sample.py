@@ -18,10 +18,10 @@ from trainmark.data.imagenet import make as pictures
 from trainmark.data.ljspeech import make as speech
 from trainmark.features.scoring import sample_scorer as scoring
 from trainmark.features.scoring.sample_scorer import Scorer
+from trainmark.record.atomic_files import sha256
 from trainmark.record.plan import DataChoice
-from trainmark.record.recipe import to_values, with_settings
+from trainmark.record.recipe import apply_settings, to_values
 from trainmark.record.sample import documents
-from trainmark.record.whole_files import sha256
 from trainmark.train import checkpoint
 
 READER = ("encoder_width=16", "prenet_width=8", "rnn_width=16", "attention_width=8", "postnet_width=8")
@@ -48,7 +48,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def network(workload: str, settings: tuple[str, ...]) -> nn.Module:
     torch.manual_seed(0)
     known = workloads.load(workload)
-    model = known.build(with_settings(known.recipes["smoke"], settings))
+    model = known.build(apply_settings(known.recipes["smoke"], settings))
     for name, bias in model.named_parameters():
         if "gate_layer" in name:  # a reader that never finds its end
             nn.init.constant_(bias, -20.0)
@@ -58,7 +58,7 @@ def network(workload: str, settings: tuple[str, ...]) -> nn.Module:
 def a_run(name: str, workload: str, settings: tuple[str, ...], folder: Path | str = "", steps: int = 1) -> Path:
     """The folder of a run as a worker leaves it, with weights that were never trained."""
     known = workloads.load(workload)
-    recipe = to_values(with_settings(known.recipes["smoke"], settings))
+    recipe = to_values(apply_settings(known.recipes["smoke"], settings))
     plan = make_plan(
         workload=workload, recipe=recipe, data=DataChoice(name=known.data_set, folder=str(folder), synthetic=True)
     )
@@ -237,7 +237,7 @@ def test_the_same_words_give_the_same_sample_and_another_seed_another(taco: Path
 def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path(taken).write_text("mine")
     assert call("last", "Hello.", *SHORT, "--out", "x.wav") == 2
-    assert f"{taken} is there already and nothing is overwritten" in refused(capsys)
+    assert f"{taken} exists and is not overwritten" in refused(capsys)
     assert files() == [taken] and Path(taken).read_text() == "mine"
     assert call("last", "Hello.", *SHORT, "--out", "x.wav", "--force") == 0
     assert Path(taken).read_bytes() != b"mine"
@@ -248,7 +248,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
     [
         (["last", "..."], 2, "there is nothing to speak in '...'"),
         (["last", "Hello.", "--lines", "lines.txt"], 2, "give either INPUTs or --lines FILE, not both"),
-        (["last", "--lines", "empty.txt"], 2, "empty.txt has no line to take"),
+        (["last", "--lines", "empty.txt"], 2, "empty.txt has no input"),
         (["last", "--lines", "nowhere.txt"], 3, "--lines nowhere.txt cannot be read: No such file"),
         (["last", "--lines", "gbk.txt"], 3, "--lines gbk.txt is not UTF-8 text"),
         (["last", "Hello.", "--out", "x.mp3"], 2, "--out x.mp3 must end in .wav, as this network reads a text aloud"),
@@ -257,10 +257,10 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
         (["last", "Hello.", "--seed", "-1"], 2, "setting seed must be at least 0, not -1"),
         (["last", "Hello.", "--platform", "nvdia"], 2, "platform 'nvdia' is not known; did you mean 'nvidia'?"),
         (["last", "Hello.", "--vocodr", "x"], 2, "argument '--vocodr' is not known; did you mean '--vocoder'?"),
-        (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 makes no sound of mels"),
+        (["last", "Hello.", "--vocoder", "last"], 2, "--vocoder last: tacotron2 is no vocoder"),
         (["tako-1", "Hello."], 2, "no run 'tako-1' in the store"),
         (["last-vit"], 2, "holds no runs of vit yet"),
-        (["nowhere/run"], 3, "nowhere/run is not there; give a run"),
+        (["nowhere/run"], 3, "nowhere/run does not exist; give a run"),
         (["text.pt"], 3, "text.pt is not a file that torch.save wrote"),
         (["other.pt"], 2, "other.pt fits no reference network ("),
         ([], 2, "required: RUN"),
@@ -281,9 +281,7 @@ def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
 def test_a_run_without_weights_says_how_to_keep_them(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run("tacotron2-2", "tacotron2", (*READER, "checkpoint_every=never"), steps=0)
     assert call("last", "Hello.") == 3
-    assert "tacotron2-2 holds no weights; --set checkpoint_every=end keeps them (this run said never)" in refused(
-        capsys
-    )
+    assert "tacotron2-2 holds no weights; --set checkpoint_every=end keeps them (this run has never)" in refused(capsys)
 
 
 def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
@@ -302,19 +300,19 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
 def test_data_that_is_gone_is_no_matter_where_an_input_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     a_run("resnet50-1", "resnet50", IMAGES, "/nowhere")
     assert call("last") == 3
-    assert "the data of this run is not there to take an example from; give an INPUT" in refused(capsys)
+    assert "the data of this run no longer exists, so there is no example; give an INPUT" in refused(capsys)
     Path("x.jpg").write_bytes(b"no picture")
     assert call("last", "x.jpg") == 3
-    assert "x.jpg is no picture that can be read" in refused(capsys)
+    assert "x.jpg is no image that can be read" in refused(capsys)
     assert call("last", "cat.jpg") == 3
-    assert "INPUT cat.jpg is no file; this network names the classes of a picture" in refused(capsys)
+    assert "INPUT cat.jpg is no file; this network names the classes of an image" in refused(capsys)
 
 
 def test_a_sound_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_run("wavenet-1", "wavenet", WAVE)
     audio.write(Path("fast.wav"), torch.zeros(100), rate=44100)
     assert call("last", "fast.wav") == 3
-    assert "cannot use fast.wav: it has 44,100 samples a second, not 22,050" in refused(capsys)
+    assert "cannot use fast.wav: it has 44,100 Hz, not 22,050" in refused(capsys)
 
 
 def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from support.records import make_record
 
-from trainmark.analysis.published_library import rows
+from trainmark.analysis.published_library import load_rows
 from trainmark.analysis.scaling import (
     FORMULA,
-    all_scalings,
+    compute_scaling,
+    find_scalings,
+    find_throughput,
     global_batch,
     pool,
-    scaling,
     scaling_efficiency,
-    throughput_alias,
     to_json,
 )
-from trainmark.analysis.scaling_published import published_scalings
+from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.scaling.table import render, render_published
 from trainmark.record.errors import UsageError
 from trainmark.record.intervals import around
@@ -40,7 +40,7 @@ def a_run(topology: str, p_core: Quantity, *, run_id: str = "", **changes: Any) 
 
 
 def test_twice_the_devices_with_one_and_a_half_times_the_throughput_is_075() -> None:
-    found = scaling([a_run("1x2", images(150, 1.5)), a_run("1x1", images(100, 1))])
+    found = compute_scaling([a_run("1x2", images(150, 1.5)), a_run("1x1", images(100, 1))])
     base, double = found.points
     assert (str(base.topology), base.efficiency.value, base.efficiency.interval) == ("1x1", 1.0, None)
     assert (double.speed_up, double.efficiency.value, double.global_batch) == (1.5, 0.75, 64)
@@ -55,19 +55,19 @@ def test_the_interval_adds_both_sides_in_quadrature() -> None:
 
 
 def test_the_smallest_topology_is_the_base_where_1x1_was_not_run() -> None:
-    found = scaling([a_run("2x8", images(1500, 1)), a_run("1x8", images(800, 1)), a_run("1x4", images(420, 1))])
+    found = compute_scaling([a_run("2x8", images(1500, 1)), a_run("1x8", images(800, 1)), a_run("1x4", images(420, 1))])
     assert [str(point.topology) for point in found.points] == ["1x4", "1x8", "2x8"]
     assert found.points[2].efficiency.value == pytest.approx(1500 / (4 * 420))
 
 
 def test_as_many_devices_on_more_nodes_are_compared_too() -> None:
-    found = scaling([a_run("2x1", images(90, 1)), a_run("1x2", images(100, 1))])
+    found = compute_scaling([a_run("2x1", images(90, 1)), a_run("1x2", images(100, 1))])
     assert [str(point.topology) for point in found.points] == ["1x2", "2x1"]
     assert found.points[1].efficiency.value == pytest.approx(0.9)
 
 
 def test_the_same_global_batch_is_strong_scaling() -> None:
-    found = scaling(
+    found = compute_scaling(
         [
             a_run("1x1", images(100, 1), plan={"recipe": {"batch_per_device": 64}}),
             a_run("1x2", images(160, 1), plan={"recipe": {"batch_per_device": 32}}),
@@ -81,12 +81,12 @@ def test_micro_batches_count_in_the_global_batch() -> None:
     accumulated = a_run("1x1", images(100, 1), plan={"recipe": {"batch_per_device": 32, "accumulate": 2}})
     assert global_batch(accumulated) == 64
     shared = a_run("1x2", images(180, 1), plan={"recipe": {"batch_per_device": 32, "accumulate": 1}})
-    assert scaling([accumulated, shared]).kind == "strong"
+    assert compute_scaling([accumulated, shared]).kind == "strong"
 
 
 def test_runs_that_are_neither_weak_nor_strong_are_refused_with_both_values() -> None:
     with pytest.raises(UsageError) as refused:
-        scaling(
+        compute_scaling(
             [
                 a_run("1x1", images(100, 1), plan={"recipe": {"batch_per_device": 64}}),
                 a_run("1x2", images(160, 1), plan={"recipe": {"batch_per_device": 48}}),
@@ -115,7 +115,7 @@ def test_runs_that_are_neither_weak_nor_strong_are_refused_with_both_values() ->
 )
 def test_unlike_runs_are_refused_in_a_sentence_that_names_what_differs(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match="not alike") as refused:
-        scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(190, 1), **changes)])
+        compute_scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(190, 1), **changes)])
     assert said in str(refused.value)
 
 
@@ -123,16 +123,16 @@ def test_unlike_runs_are_refused_in_a_sentence_that_names_what_differs(changes: 
 def test_a_run_that_is_not_valid_is_refused_by_name(status: str) -> None:
     broken = a_run("1x2", images(190, 1), run_id="broken-one", status=status, ended="rank 1 was killed")
     with pytest.raises(UsageError, match=f"broken-one is {status} \\(rank 1 was killed\\)"):
-        scaling([a_run("1x1", images(100, 1)), broken])
+        compute_scaling([a_run("1x1", images(100, 1)), broken])
 
 
 def test_one_topology_alone_does_not_scale() -> None:
     with pytest.raises(UsageError, match="all are 1x1"):
-        scaling([a_run("1x1", images(100, 1), run_id="a"), a_run("1x1", images(101, 1), run_id="b")])
+        compute_scaling([a_run("1x1", images(100, 1), run_id="a"), a_run("1x1", images(101, 1), run_id="b")])
 
 
 def test_repeats_are_pooled_and_their_spread_widens_the_interval() -> None:
-    found = scaling(
+    found = compute_scaling(
         [
             a_run("1x1", images(98, 1), run_id="a"),
             a_run("1x1", images(102, 1), run_id="b"),
@@ -156,7 +156,7 @@ def test_a_single_run_keeps_its_own_interval_and_repeats_without_one_get_their_s
 
 
 def test_an_efficiency_that_noise_hides_is_said_to_be_so() -> None:
-    found = scaling([a_run("1x1", images(100, 60)), a_run("1x2", images(150, 1))])
+    found = compute_scaling([a_run("1x1", images(100, 60)), a_run("1x2", images(150, 1))])
     assert "too noisy to say" in found.notes[0]
     assert "[" not in render([found])
     low, high = found.points[1].efficiency.interval or (0, 0)
@@ -164,21 +164,21 @@ def test_an_efficiency_that_noise_hides_is_said_to_be_so() -> None:
 
 
 def test_a_run_without_interval_gives_an_efficiency_without_one_and_says_so() -> None:
-    found = scaling([a_run("1x1", images(100)), a_run("1x2", images(150, 1))])
+    found = compute_scaling([a_run("1x1", images(100)), a_run("1x2", images(150, 1))])
     assert found.points[1].efficiency.value == 0.75
     assert found.points[1].efficiency.interval is None
     assert "no interval" in found.notes[0]
 
 
 def test_an_efficiency_surely_above_1_is_doubted() -> None:
-    surely = scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(220, 1))])
+    surely = compute_scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(220, 1))])
     assert "above ideal: check that both ran alike" in surely.notes[0]
-    perhaps = scaling([a_run("1x1", images(100, 5)), a_run("1x2", images(204, 1))])
+    perhaps = compute_scaling([a_run("1x1", images(100, 5)), a_run("1x2", images(204, 1))])
     assert perhaps.notes == ()
 
 
 def test_full_and_short_runs_in_one_table_are_pointed_out() -> None:
-    found = scaling(
+    found = compute_scaling(
         [a_run("1x1", images(100, 1)), a_run("1x2", images(190, 1), plan={"limits": Limits()}, coverage="all steps")]
     )
     assert "1x2 all steps" in found.notes[0]
@@ -191,13 +191,15 @@ def test_doubts_of_the_runs_stand_below_the_table() -> None:
             run_id=topology, plan={"topology": topology}, metrics={"p_core": images(value, 1)}, doubts=doubts
         )
 
-    found = scaling([doubtful("1x1", 100, "drawn pictures"), doubtful("1x2", 190, "drawn pictures", "rank 1 is slow")])
+    found = compute_scaling(
+        [doubtful("1x1", 100, "drawn pictures"), doubtful("1x2", 190, "drawn pictures", "rank 1 is slow")]
+    )
     assert found.notes == ("drawn pictures", "1x2: rank 1 is slow")
 
 
 def test_exchange_and_skew_are_shown_where_the_records_have_them() -> None:
     why = {"exchange": Quantity(value=12.5, unit="%"), "rank_skew": Quantity(value=3.1, unit="%")}
-    found = scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1), metrics=why)])
+    found = compute_scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1), metrics=why)])
     assert found.points[0].explaining == {}
     shown = render([found], width=120)
     assert "exchange" in shown
@@ -208,17 +210,17 @@ def test_exchange_and_skew_are_shown_where_the_records_have_them() -> None:
 def test_a_run_without_the_metric_is_named() -> None:
     without = a_run("1x2", Quantity(value=None, unit="images/s", unavailable="no step was counted"))
     with pytest.raises(UsageError, match="run-1x2 has no p_core: no step was counted"):
-        scaling([a_run("1x1", images(100, 1)), without])
+        compute_scaling([a_run("1x1", images(100, 1)), without])
 
 
 def test_throughputs_are_known_by_both_names_and_nothing_else_scales() -> None:
-    assert throughput_alias("training_throughput") == "p_train"
+    assert find_throughput("training_throughput") == "p_train"
     with pytest.raises(UsageError, match="'mem' is not a throughput"):
-        throughput_alias("mem")
+        find_throughput("mem")
 
 
 def test_a_store_full_of_runs_is_sorted_into_weak_and_strong_groups() -> None:
-    found = all_scalings(
+    found = find_scalings(
         [
             a_run("1x1", images(100, 1), run_id="a", plan={"recipe": {"batch_per_device": 64}}),
             a_run("1x2", images(190, 1), run_id="b", plan={"recipe": {"batch_per_device": 64}}),
@@ -234,7 +236,7 @@ def test_a_store_full_of_runs_is_sorted_into_weak_and_strong_groups() -> None:
 
 
 def test_programs_get_every_number() -> None:
-    found = to_json(scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1))]))
+    found = to_json(compute_scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1))]))
     assert found["base"] == "1x1"
     point = found["points"][1]
     assert (point["devices"], point["efficiency"], point["exchange"]) == (2, 0.75, None)
@@ -247,7 +249,7 @@ def test_the_definition_can_be_explained() -> None:
 
 
 def test_the_vit_page_contradicts_itself() -> None:
-    (found,) = published_scalings(rows("vit"))
+    (found,) = find_published_scalings(load_rows("vit"))
     eight, sixteen = found.points[1:]
     assert eight.row.topology == "1x8"
     assert eight.efficiency["p_whole"] == pytest.approx(0.912, abs=5e-4)
@@ -260,7 +262,7 @@ def test_the_vit_page_contradicts_itself() -> None:
 
 
 def test_rows_of_another_batch_are_not_compared() -> None:
-    found = published_scalings(rows("resnet50"))
+    found = find_published_scalings(load_rows("resnet50"))
     names = [point.row.name for group in found for point in group.points]
     assert "published:flagperf-a100-resnet50-1x8-fp32-bs256" in names
     assert "published:flagperf-a100-resnet50-1x8-fp32" not in names
@@ -269,7 +271,9 @@ def test_rows_of_another_batch_are_not_compared() -> None:
 
 
 def test_what_is_not_published_has_no_efficiency() -> None:
-    examples = next(group for group in published_scalings(rows("resnet50")) if group.base.batch_per_device is None)
+    examples = next(
+        group for group in find_published_scalings(load_rows("resnet50")) if group.base.batch_per_device is None
+    )
     assert examples.points[1].efficiency == {"p_whole": None, "p_train": pytest.approx(0.966, abs=5e-4), "p_core": None}
     assert "not known whether like was compared with like" in examples.notes[0]
     assert "— not published" in render_published([examples])
@@ -277,9 +281,9 @@ def test_what_is_not_published_has_no_efficiency() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_tables_can_be_drawn_in_ascii_at_any_width(width: int) -> None:
-    runs = scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1))])
+    runs = compute_scaling([a_run("1x1", images(100, 1)), a_run("1x2", images(150, 1))])
     ours = render([runs], width=width, encoding="ascii")
-    theirs = render_published(published_scalings(rows()), width=width, encoding="ascii")
+    theirs = render_published(find_published_scalings(load_rows()), width=width, encoding="ascii")
     assert ours.isascii() and theirs.isascii()
     assert "Weak scaling by p_core" in " ".join(ours.split())
     assert "1x1" in ours and "1x2" in ours and "1x8" in theirs

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from trainmark.features.scoring import distillmos, speech
+from trainmark.features.scoring import distillmos, sample_scorer
 from trainmark.features.scoring.sample_scorer import Scorer
 from trainmark.record.sample import SpeechScores, SpokenClips
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c"]), max_size=6)
-REAL = pytest.mark.skipif(distillmos.weights_file() is None, reason="the extra `mos` is not installed")
+REAL = pytest.mark.skipif(distillmos.find_weights() is None, reason="the extra `mos` is not installed")
 
 
 def sine(samples: int) -> torch.Tensor:
@@ -41,17 +41,17 @@ def sine(samples: int) -> torch.Tensor:
     ],
 )
 def test_word_errors_are_counted_by_the_word(said: str, heard: str, rate: float | None) -> None:
-    assert speech.error_rate([(said, heard)]) == (None if rate is None else pytest.approx(rate))
+    assert sample_scorer.error_rate([(said, heard)]) == (None if rate is None else pytest.approx(rate))
 
 
 def test_errors_of_several_clips_are_a_share_of_all_their_words() -> None:
-    assert speech.error_rate([("one two three", "one two three"), ("four", "for")]) == pytest.approx(1 / 4)
+    assert sample_scorer.error_rate([("one two three", "one two three"), ("four", "for")]) == pytest.approx(1 / 4)
 
 
 @given(WORDS, WORDS)
 def test_the_fewest_errors_are_a_distance(said: list[str], heard: list[str]) -> None:
-    found = speech.errors(said, heard)
-    assert found == speech.errors(heard, said)
+    found = sample_scorer.count_errors(said, heard)
+    assert found == sample_scorer.count_errors(heard, said)
     assert abs(len(said) - len(heard)) <= found <= max(len(said), len(heard))
     assert (found == 0) == (said == heard)
 
@@ -66,11 +66,11 @@ def test_the_predictor_has_the_public_parameters() -> None:
 
 
 def test_a_short_sound_is_repeated_and_a_long_one_heard_in_windows() -> None:
-    [short] = distillmos.cut(torch.arange(50_000.0))
+    [short] = distillmos.cut_windows(torch.arange(50_000.0))
     assert short.tolist() == (torch.arange(distillmos.WINDOW) % 50_000).tolist()
-    [whole] = distillmos.cut(torch.zeros(distillmos.WINDOW))
+    [whole] = distillmos.cut_windows(torch.zeros(distillmos.WINDOW))
     assert len(whole) == distillmos.WINDOW
-    windows = distillmos.cut(torch.arange(distillmos.WINDOW + 20_000.0))
+    windows = distillmos.cut_windows(torch.arange(distillmos.WINDOW + 20_000.0))
     assert [window[0].item() for window in windows] == [0, 10_000, 20_000]
 
 
@@ -78,7 +78,7 @@ def test_a_short_sound_is_repeated_and_a_long_one_heard_in_windows() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("samples", "opinion"), [(122_880, 2.2400), (150_000, 2.2266), (200_001, 2.2464)])
 def test_its_opinions_are_those_of_the_public_package(samples: int, opinion: float) -> None:
-    file = distillmos.weights_file()
+    file = distillmos.find_weights()
     assert file is not None
     assert distillmos.DistillMos.read(file).predict(sine(samples)) == pytest.approx(opinion, abs=2e-4)
 
@@ -86,7 +86,9 @@ def test_its_opinions_are_those_of_the_public_package(samples: int, opinion: flo
 @REAL
 @pytest.mark.slow
 def test_both_networks_hear_a_sound() -> None:
-    found = speech.score([SpokenClips(of="x", sounds=(sine(22_050).numpy(),), texts=("hello",))], speech.installed())
+    found = sample_scorer.score(
+        [SpokenClips(of="x", sounds=(sine(22_050).numpy(),), texts=("hello",))], sample_scorer.installed()
+    )
     [row] = found.rows
     assert found.predictor == "DistillMOS 0.9.1 (distill_mos_v7)"
     assert row.predicted_mos is not None and 1 <= row.predicted_mos < 3
@@ -109,7 +111,7 @@ def clips(*peaks: float, of: str = "speech", texts: tuple[str, ...] = ()) -> Spo
 
 
 def test_a_kind_of_clips_has_mean_deviation_and_word_errors() -> None:
-    found = speech.score([clips(0.2, 0.4, texts=("Hello there.", "Hello you there."))], STAND_IN)
+    found = sample_scorer.score([clips(0.2, 0.4, texts=("Hello there.", "Hello you there."))], STAND_IN)
     [row] = found.rows
     mean, apart = row.predicted_mos, row.deviation
     assert mean is not None and apart is not None
@@ -121,22 +123,22 @@ def test_a_kind_of_clips_has_mean_deviation_and_word_errors() -> None:
 
 
 def test_where_nobody_knows_the_text_there_are_no_word_errors() -> None:
-    [row] = speech.score([clips(0.2)], STAND_IN).rows
+    [row] = sample_scorer.score([clips(0.2)], STAND_IN).rows
     assert row.wer is None and row.deviation is None
     assert "WER unavailable, 1 clip, 1 s" in str(row)
 
 
 def test_a_clip_without_sound_has_no_opinion_and_no_words() -> None:
     silent = SpokenClips(of="speech", sounds=(np.zeros(0, np.float32),), texts=("hello",))
-    [row] = speech.score([silent], STAND_IN).rows
+    [row] = sample_scorer.score([silent], STAND_IN).rows
     assert (row.predicted_mos, row.wer, row.clips) == (None, None, 1)
 
 
 def test_without_the_extra_both_are_unavailable_with_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distillmos, "weights_file", lambda: None)
+    monkeypatch.setattr(distillmos, "find_weights", lambda: None)
     for name in ("moonshine_voice", *(known for known in sys.modules if known.startswith("moonshine_voice."))):
         monkeypatch.setitem(sys.modules, name, None)
-    found = speech.installed()
+    found = sample_scorer.installed()
     assert found.opinion is found.transcript is None
     assert found.predictor == "unavailable: DistillMOS is not installed; pip install 'trainmark[mos]'"
     assert found.recogniser == "unavailable: moonshine-voice is not installed; pip install 'trainmark[mos]'"
@@ -144,12 +146,12 @@ def test_without_the_extra_both_are_unavailable_with_what_installs_them(monkeypa
 
 def test_recordings_that_score_badly_are_a_doubt_and_good_ones_are_none() -> None:
     def codes(**row: Any) -> list[str]:
-        scores = speech.score([clips(0.9, of="recordings", texts=("hello there",))], STAND_IN)
+        scores = sample_scorer.score([clips(0.9, of="recordings", texts=("hello there",))], STAND_IN)
         changed = [{**{f: getattr(found, f) for f in found.__struct_fields__}, **row} for found in scores.rows]
         made = SpeechScores(predictor="p", recogniser="r", rows=tuple(type(scores.rows[0])(**each) for each in changed))
-        return [doubt.code for doubt in speech.doubts(made)]
+        return [doubt.code for doubt in sample_scorer.doubts(made)]
 
     assert codes() == []
     assert codes(predicted_mos=1.2) == codes(wer=0.9) == ["unheard-voice"]
     assert codes(of="speech", predicted_mos=1.2) == []
-    assert list(speech.doubts(None)) == []
+    assert list(sample_scorer.doubts(None)) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.clean_records import QUICK
 
-from trainmark.view.publish import publishable
+from trainmark.view.publish import make_publishable
 
 PAGE = Path(__file__).parents[3] / "docs" / "leaderboard.md"
 
@@ -29,7 +29,7 @@ def git(folder: Path, *words: str) -> None:
 def record(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What `report --publish --format json` writes of a run."""
     made = QUICK.leave(tmp_path_factory.mktemp("store"))
-    return json.dumps([entry.to_json() for entry in publishable([made]).records], allow_nan=False) + "\n"
+    return json.dumps([entry.to_json() for entry in make_publishable([made]).records], allow_nan=False) + "\n"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def repository(tmp_path: Path) -> Path:
     return place
 
 
-def checked(repository: Path) -> subprocess.CompletedProcess[str]:
+def run_check(repository: Path) -> subprocess.CompletedProcess[str]:
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "a result")
     path = f"{repository.parent / 'bin'}{os.pathsep}{os.environ['PATH']}"
@@ -62,7 +62,7 @@ def checked(repository: Path) -> subprocess.CompletedProcess[str]:
 
 def test_an_honest_record_is_accepted(repository: Path, record: str) -> None:
     (repository / "results" / "a.json").write_text(record)
-    ended = checked(repository)
+    ended = run_check(repository)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " 0 failed" in ended.stdout
 
@@ -71,19 +71,19 @@ def test_a_record_that_was_made_better_is_not(repository: Path, record: str) -> 
     [document] = json.loads(record)
     document["metrics"]["p_core"]["value"] *= 1.1
     (repository / "results" / "a.json").write_text(json.dumps([document]) + "\n")
-    ended = checked(repository)
+    ended = run_check(repository)
     assert ended.returncode == 5, ended.stdout + ended.stderr
     assert "p_core" in ended.stdout
 
 
 def test_a_copy_that_tells_too_much_is_not(repository: Path, record: str) -> None:
     (repository / "results" / "a.json").write_text(record.replace("host-1", "secret-box.example"))
-    ended = checked(repository)
+    ended = run_check(repository)
     assert ended.returncode == 1 and "is not a copy made by" in ended.stderr
 
 
 def test_two_files_or_another_place_are_not(repository: Path, record: str) -> None:
     (repository / "elsewhere.json").write_text(record)
-    assert "is not results/*.json" in checked(repository).stderr
+    assert "is not results/*.json" in run_check(repository).stderr
     (repository / "results" / "a.json").write_text(record)
-    assert "send one new file" in checked(repository).stderr
+    assert "send one new file" in run_check(repository).stderr

@@ -48,35 +48,35 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_kind_of_result_below_a_folder_is_found(folder: Path) -> None:
-    found = contents.find(folder, with_library=False)
+    found = contents.find_contents(folder, with_library=False)
     assert [run.record.run_id[-4:] for run in found.runs] == ["c3d4", "a1b2"], "the newest first"
     rows = {entry.row.name.removeprefix(PREFIX) for entry in found.rows}
     assert {"made-up-0", "made-up-1", "made-up-2"} <= rows
     assert any(name.startswith("mlperf-4.0-lumen") for name in rows)
     assert len(rows) == 5
     assert found.left_out == ()
-    assert len(contents.find(folder).rows) == 5 + len(library.rows())
+    assert len(contents.find_contents(folder).rows) == 5 + len(library.load_rows())
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(folder: Path) -> None:
     (folder / "torn.json").write_text('{"kind": "trainmark record", "schema"', encoding="utf-8")
     record = json.loads((folder / "lumen" / "a1b2.json").read_text())
     (folder / "wrong.json").write_text(json.dumps({**record, "run_id": "x", "series": {}}), encoding="utf-8")
-    found = contents.find(folder, with_library=False)
+    found = contents.find_contents(folder, with_library=False)
     assert len(found.runs) == 2
     assert [Path(sentence.split(" is left out")[0]).name for sentence in found.left_out] == ["torn.json", "wrong.json"]
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no record, no page of results and no MLPerf log"):
-        contents.find(tmp_path)
-    with pytest.raises(UsageError, match="is no folder"):
-        contents.find(tmp_path / "nothing")
+        contents.find_contents(tmp_path)
+    with pytest.raises(UsageError, match="is not a folder"):
+        contents.find_contents(tmp_path / "nothing")
 
 
 def test_everything_a_site_leads_to_is_there(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "public"
-    count = build(contents.find(folder), out, made="2026-11-17")
+    count = build(contents.find_contents(folder), out, made="2026-11-17")
     pages = sorted(out.rglob("*.html"))
     assert count == len(pages)
     assert {"index.html", "resnet50.html", "vit.html"} <= {page.name for page in pages}
@@ -95,7 +95,7 @@ def test_everything_a_site_leads_to_is_there(folder: Path, tmp_path: Path) -> No
 
 def test_every_row_shows_its_doubts_and_the_audits_verdict(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "public"
-    build(contents.find(folder), out)
+    build(contents.find_contents(folder), out)
     text = (out / "resnet50.html").read_text(encoding="utf-8")
     rows = re.findall(r"<tr data-kind=.*?</tr>", text, re.DOTALL)
     assert len(rows) > 5
@@ -109,7 +109,7 @@ def test_a_run_of_another_network_is_never_called_the_fastest(tmp_path: Path) ->
     record = make_record()
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "r.json").write_text(record.dumps(), encoding="utf-8")
-    build(contents.find(tmp_path / "in", with_library=False), tmp_path / "out")
+    build(contents.find_contents(tmp_path / "in", with_library=False), tmp_path / "out")
     assert "another network than the published one" in (tmp_path / "out" / "resnet50.html").read_text(encoding="utf-8")
     assert "fastest sound result" not in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
 
@@ -118,17 +118,17 @@ def test_names_from_outside_stay_inside_the_site(tmp_path: Path) -> None:
     hostile: dict[str, Any] = {"run_id": '../../<img src=x onerror="harm()">', "created": "2026-11-15T20:51:00+00:00"}
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "r.json").write_text(replace(make_record(), **hostile).dumps(), encoding="utf-8")
-    build(contents.find(tmp_path / "in", with_library=False), tmp_path / "deep" / "out")
+    build(contents.find_contents(tmp_path / "in", with_library=False), tmp_path / "deep" / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"in", "deep"}
     assert all("<img" not in page.read_text(encoding="utf-8") for page in (tmp_path / "deep" / "out").rglob("*.html"))
 
 
 def test_only_a_site_is_replaced(folder: Path, tmp_path: Path) -> None:
-    found = contents.find(folder, with_library=False)
+    found = contents.find_contents(folder, with_library=False)
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("years of work")
-    with pytest.raises(UsageError, match="is no site of ours"):
+    with pytest.raises(UsageError, match="is not a trainmark site"):
         build(found, theirs)
     with pytest.raises(UsageError, match="is a file"):
         build(found, theirs / "thesis.txt")
@@ -140,7 +140,7 @@ def test_only_a_site_is_replaced(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_site_speaks_chinese(folder: Path, tmp_path: Path) -> None:
-    build(contents.find(folder), tmp_path / "out", language="zh")
+    build(contents.find_contents(folder), tmp_path / "out", language="zh")
     text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert 'lang="zh-CN"' in text and "训练结果" in text and "最新结果" in text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainmark.features.verify.round_ledger import MAX_ROUNDS, OddRound, RoundLedger
+from trainmark.features.verify.hashed_steps import MAX_ROUNDS, OddRound, RoundLedger
 
 RIGHT = [(step, 10 * step, 7) for step in range(5)]
 
@@ -52,6 +52,6 @@ def test_rounds_that_are_all_wrong_somewhere_are_each_named() -> None:
 def test_steps_that_are_another_each_time_are_given_up() -> None:
     ledger = RoundLedger()
     for number in range(MAX_ROUNDS - 1):
-        assert ledger.add(flawed(1, 2, by=1 + number)) == [] and not ledger.hopeless
+        assert ledger.add(flawed(1, 2, by=1 + number)) == [] and not ledger.is_hopeless
     [odd] = ledger.add(flawed(1, 2, by=50))
-    assert ledger.hopeless and odd == OddRound(round=MAX_ROUNDS, step=1, places=(2,), never_alike=True)
+    assert ledger.is_hopeless and odd == OddRound(round=MAX_ROUNDS, step=1, places=(2,), never_alike=True)

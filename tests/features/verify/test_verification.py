@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from support.records import make_plan, make_record
 
-from trainmark.features.verify import page as parity_page, parity, screen as verify_screen, verdict as verification
-from trainmark.features.verify.verdict import causes, judged
+from trainmark.features.verify import page as parity_page, page as verify_screen, parity, verdict as verification
+from trainmark.features.verify.verdict import find_causes, judge
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store
 from trainmark.record.verify import (
@@ -44,13 +44,13 @@ def test_what_an_exchange_carries_to_other_ranks_is_the_first_ones_doing() -> No
     cause = repeat(1, 3, "gradient", "fc.weight")
     carried = [repeat(rank, 3, "exchanged gradient", "fc.weight") for rank in (0, 2)]
     later = replica(1, 3, "weight", "fc.weight")
-    assert causes([*carried, cause, later]) == [cause]
+    assert find_causes([*carried, cause, later]) == [cause]
     alone = repeat(0, 9, "weight", "a", round_=5)
-    assert causes([cause, alone]) == [cause, alone]
+    assert find_causes([cause, alone]) == [cause, alone]
 
 
 def test_ranks_that_are_always_wrong_are_named_by_the_others() -> None:
-    assert causes([replica(2, 1, "weight", "fc.weight")]) == [replica(2, 1, "weight", "fc.weight")]
+    assert find_causes([replica(2, 1, "weight", "fc.weight")]) == [replica(2, 1, "weight", "fc.weight")]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_ranks_that_are_always_wrong_are_named_by_the_others() -> None:
 def test_software_is_not_called_a_broken_chip_and_a_broken_chip_not_software(
     differences: list[BitDifference], operators: Operators, verdict: str
 ) -> None:
-    assert judged(differences, operators, complete=True) == verdict
+    assert judge(differences, operators, complete=True) == verdict
 
 
 def sums(size: float, off: float = 0.0) -> Sums:
@@ -102,19 +102,19 @@ def document(told: Numbers | None, *, precision: str = "fp32", **changes: object
         torch="2", hosts=["a", "b"], rounds=2, steps=STEPS, hashed=9, verdict="equal", sentence="", numbers=told,
     )  # fmt: skip
     found = msgspec.structs.replace(base, **changes)
-    return msgspec.structs.replace(found, sentence=verification.sentence(found))
+    return msgspec.structs.replace(found, sentence=verification.describe(found))
 
 
 def test_two_chips_that_differ_by_no_more_than_rounding_train_the_same() -> None:
     near = numbers(losses=1.001, gradient_off_from=0, off=1e-3)
-    found = parity.hold_against(document(near), document(numbers()))
+    found = parity.compare_verifies(document(near), document(numbers()))
     assert (found.verdict, found.first, found.quantities) == ("agrees", None, 5)
     assert found.loss_apart == pytest.approx(0.001)
 
 
 def test_the_first_step_and_layer_that_leave_the_tolerance_are_named() -> None:
     assert numbers().rounded  # by which a tenth is too much
-    found = parity.hold_against(document(numbers(gradient_off_from=7)), document(numbers()))
+    found = parity.compare_verifies(document(numbers(gradient_off_from=7)), document(numbers()))
     assert found.verdict == "differs" and found.first is not None
     assert (found.first.step, found.first.quantity) == (8, "gradient of second")
     assert found.first.difference == pytest.approx(0.1)
@@ -122,9 +122,9 @@ def test_the_first_step_and_layer_that_leave_the_tolerance_are_named() -> None:
 
 
 def test_losses_that_drift_apart_break_the_published_rule() -> None:
-    wide = parity.losses_apart([1.0] * 20 + [1.03] * 4, [1.0] * 24)
-    assert wide == pytest.approx(0.03) and parity.losses_apart([1.0] * 20, [2.0] * 20) is None
-    assert parity.losses_apart([1.0] * 20 + [None], [1.0] * 21) == math.inf
+    wide = parity.compare_losses([1.0] * 20 + [1.03] * 4, [1.0] * 24)
+    assert wide == pytest.approx(0.03) and parity.compare_losses([1.0] * 20, [2.0] * 20) is None
+    assert parity.compare_losses([1.0] * 20 + [None], [1.0] * 21) == math.inf
 
 
 def test_what_rounding_alone_does_in_any_later_step_is_not_held_against_a_chip() -> None:
@@ -132,24 +132,24 @@ def test_what_rounding_alone_does_in_any_later_step_is_not_held_against_a_chip()
     switched = [*plain.rounded[:-1], msgspec.structs.replace(plain.rounded[-1], gradients={"second": sums(1.0, 0.1)})]
     chaotic = msgspec.structs.replace(plain, rounded=switched)
     late = numbers(gradient_off_from=7)
-    assert parity.hold_against(document(late), document(chaotic)).verdict == "agrees"
-    first = parity.hold_against(document(numbers(gradient_off_from=0)), document(chaotic)).first
+    assert parity.compare_verifies(document(late), document(chaotic)).verdict == "agrees"
+    first = parity.compare_verifies(document(numbers(gradient_off_from=0)), document(chaotic)).first
     assert first is not None and (first.step, first.quantity) == (1, "gradient of second")
 
 
 def test_a_loss_that_is_not_finite_on_one_chip_alone_is_a_difference() -> None:
-    found = parity.hold_against(document(numbers(nan_from=3)), document(numbers()))
+    found = parity.compare_verifies(document(numbers(nan_from=3)), document(numbers()))
     assert found.first is not None and (found.first.step, found.first.quantity) == (4, "loss")
     assert found.first.difference is None
-    assert parity.hold_against(document(numbers(nan_from=3)), document(numbers(nan_from=3))).verdict == "agrees"
+    assert parity.compare_verifies(document(numbers(nan_from=3)), document(numbers(nan_from=3))).verdict == "agrees"
 
 
 def test_a_gradient_that_is_nothing_on_one_chip_alone_is_not_called_infinite() -> None:
     nothing = numbers()
     steps = [msgspec.structs.replace(step, gradients={"second": sums(0.0)}) for step in nothing.steps]
     nothing = msgspec.structs.replace(nothing, steps=steps, rounded=steps)
-    found = parity.hold_against(document(numbers()), document(nothing))
-    assert "gradient of second is zero or not finite on one alone" in found.sentence
+    found = parity.compare_verifies(document(numbers()), document(nothing))
+    assert "gradient of second is zero or not finite on one chip alone" in found.sentence
 
 
 def test_weights_in_a_narrow_precision_may_part_as_far_as_the_signs_that_rounding_turns() -> None:
@@ -167,7 +167,7 @@ def test_weights_in_a_narrow_precision_may_part_as_far_as_the_signs_that_roundin
         ("amp-bf16", 0.1, "agrees"),
         ("amp-bf16", 0.3, "differs"),
     ]:
-        found = parity.hold_against(document(moved(off), precision=precision), document(moved(0.0)))
+        found = parity.compare_verifies(document(moved(off), precision=precision), document(moved(0.0)))
         assert found.verdict == verdict, (precision, off, found.sentence)
 
 
@@ -175,52 +175,52 @@ def test_steps_on_other_samples_or_from_other_weights_say_nothing() -> None:
     here, there = numbers(), numbers()
     other = msgspec.structs.replace(there.steps[4], data={"x": sums(3.1)})
     moved = msgspec.structs.replace(there, steps=[*there.steps[:4], other, *there.steps[5:]])
-    found = parity.hold_against(document(here), document(moved))
+    found = parity.compare_verifies(document(here), document(moved))
     assert (found.verdict, found.sentence) == (
         "unknown",
-        "nothing can be compared: the samples of step 5 are not the same: x",
+        "nothing can be compared: the samples of step 5 differ: x",
     )
     begun = msgspec.structs.replace(there, initial={"first": sums(9.0)})
-    assert "do not begin alike" in parity.hold_against(document(here), document(begun)).sentence
+    assert "the initial weights differ" in parity.compare_verifies(document(here), document(begun)).sentence
     rounded = msgspec.structs.replace(there, initial={"first": sums(4.01), "second": sums(4.0)})
-    assert parity.hold_against(document(here), document(rounded)).verdict == "unknown"
+    assert parity.compare_verifies(document(here), document(rounded)).verdict == "unknown"
     # weights that are held in bfloat16 begin as it rounds them
-    assert parity.hold_against(document(here), document(rounded, precision="bf16")).verdict == "agrees"
-    assert parity.hold_against(document(None), document(here)).verdict == "unknown"
+    assert parity.compare_verifies(document(here), document(rounded, precision="bf16")).verdict == "agrees"
+    assert parity.compare_verifies(document(None), document(here)).verdict == "unknown"
 
 
 def test_a_run_can_be_held_against_by_its_losses() -> None:
     record = make_record()
-    run = verification.of_record(record)
+    run = verification.convert_record(record)
     assert run.numbers is not None and [step.loss for step in run.numbers.steps] == list(record.loss)
     same = msgspec.structs.replace(document(run.numbers), plan=run.plan)
-    assert parity.hold_against(same, run).verdict == "agrees"
-    assert parity.hold_against(msgspec.structs.replace(same, draws=True), run).verdict == "unknown"
+    assert parity.compare_verifies(same, run).verdict == "agrees"
+    assert parity.compare_verifies(msgspec.structs.replace(same, draws=True), run).verdict == "unknown"
 
 
 def test_another_recipe_is_refused_by_the_field_that_differs() -> None:
     plan = make_plan()
     other = make_plan(recipe={**plan.recipe, "learning_rate": 0.5})
     with pytest.raises(UsageError, match="differ in learning_rate"):
-        parity.hold_against(document(numbers()), msgspec.structs.replace(document(numbers()), plan=other.to_json()))
+        parity.compare_verifies(document(numbers()), msgspec.structs.replace(document(numbers()), plan=other.to_json()))
 
 
 def test_a_verify_is_found_by_last_by_its_id_and_by_its_file(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with pytest.raises(UsageError, match="'trainmark verify' makes one"):
-        verification.find("last", store)
+        verification.find_document("last", store)
     kept = document(numbers())
-    path = verification.keep(kept, store)
+    path = verification.save_document(kept, store)
     for word in ("last", "v1", str(path)):
-        assert verification.find(word, store).numbers == kept.numbers
+        assert verification.find_document(word, store).numbers == kept.numbers
     (tmp_path / "else.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UsageError, match="is not what a verify leaves"):
-        verification.find(str(tmp_path / "else.json"), store)
+    with pytest.raises(UsageError, match="is not a verify's document"):
+        verification.find_document(str(tmp_path / "else.json"), store)
 
 
 def test_a_soak_that_was_cut_off_says_how_far_it_came() -> None:
     cut = document(None, verdict="incomplete", rounds=5)
-    assert cut.sentence == "it was cut off after 5 rounds of 24 steps on 2 ranks, which came out alike"
+    assert cut.sentence == "it was interrupted after 5 rounds of 24 steps on 2 ranks, which came out alike"
     assert "before two of them could be" in document(None, verdict="incomplete", rounds=1).sentence
 
 
@@ -234,14 +234,12 @@ def test_the_screen_and_the_page_say_what_differs() -> None:
         draws=True,
         telemetry=VerifyTelemetry(temperature_c=71.0, power_w=300.0, throttled=["thermal"], ecc_errors=3.0),
     )
-    found = parity.hold_against(broken, document(numbers(), precision="amp-bf16"))
-    said = verify_screen.render(broken, found, width=200)
+    found = parity.compare_verifies(broken, document(numbers(), precision="amp-bf16"))
+    said = verify_screen.render_text(broken, found, width=200)
     assert "the arithmetic is wrong: 5 differences in 2 rounds of 24 steps on 2 ranks" in said
     assert "round 2, step 3, rank 1 on b: gradient of fc.weight is not what the other rounds gave" in said
-    assert (
-        "round 1, rank 3: 4 known answers of a product in bfloat16 came out wrong, the first at row 5, column 9" in said
-    )
+    assert "round 1, rank 3: 4 known answers of a matmul in bfloat16 wrong, the first at row 5, column 9" in said
     assert "torch.use_deterministic_algorithms(True) made them so here" in said and "71 °C" in said
-    page = parity_page.render(broken, found, language="en")
+    page = parity_page.render_page(broken, found, language="en")
     assert page.count('class="line c') == 2 and "where they part" in page and found.sentence in page
-    assert "开始分歧之处" in parity_page.render(broken, found, language="zh")
+    assert "开始分歧之处" in parity_page.render_page(broken, found, language="zh")

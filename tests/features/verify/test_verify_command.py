@@ -87,9 +87,9 @@ def wait_for_rounds(started: Started, count: int) -> list[RankLog]:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("--against last", 2, "there is no verify, run or file 'last' to hold anything against"),
+        ("--against last", 2, "there is no verify, run or file 'last' to compare with"),
         ("--steps 0", 2, "--steps must be more than 0"),
-        ("--soak soon", 2, "--soak 'soon' is not a length of time"),
+        ("--soak soon", 2, "--soak 'soon' is not a duration"),
         ("resnet50 --recipe smoke --platform standin --topology 1x9", 3, "needs 9 devices of platform standin"),
     ],
 )

@@ -12,8 +12,7 @@ from support.tiny import RECIPE, LineFit, PointStream, job
 from torch import Tensor, nn
 
 from trainmark.features.verify import verdict as judgement
-from trainmark.features.verify.hashed_steps import HashedSteps
-from trainmark.features.verify.round_ledger import RoundLedger
+from trainmark.features.verify.hashed_steps import HashedSteps, RoundLedger
 from trainmark.features.verify.tensor_digests import SignedSums
 from trainmark.features.verify.worker_task import Verification
 from trainmark.platforms import standin
@@ -79,7 +78,9 @@ def verified(folder: Path, steps: int = STEPS, model: nn.Module | None = None) -
 
 
 def found(told: list[events.Event]) -> list[BitDifference]:
-    return judgement.causes([each for event in told if isinstance(event, events.RoundVerified) for each in event.found])
+    return judgement.find_causes(
+        [each for event in told if isinstance(event, events.RoundVerified) for each in event.found]
+    )
 
 
 def operators(told: list[events.Event]) -> events.OperatorsRepeated:
@@ -114,7 +115,7 @@ def test_a_flipped_bit_is_named_by_step_stage_and_layer(
     [difference] = found(told)
     assert (difference.kind, difference.round, difference.rank) == ("repeat", 2, 0)
     assert (difference.stage, list(difference.layers), difference.step) == (stage, layer, step)
-    assert judgement.judged([difference], operators(told), complete=True) == "wrong"
+    assert judgement.judge([difference], operators(told), complete=True) == "wrong"
 
 
 @pytest.mark.slow
@@ -145,7 +146,7 @@ def test_what_no_switch_steadies_is_not_called_a_broken_chip(folder: Path, monke
     assert list(operators(told).unsteady) == ["tanh"]
     [difference] = found(told)
     assert difference.never_alike and difference.step == 1
-    assert judgement.judged([difference], operators(told), complete=True) == "unsettled"
+    assert judgement.judge([difference], operators(told), complete=True) == "unsettled"
 
 
 def test_an_operator_that_differs_once_is_no_habit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +154,7 @@ def test_an_operator_that_differs_once_is_no_habit(folder: Path, monkeypatch: py
     told = verified(folder)
     [difference] = found(told)
     assert (difference.kind, difference.stage) == ("operator", "tanh")
-    assert judgement.judged([difference], operators(told), complete=True) == "wrong"
+    assert judgement.judge([difference], operators(told), complete=True) == "wrong"
 
 
 def test_a_product_with_a_wrong_answer_is_found_between_the_rounds(

@@ -97,7 +97,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def looked(run: Run) -> live_screen.Live:
-    return watch.Watched(run.folder, run.store).look()
+    return watch.Watched(run.folder, run.store).read()
 
 
 def drawn(frame: live_screen.Live, *, width: int = 100, encoding: str = "utf-8") -> str:
@@ -138,7 +138,7 @@ def test_ranks_of_other_machines_are_taken_to_do_as_much(store: Store) -> None:
     speed = live.speed()
     assert speed is not None
     assert speed.items_per_s == pytest.approx(2 * 32 / 0.110)
-    assert "1 of 2 ranks are heard here" in drawn(live)
+    assert "1 of 2 ranks are visible here" in drawn(live)
 
 
 def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
@@ -156,14 +156,14 @@ def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
 def test_only_new_bytes_are_read_at_each_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(store).trained(20)
     watched = watch.Watched(run.folder, store)
-    watched.look()
+    watched.read()
     heard: list[object] = []
-    for log in watched.look().ranks:
+    for log in watched.read().ranks:
         monkeypatch.setattr(log, "add", heard.append)
-    watched.look()
+    watched.read()
     assert heard == []
     run.steps(1, 1)
-    watched.look()
+    watched.read()
     assert [event.first for event in heard] == [20]
 
 
@@ -171,15 +171,15 @@ def test_files_that_appear_later_and_torn_lines_are_waited_for(store: Store) -> 
     folder = store.runs / RUN
     folder.mkdir(parents=True)
     watched = watch.Watched(folder, store)
-    assert "a run that begins" in drawn(watched.look())
+    assert "a run that begins" in drawn(watched.read())
     folder.rmdir()
     run = Run(store)
     (run.folder / "run.json").write_text('{"item": "ima')
     run.append("rank0.jsonl", '{"event": "begin", "rank": 0, "host": "a"')
-    assert watched.look().first.phase == "startup"
+    assert watched.read().first.phase == "startup"
     run.append("rank0.jsonl", ', "pid": 7, "startup_ns": 5}\n\nnot json\n{"event": "ready"}\n[1]\n')
     run.write_head(item="images", target={"name": "acc1", "unit": "%", "better": "higher"})
-    frame = watched.look()
+    frame = watched.read()
     assert frame.first.phase == "init"
     assert frame.item == "images"
     assert frame.folder.not_understood == 1
@@ -205,27 +205,27 @@ def test_events_that_make_no_sense_do_not_end_the_watch(store: Store, fields: di
     run.append("telemetry0.jsonl", '{"event": "devices", "readings": [{"device": "x"}]}\n')
     frame = looked(run)
     assert "resnet50" in drawn(frame)
-    assert "resnet50" in live_screen.line(frame)
-    json.dumps(live_screen.document(frame), allow_nan=False)
+    assert "resnet50" in live_screen.format_line(frame)
+    json.dumps(live_screen.to_json(frame), allow_nan=False)
 
 
 def test_silence_is_said_once_it_is_longer_than_steps_take(store: Store) -> None:
     clock = Clock()
     run = Run(store).trained(5)
     watched = watch.Watched(run.folder, store, now_s=clock, wall_s=lambda: 0.0)
-    assert watched.look().note is None
+    assert watched.read().note is None
     clock.now_s += 10
-    assert watched.look().note is None
+    assert watched.read().note is None
     clock.now_s += 30
-    assert watched.look().note == "no event for 40 s"
+    assert watched.read().note == "no event for 40 s"
     run.steps(0, 1, compute_ms=20_000)
     run.steps(1, 1, compute_ms=20_000)
-    assert watched.look().note is None
+    assert watched.read().note is None
     clock.now_s += 40  # two such steps are no silence
-    assert watched.look().note is None
+    assert watched.read().note is None
     run.append("telemetry0.jsonl", '{"event": "host", "at_ns": 5}\n')
     clock.now_s += 60
-    assert watched.look().note == "no event for 1 min 40 s"
+    assert watched.read().note == "no event for 1 min 40 s"
 
 
 def test_the_first_look_knows_how_long_nothing_was_written(store: Store) -> None:
@@ -233,7 +233,7 @@ def test_the_first_look_knows_how_long_nothing_was_written(store: Store) -> None
     for path in run.folder.glob("rank*.jsonl"):
         os.utime(path, (5000, 5000))
     watched = watch.Watched(run.folder, store, now_s=Clock(), wall_s=lambda: 5090.0)
-    assert watched.look().note == "no event for 1 min 30 s"
+    assert watched.read().note == "no event for 1 min 30 s"
 
 
 def test_the_sensors_last_word_is_shown_and_a_missing_one_is_never_zero(store: Store) -> None:
@@ -282,7 +282,7 @@ def test_after_a_restart_the_step_is_where_the_ranks_went_on(store: Store) -> No
     run.ready(first_step=10)
     frame = looked(run)
     assert (frame.step, frame.phase, frame.note) == (10, "train", None)
-    assert "started again 1 times" in drawn(frame)
+    assert "restarted 1 times" in drawn(frame)
 
 
 def test_following_ends_with_the_record_and_its_result(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -342,33 +342,33 @@ def test_a_run_whose_launcher_was_killed_before_a_rank_spoke_ends_the_watch(
 def test_a_folder_that_never_got_its_first_file_ends_the_watch(store: Store) -> None:
     (store.runs / RUN).mkdir(parents=True)
     watched = watch.Watched(store.runs / RUN, store, wall_s=lambda: 1e12)
-    assert watched.look().gone
+    assert watched.read().gone
 
 
 def test_a_launcher_is_known_by_its_number_and_by_when_it_began(store: Store) -> None:
     run = Run(store)
     target = {"name": "acc1", "unit": "%", "better": "higher"}
     run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=os.getpid())
-    assert liveness.is_worked_on(liveness.seen(run.folder))
+    assert liveness.has_processes(liveness.read_run_folder(run.folder))
     ended = os.fork()
     if not ended:
         os._exit(0)
     os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how yet
     run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=ended)
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is False
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is False
     os.waitpid(ended, 0)
     run.write_head(item="images", target=target, launcher_host=socket.gethostname(), launcher_pid=os.getpid())
     os.utime(run.folder / "run.json", (5000, 5000))  # before this process began, so that only its number is the same
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is False
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is False
     run.write_head(item="images", target=target, launcher_host="elsewhere", launcher_pid=os.getpid())
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is None
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is None
 
 
 def test_a_run_on_another_machine_is_not_called_gone(store: Store) -> None:
     run = Run(store)
     run.begin(host="elsewhere", pid=NOBODY)
-    assert liveness.is_worked_on(liveness.seen(run.folder)) is None
-    assert not watch.Watched(run.folder, store, wall_s=lambda: 1e12).look().gone
+    assert liveness.has_processes(liveness.read_run_folder(run.folder)) is None
+    assert not watch.Watched(run.folder, store, wall_s=lambda: 1e12).read().gone
 
 
 def test_without_a_name_the_newest_run_that_still_runs_is_watched(store: Store) -> None:
@@ -379,10 +379,10 @@ def test_without_a_name_the_newest_run_that_still_runs_is_watched(store: Store) 
     store.add(renamed(make_record(), "c-done"))
     for age, run in enumerate((done, killed, goes_on)):
         os.utime(run.folder, (5000 - age, 5000 - age))
-    assert watch.chosen(store, None) == goes_on.folder
-    assert watch.chosen(store, "killed") == killed.folder
+    assert watch.choose_folder(store, None) == goes_on.folder
+    assert watch.choose_folder(store, "killed") == killed.folder
     store.add(renamed(make_record(), "a-goes-on"))
-    assert watch.chosen(store, None) == done.folder
+    assert watch.choose_folder(store, None) == done.folder
 
 
 def test_once_is_one_frame_and_json_one_document(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -418,7 +418,7 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.Ca
     )
     assert call(store, "--once") == 0
     frame = looked(run)
-    told = capsys.readouterr().out + live_screen.line(frame)
+    told = capsys.readouterr().out + live_screen.format_line(frame)
     assert "<img" in told
     for sign in ("\x1b", "\u202e", "\x07"):
         assert sign not in told
@@ -444,16 +444,16 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
 ) -> None:
     run = Run(store, limits=Limits(seconds=5000.0)).trained(300)
     whole = looked(run)
-    monkeypatch.setattr("trainmark.record.rank_log.RECENT_STEPS", 250)
+    monkeypatch.setattr(watch, "RECENT_STEPS", 250)
     watched = watch.Watched(run.folder, run.store)
     for rank in (0, 1):
         run.steps(rank, 300, loss=1.5)
-    live = watched.look()
+    live = watched.read()
     assert [len(rank.compute_ns) for rank in live.ranks] == [250, 250]
     assert [rank.step for rank in live.ranks] == [600, 600]
     run.steps(0, 10)
     run.steps(1, 10, compute_ms=105)
-    live, again = watched.look(), looked(run)
+    live, again = watched.read(), looked(run)
     for other in (live, again):
         assert (other.step, other.loss, len(other.ranks[0].compute_ns)) == (610, 2.0, 260)
     assert whole.left_s
@@ -465,16 +465,16 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
 def test_a_restart_far_back_is_followed_where_only_the_last_steps_are_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainmark.record.rank_log.RECENT_STEPS", 20)
+    monkeypatch.setattr(watch, "RECENT_STEPS", 20)
     run = Run(store).trained(100)
     watched = watch.Watched(run.folder, run.store)
-    watched.look()
+    watched.read()
     run.begin()
     run.ready(first_step=30)
-    watched.look()
-    assert [rank.step for rank in watched.look().ranks] == [30, 30]
+    watched.read()
+    assert [rank.step for rank in watched.read().ranks] == [30, 30]
     for rank in (0, 1):
         run.steps(rank, 10)
-    watched.look()
-    assert [(rank.step, len(rank.compute_ns)) for rank in watched.look().ranks] == [(40, 10), (40, 10)]
-    assert watched.look().speed()
+    watched.read()
+    assert [(rank.step, len(rank.compute_ns)) for rank in watched.read().ranks] == [(40, 10), (40, 10)]
+    assert watched.read().speed()

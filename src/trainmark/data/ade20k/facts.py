@@ -1,4 +1,4 @@
-"""What ADE20K is to everybody else."""
+"""ADE20K as the commands see it, without numpy."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ DATA_SET = DataSet(
     name="ade20k",
     title="ADE20K",
     makes="an ADE20K-shaped folder of synthetic scenes with masks",
-    prepares="pictures and masks from ADEChallengeData2016.zip",
-    verifies="pictures and masks",
+    prepares="images and masks from ADEChallengeData2016.zip",
+    verifies="images and masks",
     things="scenes",
     takes="about 10 s on two cores",
     smallest={"train": 8, "val": 4},

@@ -1,4 +1,4 @@
-"""Which sets of images and masks are read: where their files lie, and what the numbers in their masks mean."""
+"""Layouts of segmentation sets: where files are, and what the values in their masks mean."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainmark.record.errors import NotReadyError
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, Split] = ("train", "val")
 Pairs = dict[str, str]
-"""By the image, its mask; both below the root, with forward slashes, in the order of their names."""
+"""Image to mask; both relative to the root with forward slashes, sorted by name."""
 
-IGNORED, STRANGE = 255, 254
-"""What becomes of a mask's number: a class from 0 on, a pixel that is not judged, or a number no such mask may hold."""
+IGNORED, UNKNOWN = 255, 254
+"""Labels beside the classes, which count from 0: an ignored pixel, and a value that no such mask may hold."""
 
 OBJECT_INFO = "objectInfo150.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SceneCounts:
-    """How large a set is; two with as many scenes count as the same size."""
+    """Size of a set in scenes."""
 
     train: int
     val: int
@@ -35,26 +35,26 @@ class SceneCounts:
 class SceneLayout:
     title: str
     folders: tuple[str, ...]
-    """Below the root: all of them are there."""
+    """Relative to the root; all must exist."""
     within: tuple[str, ...]
-    """Where the archive keeps them: looked for below the folder that a user gives."""
+    """Where an unpacked archive keeps them, relative to the folder that a user gives."""
     classes: int
     labels: Mapping[int, int]
-    """By a mask's number the class; those left out are strange."""
+    """Mask value to class; other values are UNKNOWN."""
     list_pairs: Callable[[Path, Split], Pairs]
     names: Callable[[Path], tuple[str, ...]]
-    whole: SceneCounts
+    published: SceneCounts
 
     def lookup(self, classes: int) -> bytes:
-        """Of every number a byte can hold, what becomes of it in a set of so many classes."""
-        found = bytearray([STRANGE]) * 256
+        """The label of each of the 256 mask values in a set of this many classes."""
+        found = bytearray([UNKNOWN]) * 256
         for number, label in self.labels.items():
-            found[number] = label if label == IGNORED or label < classes else STRANGE
+            found[number] = label if label == IGNORED or label < classes else UNKNOWN
         return bytes(found)
 
 
 def find(folder: Path) -> tuple[SceneLayout, Path]:
-    """Which set a folder holds, and its root; refuses others in a sentence."""
+    """The layout of a folder, and its root; NotReadyError if it has none of them."""
     for layout in LAYOUTS:
         for below in (".", *layout.within):
             root = folder / below
@@ -66,11 +66,11 @@ def find(folder: Path) -> tuple[SceneLayout, Path]:
             "another release: `trainmark data prepare ade20k --zip ADEChallengeData2016.zip` unpacks that"
         )
     known = "; ".join(f"{layout.title} has {', '.join(layout.folders)}" for layout in LAYOUTS)
-    raise NotReadyError(f"{folder} is no set of pictures with masks that is known: {known}")
+    raise NotReadyError(f"{folder} is not a known segmentation set: {known}")
 
 
-def files(folder: Path, suffix: str) -> list[str]:
-    """Names of a folder's files that end so, sorted; NotReadyError where it cannot be listed."""
+def list_files(folder: Path, suffix: str) -> list[str]:
+    """Sorted names of a folder's files with this suffix; NotReadyError if it cannot be listed."""
     try:
         return sorted(name.name for name in folder.iterdir() if name.name.endswith(suffix) and name.name[0] != ".")
     except OSError as error:
@@ -78,14 +78,14 @@ def files(folder: Path, suffix: str) -> list[str]:
 
 
 def _is_full_ade20k(folder: Path) -> bool:
-    """By its index, or by images in folders of their scenes with `_seg.png` beside them."""
+    """Recognised by its index, or by `_seg.png` files beside images in one folder per scene."""
     if any(folder.glob("index_ade20k.*")) or any(folder.glob("*/index_ade20k.*")):
         return True
     pattern = "images/training/*/*/*_seg.png", "images/ADE/training/*/*/*_seg.png"
-    return any(next(root.glob(word), None) for root in (folder, *_folders(folder)) for word in pattern)
+    return any(next(root.glob(word), None) for root in (folder, *_list_folders(folder)) for word in pattern)
 
 
-def _folders(folder: Path) -> list[Path]:
+def _list_folders(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.is_dir()]
     except OSError:
@@ -98,14 +98,14 @@ def _folders(folder: Path) -> list[Path]:
 _ADE_SPLITS = {"train": "training", "val": "validation"}
 
 
-def _ade_pairs(root: Path, split: Split) -> Pairs:
+def _list_ade_pairs(root: Path, split: Split) -> Pairs:
     part = _ADE_SPLITS[split]
-    names = files(root / "images" / part, ".jpg")
+    names = list_files(root / "images" / part, ".jpg")
     return {f"images/{part}/{name}": f"annotations/{part}/{name.removesuffix('.jpg')}.png" for name in names}
 
 
-def _ade_names(root: Path) -> tuple[str, ...]:
-    """From the table beside the images, whose last column is the name; numbers where there is none."""
+def _read_ade_names(root: Path) -> tuple[str, ...]:
+    """Names from the last column of the table beside the images; numbers if there is no table."""
     try:
         lines = (root / OBJECT_INFO).read_text("utf-8", errors="replace").splitlines()[1:]
     except FileNotFoundError:
@@ -127,7 +127,7 @@ VOC_CLASSES = (
 )
 
 
-def _voc_pairs(root: Path, split: Split) -> Pairs:
+def _list_voc_pairs(root: Path, split: Split) -> Pairs:
     listed = root / "ImageSets" / "Segmentation" / f"{split}.txt"
     try:
         names = listed.read_text("utf-8").split()
@@ -160,13 +160,13 @@ CITYSCAPES_IDS = {
     32: "motorcycle",
     33: "bicycle",
 }
-"""The numbers of the raw masks that are judged; they become 0 to 18 in this order."""
+"""Values of the raw masks that are evaluated; they become classes 0 to 18 in this order."""
 
 
-def _cityscapes_pairs(root: Path, split: Split) -> Pairs:
+def _list_cityscapes_pairs(root: Path, split: Split) -> Pairs:
     found: Pairs = {}
-    for city in sorted(path.name for path in _folders(root / "leftImg8bit" / split)):
-        for name in files(root / "leftImg8bit" / split / city, "_leftImg8bit.png"):
+    for city in sorted(path.name for path in _list_folders(root / "leftImg8bit" / split)):
+        for name in list_files(root / "leftImg8bit" / split / city, "_leftImg8bit.png"):
             mask = name.replace("_leftImg8bit.png", "_gtFine_labelIds.png")
             found[f"leftImg8bit/{split}/{city}/{name}"] = f"gtFine/{split}/{city}/{mask}"
     return found
@@ -179,9 +179,9 @@ LAYOUTS = (
         within=("ADEChallengeData2016",),
         classes=150,
         labels={0: IGNORED, **{number: number - 1 for number in range(1, 151)}},
-        list_pairs=_ade_pairs,
-        names=_ade_names,
-        whole=SceneCounts(train=20_210, val=2_000),
+        list_pairs=_list_ade_pairs,
+        names=_read_ade_names,
+        published=SceneCounts(train=20_210, val=2_000),
     ),
     SceneLayout(
         title="VOC2012",
@@ -189,9 +189,9 @@ LAYOUTS = (
         within=("VOC2012", "VOCdevkit/VOC2012"),
         classes=len(VOC_CLASSES),
         labels={IGNORED: IGNORED, **{number: number for number in range(len(VOC_CLASSES))}},
-        list_pairs=_voc_pairs,
+        list_pairs=_list_voc_pairs,
         names=lambda _: VOC_CLASSES,
-        whole=SceneCounts(train=1_464, val=1_449),
+        published=SceneCounts(train=1_464, val=1_449),
     ),
     SceneLayout(
         title="Cityscapes",
@@ -202,8 +202,8 @@ LAYOUTS = (
             **dict.fromkeys((*range(34), IGNORED), IGNORED),
             **{number: label for label, number in enumerate(CITYSCAPES_IDS)},
         },
-        list_pairs=_cityscapes_pairs,
+        list_pairs=_list_cityscapes_pairs,
         names=lambda _: tuple(CITYSCAPES_IDS.values()),
-        whole=SceneCounts(train=2_975, val=500),
+        published=SceneCounts(train=2_975, val=500),
     ),
 )

@@ -19,7 +19,7 @@ from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
     WrittenFile,
-    every_core,
+    choose_processes,
     stage,
     write_chunks,
     write_file,
@@ -28,18 +28,18 @@ from trainmark.data.imagenet import renderer, shapes
 from trainmark.record.errors import UsageError
 
 VOID, BACKGROUND, GROUND, FIRST_FORM = 0, 1, 2, 3
-"""What masks say, as ADE20K's do: 0 is not judged, and classes count from 1."""
+"""Mask values as in ADE20K: 0 is ignored, classes count from 1."""
 OBJECTS = (3, 6)
 RADIUS = (0.18, 0.36)
-"""Of an object, as a share of the image's short side, least and most."""
+"""Minimum and maximum radius of an object, as a share of the image's short side."""
 COVERED = (32, 224)
-"""A pixel is the object's from the second on, of 255; between the two it is neither's, and not judged."""
+"""Coverage of 255: a pixel belongs to the object from the second value on, and is ignored between the two."""
 
 Mask = npt.NDArray[np.uint8]
 
 
 def class_name(label: int) -> str:
-    """Of what a mask says."""
+    """The name of a mask value."""
     return {BACKGROUND: "background", GROUND: "ground"}.get(label) or shapes.form(label - FIRST_FORM)[0]
 
 
@@ -63,7 +63,7 @@ def draw(classes: int, rng: renderer.Rng, *, long_side: int) -> tuple[renderer.P
 
 
 VERSION = 1
-"""Counts up whenever the same seed gives other scenes."""
+"""Increased whenever the same seed gives other scenes."""
 
 TRAIN, VAL, CLASSES, SEED, LONG_SIDE = 960, 80, 6, 0, 256
 MAX_CLASSES = 150
@@ -71,12 +71,12 @@ SPLITS = ("training", "validation")
 
 _CHUNK = 20
 _WORTH_PROCESSES = 128
-"""Scenes from which on drawing takes longer than starting processes to draw them."""
+"""Number of scenes from which starting processes pays off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _SceneContents:
-    """What a set holds; two sets that agree in this agree in every byte."""
+    """Parameters that determine every byte of a set."""
 
     train: int
     val: int
@@ -94,7 +94,7 @@ class _SceneContents:
 
 @dataclass(frozen=True)
 class _SceneChunk:
-    """Some scenes of one split, drawn and written by one process."""
+    """Scenes of one split that one process draws."""
 
     split: str
     start: int
@@ -112,34 +112,33 @@ def make(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Makes the set in the folder `out`, which appears whole or not at all; returns at once if it is there already.
+    """Makes the set in the folder `out` atomically; returns at once if it exists.
 
-    Several processes may make the same set at once. `processes` does not change a byte; left out, every core draws.
+    Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
     """
-    contents = _checked(train, val, classes, seed, long_side)
-    if processes is None:
-        processes = every_core() if train + val >= _WORTH_PROCESSES else 1
-    stage(out, _plan(contents), partial(_write_scenes, contents=contents, processes=processes, progress=progress))
+    contents = _make_contents(train, val, classes, seed, long_side)
+    processes = choose_processes(processes, train + val, _WORTH_PROCESSES)
+    stage(out, _spec(contents), partial(_write_scenes, contents=contents, processes=processes, progress=progress))
 
 
 def default_name() -> str:
-    """What the folder of the default set is called."""
-    return _checked(TRAIN, VAL, CLASSES, SEED, LONG_SIDE).name
+    """Folder name of the default set."""
+    return _make_contents(TRAIN, VAL, CLASSES, SEED, LONG_SIDE).name
 
 
-def _checked(train: int, val: int, classes: int, seed: int, long_side: int) -> _SceneContents:
+def _make_contents(train: int, val: int, classes: int, seed: int, long_side: int) -> _SceneContents:
     if min(train, val) < 1:
         raise UsageError("a synthetic set needs at least one scene to train on and one to evaluate on")
     if not 3 <= classes <= MAX_CLASSES:
-        raise UsageError(f"scenes of {classes} classes were asked for; give 3 to {MAX_CLASSES}, two are backgrounds")
+        raise UsageError(f"scenes of {classes} classes were requested; give 3 to {MAX_CLASSES}, two are backgrounds")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     if not 32 <= long_side <= renderer.POOL_SIDE:
-        raise UsageError(f"pictures of {long_side} px were asked for; give 32 to {renderer.POOL_SIDE}")
+        raise UsageError(f"images of {long_side} px were requested; give 32 to {renderer.POOL_SIDE}")
     return _SceneContents(train=train, val=val, classes=classes, seed=seed, long_side=long_side)
 
 
-def _plan(contents: _SceneContents) -> DatasetSpec:
+def _spec(contents: _SceneContents) -> DatasetSpec:
     return DatasetSpec(
         things="synthetic scenes",
         identity={"generator": "trainmark scenes", "version": VERSION, **asdict(contents)},
@@ -168,7 +167,7 @@ def _count_scenes(progress: Progress, files: int, total: int) -> None:
 
 
 def _object_info(classes: int) -> str:
-    """The table of classes, with ADE20K's columns; shares are not known here."""
+    """The table of classes, with ADE20K's columns; the shares are 0."""
     lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName"]
     for label in range(1, classes + 1):
         lines.append(f"{label}\t0\t0\t0\t{int(label < FIRST_FORM)}\t{class_name(label)}")
@@ -186,7 +185,7 @@ def _draw_chunk(root: Path, contents: _SceneContents, chunk: _SceneChunk) -> lis
     written = []
     short = {"training": "train", "validation": "val"}[chunk.split]
     for number in range(chunk.start, chunk.stop):
-        # a scene's own generator: none depends on another, nor on who draws it
+        # one generator per scene: no scene depends on another, nor on the process
         rng = np.random.default_rng([contents.seed, SPLITS.index(chunk.split), number])
         pixels, mask = draw(contents.classes, rng, long_side=contents.long_side)
         quality = int(rng.integers(86, 95))

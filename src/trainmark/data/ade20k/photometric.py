@@ -1,7 +1,7 @@
-"""Changes an image's light and colours at random: brightness, contrast, saturation and hue, eight bits at a time.
+"""Random photometric distortion: brightness, contrast, saturation and hue of 8-bit images.
 
-Hue and saturation are OpenCV's of 8 bits: hue from 0 to 179, both rounded to whole numbers by its tables, and colours
-rounded again on the way back. Every step cuts off what is beyond 0 and 255, and the fraction of a level.
+Hue and saturation are OpenCV's of 8 bits: hue from 0 to 179, both rounded to integers by its tables, and colours
+rounded again when converted back. Every step clips to 0..255 and truncates.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 
 BRIGHTNESS, FACTOR, HUE = 32.0, (0.5, 1.5), 18
-"""The most added to a level; least and most of what contrast and saturation are multiplied by; degrees of 180."""
+"""Maximum shift of brightness; range of the factors of contrast and saturation; maximum shift of hue, of 180."""
 _SHIFT = 12
-"""Bits after the point in OpenCV's tables."""
+"""Fractional bits in OpenCV's tables."""
 _PIECE = 1 << 15
-"""Pixels whose colours are changed at once: what is computed in between stays in a core's cache."""
+"""Pixels per chunk: intermediate results stay in a core's cache."""
 
 _ONE_OF_255 = float(np.float32(1 / 255))
 _SEXTANTS = ((0, 3, 1), (2, 0, 1), (1, 0, 3), (1, 2, 0), (3, 1, 0), (0, 1, 2))
-"""For red, green and blue, which of four shares they have in each sixth of the circle of hues."""
+"""For red, green and blue, which of four shares they have in each sextant of hue."""
 
 Pixels = npt.NDArray[np.uint8]
 Levels = npt.NDArray[np.int32]
@@ -33,7 +33,7 @@ Levels = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class Distortion:
-    """What is done to one image; None or 0 where a step is left out."""
+    """The distortion of one image; None or 0 skips a step."""
 
     brightness: float | None
     contrast: float | None
@@ -43,8 +43,8 @@ class Distortion:
     hue: int
 
     @classmethod
-    def drawn(cls, draw: Draws) -> Distortion:
-        """Each step with a chance of a half; always as many draws, so that what follows is not moved."""
+    def random(cls, draw: CounterRng) -> Distortion:
+        """Each step with probability 0.5; always takes the same number of draws."""
         least, most = FACTOR
         coins = [draw.uniform() < 0.5 for _ in range(5)]
         brightness = BRIGHTNESS * (2 * draw.uniform() - 1)
@@ -60,7 +60,7 @@ class Distortion:
 
 
 def prepare() -> None:
-    """Makes the tables, 36 MB: before processes are forked that all need them."""
+    """Builds the tables, 36 MB, before workers are forked that share them."""
     _hues_and_saturations()
     _shares()
 
@@ -85,7 +85,7 @@ def _identity() -> Pixels:
 
 
 def _line(levels: Pixels, factor: float, plus: float) -> Pixels:
-    """What becomes of levels by one step, in float32 and cut off, as for a whole image."""
+    """Levels after one linear step, in float32 and clipped."""
     moved = levels.astype(np.float32) * np.float32(factor) + np.float32(plus)
     found: Pixels = np.clip(moved, 0, 255).astype(np.uint8)
     return found
@@ -97,7 +97,7 @@ def _look_up(pixels: Pixels, table: Pixels) -> None:
 
 
 def _recolour(pixels: Pixels, *, saturation: Pixels | None = None, hue: int = 0) -> None:
-    """There and back through hue, saturation and value, each way by a table."""
+    """Converts to hue, saturation and value and back, each way by a table."""
     shares = _shares().reshape(180, 256, 4)
     if saturation is not None:
         shares = shares[:, saturation]
@@ -116,7 +116,7 @@ def _recolour(pixels: Pixels, *, saturation: Pixels | None = None, hue: int = 0)
 
 @cache
 def _hues_and_saturations() -> npt.NDArray[np.uint16]:
-    """Of every colour, packed with red in its lowest byte: 256 x hue + saturation. Made once, in about a second."""
+    """256 x hue + saturation of every colour, packed with red in the lowest byte. Built once, in about a second."""
     table = np.empty(1 << 24, np.uint16)
     levels = np.arange(256, dtype=np.int32)
     green_and_red = np.stack(np.meshgrid(levels, levels, indexing="ij"), -1).reshape(-1, 2)
@@ -140,7 +140,7 @@ def _hue_and_saturation(red: Levels, green: Levels, blue: int) -> Levels:
 
 @cache
 def _divisors() -> tuple[Levels, Levels]:
-    """By the value and by the spread of the channels, what OpenCV multiplies by instead of dividing."""
+    """Fixed-point reciprocals of value and spread, by which OpenCV multiplies instead of dividing."""
     levels = np.arange(256, dtype=np.float64).clip(1)
     by_value, by_spread = (np.rint(number * (1 << _SHIFT) / levels).astype(np.int32) for number in (255, 180 / 6))
     by_value[0] = by_spread[0] = 0
@@ -149,7 +149,7 @@ def _divisors() -> tuple[Levels, Levels]:
 
 @cache
 def _shares() -> npt.NDArray[np.float32]:
-    """By 256 x hue + saturation: the share of the value that each channel has, and nothing in a fourth place."""
+    """By 256 x hue + saturation: each channel's share of the value; the fourth place is 0."""
     one, saturation = np.float32(1), np.arange(256, dtype=np.float32) * _ONE_OF_255
     table = np.zeros((180, 256, 4), np.float32)
     for hue in range(180):

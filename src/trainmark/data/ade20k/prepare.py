@@ -1,4 +1,4 @@
-"""Turns ADEChallengeData2016.zip into folders of images and masks; started again, it keeps what is whole."""
+"""Unpacks ADEChallengeData2016.zip into folders of images and masks; restarted, it keeps complete files."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _TEXTS = (layouts.OBJECT_INFO, "sceneCategories.txt")
 
 
 def from_files(out: Path, *, any_archive: bool, progress: Report, zip: Path) -> str:  # noqa: A002 - the option's name
-    """What `trainmark data prepare` does, and what it says at the end."""
-    return str(prepare(zip, out, expected=None if any_archive else layouts.LAYOUTS[0].whole, progress=progress))
+    """Runs `trainmark data prepare` and returns its summary."""
+    return str(prepare(zip, out, expected=None if any_archive else layouts.LAYOUTS[0].published, progress=progress))
 
 
 def prepare(
     archive: Path,
     out: Path,
     *,
-    expected: SceneCounts | None = layouts.LAYOUTS[0].whole,
+    expected: SceneCounts | None = layouts.LAYOUTS[0].published,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
 ) -> Prepared[SceneCounts]:
-    """Unpacks the archive so that `out/images` and `out/annotations` are there, each file held to its own checksum.
+    """Unpacks the archive to `out/images` and `out/annotations`, checking every file's CRC.
 
-    Killed at any time and started again, it keeps what is whole and ends with the same files. `expected` says what
-    another archive than the published one should hold; None takes any.
+    Killed and restarted, it keeps complete files and ends with the same result. `expected` is what the archive should
+    hold; None accepts any.
     """
     with prepare_folder(
         out,
@@ -55,7 +55,7 @@ def prepare(
 
 
 def _place(member: Member) -> PurePosixPath:
-    """Where a file of the archive belongs below the destination: the same place without the published folder."""
+    """Destination of a member: its path without the archive's top folder."""
     top, *rest = PurePosixPath(member.name).parts
     if top == PUBLISHED_FOLDER:
         if len(rest) == 1 and rest[0] in _TEXTS:

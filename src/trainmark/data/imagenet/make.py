@@ -1,4 +1,4 @@
-"""Writes the synthetic image set, ImageNet-shaped folders or shards of real JPEG files: one seed, the same bytes."""
+"""Writes the synthetic image set as ImageNet-shaped folders or shards of JPEG files, deterministic per seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
     WrittenFile,
-    every_core,
+    choose_processes,
     stage,
     write_chunks,
     write_file,
@@ -30,7 +30,7 @@ from trainmark.data.imagenet import renderer, shapes
 from trainmark.record.errors import UsageError
 
 VERSION = 1
-"""Counts up whenever the same seed gives other images."""
+"""Increased whenever the same seed gives other images."""
 
 CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE = 10, 96, 40, 0, 500
 MAX_CLASSES = 1000
@@ -38,12 +38,12 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 
 _CHUNK = 10
 _WORTH_PROCESSES = 128
-"""Images from which on drawing takes longer than starting processes to draw them."""
+"""Number of images from which starting processes pays off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contents:
-    """What a set holds; two sets that agree in this agree in every byte."""
+    """Parameters that determine every byte of a set."""
 
     classes: int
     train_per_class: int
@@ -67,7 +67,7 @@ class _Contents:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some images of one class, drawn and written by one process."""
+    """Images of one class that one process draws."""
 
     split: str
     index: int
@@ -87,31 +87,28 @@ def make(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Makes the set in the folder `out`, which appears whole or not at all; returns at once if it is there already.
+    """Makes the set in the folder `out` atomically; returns at once if it exists.
 
-    With `shards`, each split is so many tar files rather than folders.
-    Several processes may make the same set at once. `processes` does not change a byte; left out, every core draws.
+    With `shards`, each split is that many tar files instead of folders.
+    Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
     """
-    contents = _checked(classes, train_per_class, val_per_class, seed, long_side)
-    if processes is not None and processes < 1:
-        raise UsageError(f"{processes} processes were asked for; give 1 or more")
-    if processes is None:
-        processes = every_core() if contents.total >= _WORTH_PROCESSES else 1
+    contents = _make_contents(classes, train_per_class, val_per_class, seed, long_side)
+    processes = choose_processes(processes, contents.total, _WORTH_PROCESSES)
     fewest = contents.classes * min(train_per_class, val_per_class)
     if not 0 <= shards <= fewest:
         raise UsageError(
-            f"{shards} shards of each split were asked for; give 1 to {fewest}, no more than it has pictures"
+            f"{shards} shards of each split were requested; give 1 to {fewest}, no more than it has images"
         )
     write = partial(_write_images, contents=contents, processes=processes, progress=progress)
     if shards:
-        stage(out, _shard_plan(contents, shards), partial(_write_shards, write=write, shards=shards))
+        stage(out, _shard_spec(contents, shards), partial(_write_shards, write=write, shards=shards))
     else:
-        stage(out, _plan(contents), write)
+        stage(out, _spec(contents), write)
 
 
 def default_name() -> str:
-    """What the folder of the default set is called."""
-    return _checked(CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE).name
+    """Folder name of the default set."""
+    return _make_contents(CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE).name
 
 
 def class_folder(index: int) -> str:
@@ -119,23 +116,23 @@ def class_folder(index: int) -> str:
     return f"n{90_000_000 + index}"
 
 
-def _checked(classes: int, train_per_class: int, val_per_class: int, seed: int, long_side: int) -> _Contents:
+def _make_contents(classes: int, train_per_class: int, val_per_class: int, seed: int, long_side: int) -> _Contents:
     if not 1 <= classes <= MAX_CLASSES:
-        raise UsageError(f"a synthetic set of {classes} classes was asked for; give 1 to {MAX_CLASSES}")
+        raise UsageError(f"a synthetic set of {classes} classes was requested; give 1 to {MAX_CLASSES}")
     if min(train_per_class, val_per_class) < 1:
-        raise UsageError("a synthetic set needs at least one picture of each class to train on and one to evaluate on")
+        raise UsageError("a synthetic set needs at least one image of each class to train on and one to evaluate on")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     if not 32 <= long_side <= renderer.POOL_SIDE:
-        raise UsageError(f"pictures of {long_side} px were asked for; give 32 to {renderer.POOL_SIDE}")
+        raise UsageError(f"images of {long_side} px were requested; give 32 to {renderer.POOL_SIDE}")
     return _Contents(
         classes=classes, train_per_class=train_per_class, val_per_class=val_per_class, seed=seed, long_side=long_side
     )
 
 
-def _plan(contents: _Contents) -> DatasetSpec:
+def _spec(contents: _Contents) -> DatasetSpec:
     return DatasetSpec(
-        things="synthetic pictures",
+        things="synthetic images",
         identity={"generator": "trainmark pictures", "version": VERSION, **asdict(contents)},
         notes={
             "about": "Pictures drawn by trainmark; no photographs",
@@ -149,8 +146,8 @@ def _plan(contents: _Contents) -> DatasetSpec:
     )
 
 
-def _shard_plan(contents: _Contents, shards: int) -> DatasetSpec:
-    folders = _plan(contents)
+def _shard_spec(contents: _Contents, shards: int) -> DatasetSpec:
+    folders = _spec(contents)
     return replace(
         folders,
         identity={**folders.identity, "generator": "trainmark pictures in shards", "shards": shards},
@@ -190,7 +187,7 @@ def _chunks(contents: _Contents) -> Iterator[_Chunk]:
 def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenFile]:
     written = []
     for number in range(chunk.start, chunk.stop):
-        # an image's own generator: no image depends on another, nor on who draws it
+        # one generator per image: no image depends on another, nor on the process
         rng = np.random.default_rng([contents.seed, SPLITS.index(chunk.split), chunk.index, number])
         pixels = renderer.draw(chunk.index, rng, long_side=contents.long_side)
         quality = int(rng.integers(86, 95))
@@ -201,14 +198,14 @@ def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenF
 
 
 def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[WrittenFile]:
-    """Writes `split-000000.tar` and so on to `out`, each with images of many classes."""
+    """Packs a split into shuffled shards `split-000000.tar`, ... in `out`."""
     images = open_split(root, split)
     mixed = np.random.default_rng(0).permutation(len(images))
     for number in range(shards):
         path = out / f"{split}-{number:06}.tar"
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:
             for index in mixed[number::shards].tolist():
-                _add(shard, images, index)
+                _add_image(shard, images, index)
         digest = hashlib.sha256()
         with path.open("rb") as file:
             while data := file.read(1 << 20):
@@ -216,7 +213,7 @@ def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[Writte
         yield WrittenFile(path.name, path.stat().st_size, digest.hexdigest())
 
 
-def _add(shard: tarfile.TarFile, images: ImageSet, index: int) -> None:
+def _add_image(shard: tarfile.TarFile, images: ImageSet, index: int) -> None:
     key = PurePosixPath(images.path(index)).stem
     for name, data in ((f"{key}.jpg", images.read(index)), (f"{key}.cls", str(images.labels[index]).encode())):
         header = tarfile.TarInfo(name)
@@ -225,11 +222,11 @@ def _add(shard: tarfile.TarFile, images: ImageSet, index: int) -> None:
 
 
 MAPPING = "LOC_synset_mapping.txt"
-"""A file beside train/ and val/ whose lines are `n01440764 tench, Tinca tinca`; some copies of the set have it."""
+"""Beside train/ and val/ in some copies, with lines `n01440764 tench, Tinca tinca`."""
 
 
 def class_titles(folder: Path, classes: Sequence[str]) -> list[str]:
-    """One for each class folder: its name in words where the set says one, else the folder's own."""
+    """Class names in words where the set has them, else folder names."""
     known = {class_folder(index): shapes.form(index)[0] for index in range(len(classes))}
     with contextlib.suppress(OSError, UnicodeDecodeError):
         for line in (folder / MAPPING).read_text(encoding="utf-8").splitlines():

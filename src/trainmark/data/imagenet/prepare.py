@@ -1,6 +1,6 @@
-"""Turns the ILSVRC2012 archives into folders of JPEG files, one folder a class; started again, it goes on where it was.
+"""Unpacks the ILSVRC2012 archives into class folders; restarted, it continues where it stopped.
 
-The train archive holds one tar a class (`n01440764.tar`), the validation archive 50,000 files without labels; the
+The train archive holds one tar per class (`n01440764.tar`), the validation archive 50,000 files without labels; the
 labels come from the devkit archive or from a text file. The result is what the readers expect:
 `train/<wnid>/*.JPEG` and `val/<wnid>/*.JPEG`.
 """
@@ -35,7 +35,7 @@ _GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class ArchiveSet:
-    """What the archives of a set must be; None where nothing is known."""
+    """Expected checksums and counts; None where unknown."""
 
     train_md5: str | None = None
     val_md5: str | None = None
@@ -66,7 +66,7 @@ def from_files(
     devkit: Path | None,
     val_labels: Path | None,
 ) -> str:
-    """What `trainmark data prepare` does, and what it says at the end."""
+    """Runs `trainmark data prepare` and returns its summary."""
     expected = ArchiveSet() if any_archive else ILSVRC2012
     return str(
         prepare(train_tar, val_tar, out, devkit=devkit, val_labels=val_labels, expected=expected, progress=progress)
@@ -80,20 +80,19 @@ def prepare(
     *,
     devkit: Path | None = None,
     val_labels: Path | None = None,
-    verify_md5: bool = True,
     expected: ArchiveSet = ILSVRC2012,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
 ) -> Prepared[Counts]:
-    """Unpacks both archives below `out`; everything that can be checked is checked before the first file is written.
+    """Unpacks both archives to `out`, after all checks that can be made beforehand.
 
     One of `devkit` (ILSVRC2012_devkit_t12.tar.gz) and `val_labels` (a text file, see `read_val_labels`) is needed.
-    Killed at any time and started again, it keeps what is whole and ends with the same files. `expected` says what
-    other archives than ILSVRC2012's should be; `verify_md5=False` saves reading them twice.
+    Killed and restarted, it keeps complete files and ends with the same result. `expected` describes other archives
+    than ILSVRC2012's.
     """
     archives = dict.fromkeys((train_tar, val_tar), "image-net.org")
     check_archives(archives)
-    labels = _labels(devkit, val_labels, expected.devkit_md5 if verify_md5 else None)
+    labels = _labels(devkit, val_labels, expected.devkit_md5)
     classes = _class_names(train_tar, expected)
     _check_labels(labels, classes, expected)
     with prepare_folder(
@@ -104,9 +103,8 @@ def prepare(
         folders=("train", "val"),
         free_bytes=free_bytes,
     ) as destination:
-        if verify_md5:
-            preparation.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
-            preparation.check_md5(val_tar, expected.val_md5, destination, progress)
+        preparation.check_md5(train_tar, expected.train_md5, destination, progress, _MISTAKEN)
+        preparation.check_md5(val_tar, expected.val_md5, destination, progress)
         train, train_written = _unpack_train(train_tar, destination, progress)
         val, val_written = _unpack_val(val_tar, labels, destination, progress)
     for split, found, wanted in (("train", train, expected.train), ("val", val, expected.val)):
@@ -120,7 +118,7 @@ def prepare(
 def read_val_labels(path: Path) -> dict[str, str]:
     """File name to class from a text file.
 
-    Its lines read `ILSVRC2012_val_00000001.JPEG n01751748`, or just `n01751748` in the order of the images.
+    Its lines are `ILSVRC2012_val_00000001.JPEG n01751748`, or `n01751748` in the order of the images.
     """
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -175,9 +173,8 @@ def _labels(devkit: Path | None, val_labels: Path | None, devkit_md5: str | None
 
 
 def _wnids_by_number(mat: bytes, path: Path) -> dict[int, str]:
-    """The table in meta.mat. `loadmat` reads this format without running anything in it (it is no pickle), yet its
-    parser was not written for hostile input: the file is bounded in size, checked by md5 by default, and only the
-    one table is asked for.
+    """The table in meta.mat. `loadmat` runs no code, yet its parser was not written for hostile input: the file is
+    bounded in size, checked by md5 by default, and only one table is read.
     """
     from scipy.io import loadmat  # slow to import, and only needed here
 
@@ -188,7 +185,7 @@ def _wnids_by_number(mat: bytes, path: Path) -> dict[int, str]:
             for number, wnid, children in zip(rows["ILSVRC2012_ID"], rows["WNID"], rows["num_children"], strict=True)
             if int(children) == 0  # the others are groups of classes
         }
-    except Exception as error:  # the parser raises whatever its bytes lead it to
+    except Exception as error:  # the parser may raise anything
         raise NotReadyError(f"{path}: data/meta.mat cannot be read ({error}); fetch the devkit again") from error
     for wnid in table.values():
         if not _is_wnid(wnid):
@@ -222,7 +219,7 @@ def _unpack_train(train_tar: Path, destination: Destination, progress: Report) -
     for class_tar in tar_members(train_tar, train_tar.name, _CLASS_LIMITS):
         wnid = _wnid_of(class_tar)
         folder, marker = PurePosixPath("train", wnid), STATE / "train" / f"{wnid}.json"
-        done = _finished(destination, marker, folder, class_tar.size)
+        done = _read_finished(destination, marker, folder, class_tar.size)
         if done is None:
             name = f"{class_tar.archive}/{class_tar.name}"
             limits = ArchiveLimits(files=MAX_FILES - files, total_bytes=MAX_BYTES)
@@ -237,12 +234,12 @@ def _unpack_train(train_tar: Path, destination: Destination, progress: Report) -
     return files, written
 
 
-def _finished(
+def _read_finished(
     destination: Destination, marker: PurePosixPath, folder: PurePosixPath, archive_bytes: int
 ) -> tuple[int, int] | None:
-    """Files and bytes of a class that an earlier run finished, if its folder still holds exactly those.
+    """Files and bytes of a class finished by an earlier run, if its folder still holds exactly those.
 
-    Counting again makes up for not syncing every file to disk: after a power cut a marker may be there and a file not.
+    Counted again because files are not synced: after a power cut a marker may exist and a file not.
     """
     state = preparation.read_json(destination, marker)
     found = destination.files(folder) if state else None

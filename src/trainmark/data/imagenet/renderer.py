@@ -1,8 +1,8 @@
-"""Draws a photo-like image of one form: only outline and surface tell its class, all else is chance.
+"""Renders a photo-like image of one form: only outline and surface depend on the class, all else is random.
 
-Colours, backdrop, clutter, light, focus, noise, size, place, tilt and squash are drawn anew for every image.
-Pixels are computed with additions, multiplications, divisions, square roots and integer filters only, whose results
-do not depend on the processor's vector unit, so that machines with the same libraries draw the same bytes.
+Colours, backdrop, clutter, light, focus, noise, size, position, tilt and squash are random per image.
+Pixels use only additions, multiplications, divisions, square roots and integer filters, whose results do not depend
+on the processor's vector unit, so that machines with the same libraries render the same bytes.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Corners = list[tuple[float, float]]
 """Of a polygon, in pixels."""
 
 ASPECTS = ((1.0, 0.75, 0.60), (0.75, 1.0, 0.16), (1.0, 0.667, 0.12), (1.0, 1.0, 0.06), (0.667, 1.0, 0.06))
-"""Width and height as shares of the long side, and the share of images shaped so; most are landscape 4:3."""
+"""Width and height as shares of the long side, and the share of images of this shape; most are landscape 4:3."""
 
 RADIUS = (0.33, 0.46)
-"""The object's radius as a share of the image's short side, least and most."""
+"""Minimum and maximum radius of the object as a share of the image's short side."""
 OFF_CENTRE = 0.12
-"""How far the object's middle may be from the image's, both ways, as a share of the short side."""
+"""Maximum offset of the object from the image's centre, as a share of the short side."""
 TURN = 0.6
-"""How far it may lean from upright, either way, in radians."""
+"""Maximum rotation in radians."""
 SQUASH = 0.25
-"""The share of its length that perspective may take along some direction."""
+"""Maximum shortening by perspective along some direction."""
 
 POOL_SIDE = 1024
-"""Side of the square noise tiles every image takes random windows of; no image may be larger."""
+"""Side of the square noise tiles that images take random windows of; no image may be larger."""
 
 
 def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
-    """One image (height, width, RGB) of class `index`; everything but the class comes from `rng`."""
+    """One image (height, width, RGB) of class `index`; all else comes from `rng`."""
     width, height = random_size(long_side, rng)
     image, _ = backdrop(width, height, rng)
     short = min(width, height)
@@ -60,8 +60,8 @@ def random_size(long_side: int, rng: Rng) -> tuple[int, int]:
 
 
 def backdrop(width: int, height: int, rng: Rng) -> tuple[Floats, Corners]:
-    """What lies behind objects, out of focus: uneven colour, perhaps a horizon, clutter of no particular form; and the
-    corners of the ground below the horizon, none where there is none."""
+    """A background out of focus: uneven colour, perhaps a horizon, clutter; and the corners of the ground below the
+    horizon, if there is one."""
     small = (max(8, width // 3), max(8, height // 3))
     uneven = rng.uniform(0.08, 0.3)
     patches = rng.integers(0, 256, (4, 5, 3)) * uneven + np.array(_colour(rng, vivid=0.5)) * (1 - uneven)
@@ -84,13 +84,13 @@ def backdrop(width: int, height: int, rng: Rng) -> tuple[Floats, Corners]:
 
 
 def add_object(image: Floats, index: int, pose: Pose, rng: Rng) -> tuple[tuple[slice, slice], Pixels]:
-    """Paints an object of class `index`; says in which rows and columns, and how much of each pixel there it covers."""
+    """Paints an object of class `index`; returns its rows and columns, and the coverage of each pixel there."""
     _, outline, surface = form(index)
     height, width = image.shape[1:]
     across, down = _box(pose, width, height)
     window = image[:, down, across]
     size = (across.stop - across.start, down.stop - down.start)
-    pose = pose.moved(-across.start, -down.start)
+    pose = pose.move(-across.start, -down.start)
 
     mask = _mask(outline, pose, size)
     blurred = mask.filter(ImageFilter.BoxBlur(pose.radius * 0.1))
@@ -98,7 +98,7 @@ def add_object(image: Floats, index: int, pose: Pose, rng: Rng) -> tuple[tuple[s
     light_x, light_y = math.cos(light), math.sin(light)
 
     reach = pose.radius * rng.uniform(0.06, 0.16)
-    shadow = _floats(_shifted(blurred, -light_x * reach, -light_y * reach))
+    shadow = _floats(_shift(blurred, -light_x * reach, -light_y * reach))
     window *= 1 - shadow * np.float32(rng.uniform(0.3, 0.6) / 255)
 
     # the blurred mask is a height map: edges facing the light are bright, the others dark
@@ -110,7 +110,7 @@ def add_object(image: Floats, index: int, pose: Pose, rng: Rng) -> tuple[tuple[s
     shade += _window(_grain(), *size, rng) * np.float32(rng.uniform(0.04, 0.12))
     np.clip(shade, 0.2, 1.9, out=shade)
 
-    # the pattern is bent and stretched a little, as on no two things alike
+    # the pattern is bent and stretched a little
     u, v = pose.object_coordinates(*size)
     bend = _window(_swell(), *size, rng) * np.float32(rng.uniform(0.02, 0.09))
     stretch = np.float32(rng.uniform(0.85, 1.15))
@@ -162,7 +162,7 @@ class Pose:
 
     @classmethod
     def at(cls, x: float, y: float, radius: float, rng: Rng) -> Pose:
-        """Perhaps mirrored, then turned, then squashed along any direction."""
+        """Perhaps mirrored, then rotated, then squashed along any direction."""
         mirror = 1 if rng.random() < 0.5 else -1
         turn, lean = rng.uniform(-TURN, TURN), rng.uniform(0, math.pi)
         cos_turn, sin_turn, cos_lean, sin_lean = math.cos(turn), math.sin(turn), math.cos(lean), math.sin(lean)
@@ -178,10 +178,10 @@ class Pose:
             d=radius * (yy * cos_turn - xy * sin_turn),
         )
 
-    def moved(self, right: float, down: float) -> Pose:
+    def move(self, right: float, down: float) -> Pose:
         return Pose(self.x + right, self.y + down, self.radius, self.a, self.b, self.c, self.d)
 
-    def placed(self, points: Points, scale: int) -> list[tuple[float, float]]:
+    def place(self, points: Points, scale: int) -> list[tuple[float, float]]:
         return [
             ((self.x + self.a * u + self.b * v) * scale, (self.y + self.c * u + self.d * v) * scale) for u, v in points
         ]
@@ -197,7 +197,7 @@ class Pose:
 
 
 def _box(pose: Pose, width: int, height: int) -> tuple[slice, slice]:
-    """The columns and rows an object and its shadow can touch."""
+    """Columns and rows of an object and its shadow."""
     reach = pose.radius * 1.3
     across = slice(max(0, int(pose.x - reach)), min(width, int(pose.x + reach)))
     down = slice(max(0, int(pose.y - reach)), min(height, int(pose.y + reach)))
@@ -209,14 +209,14 @@ def _mask(outline: Outline, pose: Pose, size: tuple[int, int]) -> Image.Image:
     canvas = Image.new("L", (size[0] * 2, size[1] * 2))
     pen = ImageDraw.Draw(canvas)
     for part in outline.parts:
-        pen.polygon(pose.placed(part, 2), fill=255)
+        pen.polygon(pose.place(part, 2), fill=255)
     for hole in outline.holes:
-        pen.polygon(pose.placed(hole, 2), fill=0)
+        pen.polygon(pose.place(hole, 2), fill=0)
     return canvas.reduce(2)
 
 
 def _pebble(size: tuple[int, int], rng: Rng) -> list[tuple[float, float]]:
-    """A rounded thing anywhere in the image, from pebble to stick."""
+    """A rounded shape anywhere in the image, from pebble to stick."""
     x, y = rng.uniform(0, size[0]), rng.uniform(0, size[1])
     length, slimness = size[0] * rng.uniform(0.04, 0.3), rng.uniform(0.1, 1)
     turn = rng.uniform(0, math.pi)
@@ -260,7 +260,7 @@ def _ink(colour: Colour, opacity: float) -> tuple[int, int, int, int]:
     return red, green, blue, int(255 * opacity)
 
 
-# Noise, made once a process
+# Noise, computed once per process
 
 
 @cache
@@ -303,7 +303,7 @@ def _octaves(seed: int, *, cells: int, octaves: int) -> Floats:
 
 
 def _window(tile: Floats, width: int, height: int, rng: Rng) -> Floats:
-    """A part of the tile, from anywhere."""
+    """A random window of the tile."""
     x, y = int(rng.integers(0, POOL_SIDE - width + 1)), int(rng.integers(0, POOL_SIDE - height + 1))
     return tile[y : y + height, x : x + width]
 
@@ -312,7 +312,7 @@ def _floats(image: Image.Image) -> Floats:
     return np.asarray(image, np.float32)
 
 
-def _shifted(image: Image.Image, right: float, down: float) -> Image.Image:
+def _shift(image: Image.Image, right: float, down: float) -> Image.Image:
     moved = Image.new("L", image.size)
     moved.paste(image, (round(right), round(down)))
     return moved

@@ -68,7 +68,7 @@ def _gear(teeth: int, depth: float) -> Points:
     return _around(lambda t: 1.0 if (t * teeth / (2 * math.pi)) % 1 < 0.5 else 1 - depth, 40 * teeth)
 
 
-def _mirrored(*right_side: tuple[float, float]) -> Points:
+def _mirror(*right_side: tuple[float, float]) -> Points:
     """An outline symmetric about the vertical axis, from the corners of its right side, top to bottom."""
     return right_side + tuple((-x, y) for x, y in reversed(right_side))
 
@@ -98,20 +98,20 @@ OUTLINES: dict[str, Outline] = {
     "triangle": Outline((_polygon(3),)),
     "cross": Outline((_box(1, 0.34), _box(0.34, 1))),
     "disc": Outline((_ellipse(0.95, 0.95),)),
-    "arrow": Outline((_mirrored((0, -1), (0.85, -0.1), (0.32, -0.1), (0.32, 1)),)),
+    "arrow": Outline((_mirror((0, -1), (0.85, -0.1), (0.32, -0.1), (0.32, 1)),)),
     "square": Outline((_box(0.8, 0.8),)),
     "flower": Outline((_petals(6, 0.24),)),
     "crescent": Outline((_ellipse(1, 1),), (_ellipse(0.78, 0.78, 0.5, 0),)),
     "heart": Outline((_curve(_heart, 0, 2 * math.pi),)),
     "gear": Outline((_gear(9, 0.25),), (_ellipse(0.25, 0.25),)),
-    "bottle": Outline((_mirrored((0.2, -1.1), (0.2, -0.5), (0.52, -0.15), (0.52, 1)),)),
+    "bottle": Outline((_mirror((0.2, -1.1), (0.2, -0.5), (0.52, -0.15), (0.52, 1)),)),
     "fish": Outline((_ellipse(0.75, 0.5, 0.3, 0), ((-0.25, 0), (-1, 0.55), (-0.8, 0), (-1, -0.55)))),
     "frame": Outline((_box(0.9, 0.9),), (_box(0.48, 0.48),)),
     "bolt": Outline(
         (((0.1, -1.1), (-0.6, 0.15), (-0.05, 0.15), (-0.25, 1.1), (0.6, -0.25), (0.05, -0.25), (0.45, -1.1)),)
     ),
     "oval": Outline((_ellipse(1.1, 0.58),)),
-    "drop": Outline((_mirrored((0, -1.1), (0.6, 0.2)), _ellipse(0.62, 0.62, 0, 0.35))),
+    "drop": Outline((_mirror((0, -1.1), (0.6, 0.2)), _ellipse(0.62, 0.62, 0, 0.35))),
     "clover": Outline((_petals(3, 0.36),)),
     "hook": Outline((_box(0.3, 1, -0.5, 0), _box(0.8, 0.3, 0, 0.7))),
     "hammer": Outline((_box(0.95, 0.32, 0, -0.65), _box(0.24, 0.9, 0, 0.1))),
@@ -120,10 +120,10 @@ OUTLINES: dict[str, Outline] = {
     "plank": Outline((_box(1.15, 0.38),)),
     "spiral": Outline((_band(lambda t: (t / 11.5 * math.cos(t), t / 11.5 * math.sin(t)), 1.2, 11, 0.15),)),
     "snake": Outline((_band(lambda t: (t, 0.45 * math.sin(4.5 * t)), -1, 1, 0.2),)),
-    "mushroom": Outline((_box(0.28, 0.5, 0, 0.5), _mirrored((0, -1), (0.6, -0.8), (1, -0.2), (0.95, 0.1)))),
-    "hourglass": Outline((_mirrored((0.8, -1), (0.14, 0), (0.8, 1)),)),
+    "mushroom": Outline((_box(0.28, 0.5, 0, 0.5), _mirror((0, -1), (0.6, -0.8), (1, -0.2), (0.95, 0.1)))),
+    "hourglass": Outline((_mirror((0.8, -1), (0.14, 0), (0.8, 1)),)),
     "butterfly": Outline((_around(lambda t: 0.3 + 0.7 * abs(math.sin(2 * t))),)),
-    "house": Outline((_mirrored((0, -1), (0.95, -0.2), (0.68, -0.2), (0.68, 0.9)),)),
+    "house": Outline((_mirror((0, -1), (0.95, -0.2), (0.68, -0.2), (0.68, 0.9)),)),
     "dumb-bell": Outline((_ellipse(0.5, 0.5, 0, -0.65), _ellipse(0.5, 0.5, 0, 0.65), _box(0.16, 0.6))),
     "fork": Outline(
         (_box(0.85, 0.2, 0, 0.1), _box(0.16, 1), _box(0.16, 0.5, -0.69, -0.5), _box(0.16, 0.5, 0.69, -0.5))
@@ -131,9 +131,9 @@ OUTLINES: dict[str, Outline] = {
     "horseshoe": Outline((_band(lambda t: (0.75 * math.sin(t), 0.85 * math.cos(t)), 0.55, 5.75, 0.22),)),
     "eye": Outline((_ellipse(1.1, 0.62),), (_ellipse(0.3, 0.3),)),
     "bowl": Outline((_curve(lambda t: (math.cos(t), math.sin(t) - 0.45), 0, math.pi),)),
-    "kite": Outline((_mirrored((0, -1.1), (0.68, -0.3), (0, 1.1)),)),
+    "kite": Outline((_mirror((0, -1.1), (0.68, -0.3), (0, 1.1)),)),
     "spark": Outline((_star(4, 0.33),)),
-    "fir": Outline((_mirrored((0, -1.1), (0.5, -0.35), (0.28, -0.35), (0.8, 0.5), (0.2, 0.5), (0.2, 1)),)),
+    "fir": Outline((_mirror((0, -1.1), (0.5, -0.35), (0.28, -0.35), (0.8, 0.5), (0.2, 0.5), (0.2, 1)),)),
     "window": Outline((_box(0.62, 1.05),), (_box(0.34, 0.26, 0, -0.5), _box(0.34, 0.26, 0, 0.5))),
     "zigzag": Outline(
         (
@@ -183,7 +183,7 @@ def _radius(u: Floats, v: Floats) -> Floats:
 
 
 def _turn(u: Floats, v: Floats) -> Floats:
-    """The direction of (u, v) as a fraction of a turn, to a few thousandths; by hand, so that every machine agrees."""
+    """The direction of (u, v) as a fraction of a turn, to a few thousandths; by hand, so that all machines agree."""
     across, along = np.abs(u), np.abs(v)
     ratio = np.minimum(across, along) / np.maximum(np.maximum(across, along), np.float32(1e-6))
     eighth = ratio * (np.float32(0.1585) - np.float32(0.0335) * ratio * ratio)
@@ -194,7 +194,7 @@ def _turn(u: Floats, v: Floats) -> Floats:
 
 
 def _dots(u: Floats, v: Floats, radius: float) -> Floats:
-    """Round dots, one a cell, every second row shifted by half a cell."""
+    """Round dots, one per cell, every second row shifted by half a cell."""
     dots: Floats = (np.float32(radius) - _radius(_cell(u + _odd(v) * np.float32(0.5)), _cell(v))) * 2
     return dots
 
@@ -224,7 +224,7 @@ def _plus_signs(u: Floats, v: Floats) -> Floats:
 
 
 def _weave(u: Floats, v: Floats) -> Floats:
-    """Three threads a cell, lying across in one cell and along in the next."""
+    """Three threads per cell, lying across in one cell and along in the next."""
     threads: Floats = np.where(_odd(u) == _odd(v), _wave(v * 3), _wave(u * 3)) + np.float32(0.1)
     return threads
 

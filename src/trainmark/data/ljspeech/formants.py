@@ -1,7 +1,7 @@
-"""A small formant synthesizer that reads letters aloud: every letter has one sound, and letters alone decide durations.
+"""A small formant synthesizer: every letter has one sound, and letters alone determine durations.
 
-The voice is a train of pulses, each of which rings with the formants of its moment; breath is cut from tapes of shaped
-noise. One machine gives the same samples for the same text and seed; across machines the last bit may differ.
+The voice is a pulse train filtered by formants; breath is cut from tapes of shaped noise. One machine gives the same
+samples for the same text and seed; across machines the last bit may differ.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ Letters = list[tuple[str, float, float]]
 """Characters, each with the seconds at which it begins and ends."""
 
 LEAD_S = 0.07
-"""Of near-silence before the first letter and after the last."""
+"""Near-silence before the first letter and after the last."""
 SPACE_S = 0.05
 PAUSE_S = 0.16
-"""Of a comma or any other sign that is no letter."""
+"""Pause at a comma or any other sign that is no letter."""
 DRAWL = 1.25
-"""How much longer a letter before a pause sounds."""
+"""Lengthening of a letter before a pause."""
 GLIDE_S = 0.016
-"""Formants of one letter become those of the next within this time, half of it on either side."""
+"""Transition time between the formants of two letters, half on either side."""
 
 _VOICE, _BREATH = 25.0, 0.25
 """Levels that put the loudest vowel at about 0.6 of full scale, and a hiss well below it."""
 _PEAK = 0.8
 _DIP = 0.45
-"""Of the loudness, lost where letters meet, so that a double letter is heard as two."""
+"""Loudness lost where letters meet, so that a double letter is heard as two."""
 _RING = 512
-"""Samples that a pulse rings; all formants have died away by then."""
+"""Length of a pulse response in samples; all formants have decayed by then."""
 _STEPS = 16
-"""To a sample, in which a pulse can be placed."""
+"""Positions of a pulse per sample."""
 _TAPE = 1 << 16
 _FLOOR = 0.4
-"""Of the noise under everything, in units of the last bit."""
+"""Noise floor in units of the last bit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sound:
-    """What a letter sounds like."""
+    """The sound of a letter."""
 
     seconds: float
     voice: tuple[tuple[float, float], ...] = ()
@@ -53,7 +53,7 @@ class Sound:
     breath: tuple[tuple[float, float, float], ...] = ()
     """Noise: centre and width in Hz and strength in dB."""
     stop: bool = False
-    """The breath is held for a moment, bursts out and fades, instead of flowing evenly."""
+    """A plosive: held for a moment, a burst, then fading, instead of even noise."""
 
 
 SOUNDS: dict[str, Sound] = {
@@ -88,11 +88,11 @@ _SILENCE = Sound(seconds=0)
 
 _FORMANTS = 4
 _NEUTRAL_HZ = (500.0, 1500.0, 2500.0, 3500.0)
-"""Where the formants of a silent voice wait."""
+"""Formant centres of silence."""
 
 
-def letters_at(text: str) -> Letters:
-    """When every character of a text sounds, upper case as lower case."""
+def time_letters(text: str) -> Letters:
+    """Start and end of every character, case-insensitive."""
     letters, now, text = [], LEAD_S, text.lower()
     for letter, after in zip(text, text[1:] + ".", strict=True):
         end = now + _seconds(letter) * (DRAWL if letter in SOUNDS and _is_pause(after) else 1)
@@ -102,13 +102,13 @@ def letters_at(text: str) -> Letters:
 
 
 def synthesize(text: str, seed: int) -> NDArray[np.int16]:
-    """The samples of a text read aloud; the seed chooses nothing but the noise."""
+    """The samples of a text; the seed affects the noise only."""
     rng = np.random.default_rng(seed)
-    letters = letters_at(text)
+    letters = time_letters(text)
     length = round(RATE_HZ * (letters[-1][2] + LEAD_S))
     sound = _VOICE * _voice(letters, length) + _BREATH * _breath(letters, length, rng)
     sound *= _dips(letters, length)
-    samples = np.clip(sound, -_PEAK, _PEAK) * 32768 + _FLOOR * _cut(_tape(None), length, rng)
+    samples = np.clip(sound, -_PEAK, _PEAK) * 32768 + _FLOOR * _random_cut(_tape(None), length, rng)
     whole: NDArray[np.int16] = np.rint(samples).astype(np.int16)
     return whole
 
@@ -138,7 +138,7 @@ def _voice(letters: Letters, length: int) -> Floats:
 
 
 def _spectra(centres: Floats, strengths: Floats) -> NDArray[np.complex64]:
-    """What each pulse rings with: resonances twice over, whose skirts fall fast and whose ringing sets in softly."""
+    """Spectrum of each pulse: double resonances, with steep skirts and a soft onset."""
     pitch = _ring_hz()
     spectra = np.zeros((len(centres), len(pitch)), np.complex64)
     for centre, strength in zip(centres.T[..., None], strengths.T[..., None], strict=True):
@@ -157,14 +157,14 @@ def _ring_hz() -> Floats:
 
 @cache
 def _delays() -> NDArray[np.complex64]:
-    """Factors of a spectrum that make it later by 0, 1, 2... steps: a pulse seldom falls on a sample."""
+    """Spectral factors for delays of 0, 1, 2... steps: a pulse seldom falls on a sample."""
     turns = np.arange(_STEPS)[:, None] / _STEPS * _ring_hz() / RATE_HZ
     factors: NDArray[np.complex64] = np.exp(-2j * np.pi * turns).astype(np.complex64)
     return factors
 
 
 def _pulses(letters: Letters, seconds: float) -> Times:
-    """When the vocal folds close."""
+    """Times of the glottal pulses."""
     times = np.arange(0, seconds, 0.004)
     turns = np.cumsum(_pitch_hz(letters, times)) * 0.004
     pulses: Times = np.interp(np.arange(1, int(turns[-1])), turns, times)
@@ -213,13 +213,13 @@ def _breath(letters: Letters, length: int, rng: np.random.Generator) -> Floats:
         if letter in SOUNDS and SOUNDS[letter].breath:
             first, last = round(start * RATE_HZ), round(end * RATE_HZ)
             swell = _swell(last - first, SOUNDS[letter].stop)
-            breath[first:last] += _cut(_tape(letter), last - first, rng) * swell
+            breath[first:last] += _random_cut(_tape(letter), last - first, rng) * swell
     return breath
 
 
 @cache
 def _swell(length: int, stop: bool) -> Floats:
-    """How loud the breath is from a letter's first sample to its last."""
+    """Envelope of the breath over a letter."""
     at = np.arange(length) / length
     if stop:
         loud = (
@@ -233,7 +233,7 @@ def _swell(length: int, stop: bool) -> Floats:
 
 @cache
 def _tape(letter: str | None) -> Floats:
-    """A long piece of a letter's noise, the same in every process; without a letter, of even noise."""
+    """A long piece of a letter's noise, the same in every process; white noise without a letter."""
     rng = np.random.default_rng(ord(letter) if letter else 0)
     noise = rng.standard_normal(_TAPE)
     if letter is None:
@@ -247,14 +247,14 @@ def _tape(letter: str | None) -> Floats:
     return tape
 
 
-def _cut(tape: Floats, length: int, rng: np.random.Generator) -> Floats:
-    """A piece of a tape from anywhere; the tape's ends are joined."""
+def _random_cut(tape: Floats, length: int, rng: np.random.Generator) -> Floats:
+    """A random piece of a circular tape."""
     start = int(rng.integers(len(tape)))
     return np.resize(np.roll(tape, -start), length) if start + length > len(tape) else tape[start : start + length]
 
 
 def _dips(letters: Letters, length: int) -> Floats:
-    """Loudness over time: full within letters, less where they meet, none in pauses."""
+    """Envelope: 1 within letters, lower where they meet, 0 in pauses."""
     times, levels = [LEAD_S - 0.012], [0.0]
     for letter, start, end in letters:
         edge, level = min(0.012, (end - start) / 4), float(letter in SOUNDS)

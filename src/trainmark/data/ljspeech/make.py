@@ -1,4 +1,4 @@
-"""Writes the synthetic speech set: an LJSpeech-shaped corpus read by our own voice, the same for the same seed."""
+"""Writes the synthetic speech set, an LJSpeech-shaped corpus, deterministic per seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
     WrittenFile,
-    every_core,
+    choose_processes,
     stage,
     write_chunks,
     write_file,
@@ -24,22 +24,22 @@ from trainmark.data.ljspeech.sentences import sentence
 from trainmark.record.errors import UsageError
 
 VERSION = 1
-"""Counts up whenever the same seed gives other clips."""
+"""Increased whenever the same seed gives other clips."""
 
 CLIPS, SEED = 640, 0
 MAX_CLIPS = 100_000
 METADATA = "metadata.csv"
 
 _CHAPTER = 200
-"""Clips to a chapter; only their names tell chapters apart."""
+"""Clips per chapter, which only names show."""
 _CHUNK = 25
 _WORTH_PROCESSES = 150
-"""Clips from which on reading takes longer than starting processes to read them."""
+"""Number of clips from which starting processes pays off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Contents:
-    """What a set holds; two sets that agree in this agree in every byte."""
+    """Parameters that determine every byte of a set."""
 
     clips: int
     seed: int
@@ -57,37 +57,34 @@ def make(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Makes the set in the folder `root`, which appears whole or not at all; returns at once if it is there already.
+    """Makes the set in the folder `root` atomically; returns at once if it exists.
 
-    Several processes may make the same set at once. `processes` does not change a byte; left out, every core reads.
+    Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
     """
-    contents = _checked(clips, seed)
-    if processes is not None and processes < 1:
-        raise UsageError(f"{processes} processes were asked for; give 1 or more")
-    if processes is None:
-        processes = every_core() if clips >= _WORTH_PROCESSES else 1
-    stage(root, _plan(contents), partial(_write_clips, contents=contents, processes=processes, progress=progress))
+    contents = _make_contents(clips, seed)
+    processes = choose_processes(processes, clips, _WORTH_PROCESSES)
+    stage(root, _spec(contents), partial(_write_clips, contents=contents, processes=processes, progress=progress))
 
 
 def default_name() -> str:
-    """What the folder of the default set is called."""
-    return _checked(CLIPS, SEED).name
+    """Folder name of the default set."""
+    return _make_contents(CLIPS, SEED).name
 
 
 def clip_id(number: int) -> str:
-    """What clip `number`, counted from 0, is called: its chapter and its place in it, both counted from 1."""
+    """Name of clip `number`: chapter and position in it, both counted from 1."""
     return f"TM{number // _CHAPTER + 1:03d}-{number % _CHAPTER + 1:04d}"
 
 
-def _checked(clips: int, seed: int) -> _Contents:
+def _make_contents(clips: int, seed: int) -> _Contents:
     if not 1 <= clips <= MAX_CLIPS:
-        raise UsageError(f"a synthetic set of {clips} clips was asked for; give 1 to {MAX_CLIPS}")
+        raise UsageError(f"a synthetic set of {clips} clips was requested; give 1 to {MAX_CLIPS}")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
     return _Contents(clips=clips, seed=seed)
 
 
-def _plan(contents: _Contents) -> DatasetSpec:
+def _spec(contents: _Contents) -> DatasetSpec:
     return DatasetSpec(
         things="synthetic clips",
         identity={"generator": "trainmark speech", "set": "ljspeech", "version": VERSION, **asdict(contents)},
@@ -115,14 +112,14 @@ def _read_chunk(root: Path, seed: int, numbers: range) -> list[WrittenFile]:
     written = []
     for number in numbers:
         _, spoken = sentence(number, seed)
-        # a clip's own noise: no clip depends on another, nor on who reads it
+        # one seed per clip: no clip depends on another, nor on the process
         samples = synthesize(spoken, seed * MAX_CLIPS + number)
         written.append(write_file(root, f"wavs/{clip_id(number)}.wav", _wav(samples.astype("<i2").tobytes())))
     return written
 
 
 def _wav(samples: bytes) -> bytes:
-    """A sound file of 16 bit and one channel."""
+    """A mono 16-bit WAV file."""
     data = io.BytesIO()
     with wave.open(data, "wb") as file:
         file.setparams((1, 2, RATE_HZ, 0, "NONE", "not compressed"))

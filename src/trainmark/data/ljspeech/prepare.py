@@ -1,4 +1,4 @@
-"""Turns LJSpeech-1.1.tar.bz2 into metadata.csv and a folder of sound files; started again, it keeps what is whole."""
+"""Unpacks LJSpeech-1.1.tar.bz2 into metadata.csv and a folder of WAV files; restarted, it keeps complete files."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MARKER = STATE / "unpacked.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What the archive of a set must be; None where nothing is known."""
+    """Expected checksum and size; None where unknown."""
 
     md5: str | None = None
     clips: int | None = None
     disk_bytes: int | None = None
-    """What the unpacked set takes on a disk."""
+    """Size of the unpacked set."""
 
 
 LJSPEECH_1_1 = Release(md5="c4763be9595ddfa79c2fc6eaeb3b6c8e", clips=LJSPEECH_CLIPS, disk_bytes=3_830_000_000)
 
 
 def from_files(out: Path, *, any_archive: bool, progress: Report, tar: Path) -> str:
-    """What `trainmark data prepare` does, and what it says at the end."""
+    """Runs `trainmark data prepare` and returns its summary."""
     return str(prepare(tar, out, expected=Release() if any_archive else LJSPEECH_1_1, progress=progress))
 
 
@@ -41,16 +41,14 @@ def prepare(
     tar: Path,
     out: Path,
     *,
-    verify_md5: bool = True,
     expected: Release = LJSPEECH_1_1,
     progress: Report = lambda _: None,
     free_bytes: Callable[[Path], int] | None = None,
 ) -> Prepared[SpeechSize]:
-    """Unpacks the archive so that `out/metadata.csv` and `out/wavs/` are there.
+    """Unpacks the archive to `out/metadata.csv` and `out/wavs/`.
 
-    Killed at any time and started again, it keeps what is whole and ends with the same files, though a compressed
-    archive must be read from its start again. `expected` says what another archive than LJSpeech-1.1's should be;
-    `verify_md5=False` saves reading it twice.
+    Killed and restarted, it keeps complete files and ends with the same result, though a compressed archive must be
+    read from its start again. `expected` describes another archive than LJSpeech-1.1's.
     """
     with prepare_folder(
         out,
@@ -59,21 +57,20 @@ def prepare(
         folders=(WAVS,),
         free_bytes=free_bytes,
     ) as destination:
-        if verify_md5:
-            preparation.check_md5(tar, expected.md5, destination, progress)
-        clips, written = _there_already(tar, destination), 0
+        preparation.check_md5(tar, expected.md5, destination, progress)
+        clips, written = _count_unpacked(tar, destination), 0
         if clips is None:
             clips, written = _unpack(tar, destination, expected.disk_bytes or tar.stat().st_size, progress)
     if expected.clips is not None and clips != expected.clips:
         raise NotReadyError(f"{clips} clips unpacked where {expected.clips} were expected; is it the right archive?")
     named = len(read_metadata(out))
     if named != clips:
-        raise NotReadyError(f"{tar} holds {clips} sound files and its {METADATA} names {named}; is it damaged?")
+        raise NotReadyError(f"{tar} holds {clips} audio files and its {METADATA} names {named}; is it damaged?")
     return Prepared(found=SpeechSize(clips=clips), written=written)
 
 
-def _there_already(tar: Path, destination: Destination) -> int | None:
-    """The clips that an earlier run unpacked from this archive, if the folder still holds exactly those."""
+def _count_unpacked(tar: Path, destination: Destination) -> int | None:
+    """Number of clips unpacked by an earlier run, if the folder still holds exactly those."""
     state = preparation.read_json(destination, _MARKER)
     if not state:
         return None
@@ -83,7 +80,7 @@ def _there_already(tar: Path, destination: Destination) -> int | None:
 
 
 def _unpack(tar: Path, destination: Destination, guessed_bytes: int, progress: Report) -> tuple[int, int]:
-    """How many clips the archive holds, and how many files had to be written."""
+    """Number of clips in the archive, and of files written."""
     members = tar_members(tar, tar.name, ArchiveLimits(files=MAX_FILES, total_bytes=MAX_BYTES))
     unpacked = unpack(members, _place, destination, progress, total_bytes=guessed_bytes)
     metadata_bytes = unpacked.sizes.get(PurePosixPath(METADATA), 0)
@@ -97,7 +94,7 @@ def _unpack(tar: Path, destination: Destination, guessed_bytes: int, progress: R
 
 
 def _note(tar: Path, clips: int, wav_bytes: int, metadata_bytes: int) -> dict[str, int]:
-    """What an archive came to; with a note of this a second preparation need not decompress it again."""
+    """Record of an unpacked archive, so that it need not be decompressed again."""
     status = tar.stat()
     return {
         "archive_bytes": status.st_size,
@@ -109,7 +106,7 @@ def _note(tar: Path, clips: int, wav_bytes: int, metadata_bytes: int) -> dict[st
 
 
 def _place(member: Member) -> PurePosixPath:
-    """Where a file of the archive belongs below the destination: the same place without the published folder."""
+    """Destination of a member: its path without the archive's top folder."""
     top, *rest = PurePosixPath(member.name).parts
     if top == PUBLISHED_FOLDER:
         if rest in ([METADATA], ["README"]):

@@ -1,4 +1,4 @@
-"""Finds the clips of an LJSpeech folder, what is said in each, and which to train, validate and test on."""
+"""Reads an LJSpeech folder: clips, texts and splits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from trainmark.record.errors import NotReadyError
 
 METADATA, WAVS = "metadata.csv", "wavs"
 PUBLISHED_FOLDER = "LJSpeech-1.1"
-"""The folder inside the published archive; it may stand between the root and the set."""
+"""Top folder of the published archive; the set may be in it."""
 
 LJSPEECH_CLIPS = 13_100
 LJSPEECH_TEST, LJSPEECH_VAL = 500, 100
 
 _LAYOUT = f"an LJSpeech folder holds {METADATA} and {WAVS}/*.wav"
-_SURELY_LJSPEECH = 12_000
+_MIN_LJSPEECH_CLIPS = 12_000
 _SPLIT_WORD = re.compile(r"(?<![a-z])(train|val|test)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """One recording and the words spoken in it."""
+    """One recording and its text."""
 
     name: str
     text: str
-    """The normalised text, with numbers and abbreviations written out, where the set has one."""
+    """The normalised text, with numbers and abbreviations spelled out, if the set has one."""
     path: Path
 
 
@@ -48,32 +48,32 @@ class Splits:
 
 @dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What metadata.csv says, whether or not the sound files are there."""
+    """Contents of metadata.csv, whether or not the audio files exist."""
 
     folder: Path
-    """Where metadata.csv and wavs/ are: the root, or the published folder below it."""
+    """Where metadata.csv and wavs/ are: the root, or the archive's top folder in it."""
     clips: tuple[Clip, ...]
     faults: tuple[str, ...]
-    """One text for each line that names no clip, with the line's number."""
+    """One message per invalid line, with its number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechSize:
-    """How large a set is; two of as many clips count as the same size."""
+    """Size of a set; equality compares clips alone."""
 
     clips: int
     seconds: float | None = field(default=None, compare=False)
-    """None where nobody looked into the files."""
+    """None where files were not read."""
 
     def __str__(self) -> str:
         if self.seconds is None:
             return f"{self.clips} clips"
         minutes, seconds = divmod(round(self.seconds), 60)
-        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of sound"
+        return f"{self.clips} clips, {minutes // 60}:{minutes % 60:02}:{seconds:02} of audio"
 
 
 def read_metadata(root: Path) -> tuple[Clip, ...]:
-    """Every clip of the set in the order of metadata.csv; a wrong line or a missing sound file is refused."""
+    """Every clip in the order of metadata.csv; NotReadyError for an invalid line or a missing audio file."""
     metadata = parse_metadata(root)
     path = metadata.folder / METADATA
     if metadata.faults:
@@ -91,64 +91,71 @@ def read_metadata(root: Path) -> tuple[Clip, ...]:
 
 
 def open_splits(root: Path, lists: str = "") -> Splits:
-    """The clips to train, validate and test on; everyone with the same clips gets the same splits.
+    """The clips to train, validate and test on; the same clips give the same splits.
 
-    Clips are ordered by the SHA-256 of their id: the first ones are the test split, the next ones validation, the rest
-    training. LJSpeech's 13,100 clips become 500, 100 and 12,500; another number keeps that proportion, with an eighth
-    of the clips or 16 in either small split at least. Each split is then in the order of metadata.csv.
+    Clips are ordered by the SHA-256 of their id: the first are the test split, the next validation, the rest training.
+    LJSpeech's 13,100 clips become 500, 100 and 12,500; another number keeps that proportion, with at least an eighth of
+    the clips or 16 in either small split. Each split is then in the order of metadata.csv.
 
-    `lists` names a folder with lists of one's own instead: files `.txt` or `.csv` with the word train, val or test in
-    their names (test may be missing), on each line an id or `path|text`. The text, if there is one, takes the place of
-    the set's, and a split is in the order of its list.
+    `lists` names a folder of file lists instead: `.txt` or `.csv` files with train, val or test in their names (test is
+    optional), with an id or `path|text` on each line. A text replaces the set's, and a split is in the order of its
+    list.
     """
     clips = read_metadata(root)
     if len(clips) < 3:
         raise NotReadyError(f"{root} holds {len(clips)} clips; at least 3 are needed to train and validate on")
-    splits = _listed(clips, Path(lists).expanduser()) if lists else _by_hash(clips)
+    splits = _read_lists(clips, Path(lists).expanduser()) if lists else _split_by_hash(clips)
     for name, split in (("training", splits.train), ("validation", splits.val)):
         if not split:
             raise NotReadyError(f"no {name} clips in {lists or f'a set of {len(clips)} clips, {root}'}; give more")
     return splits
 
 
+def validation_clips(root: Path, lists: str, count: int) -> list[Clip]:
+    """`count` clips, spread evenly over the validation split."""
+    clips = open_splits(root, lists).val
+    count = min(count, len(clips))
+    return [clips[len(clips) * place // count] for place in range(count)]
+
+
 def split_sizes(clips: int) -> tuple[int, int]:
-    """How many of so many clips are for testing and for validation."""
+    """Number of clips for testing and for validation."""
     least = min(16, clips // 8)
     test, val = (max(round(part * clips / LJSPEECH_CLIPS), least) for part in (LJSPEECH_TEST, LJSPEECH_VAL))
     return test, val
 
 
-def expected(root: Path) -> int | None:
-    """How many clips the whole set would have, by its manifest or by its ids; None where nothing is known."""
+def expected_clips(root: Path) -> int | None:
+    """Number of clips of the complete set, by its manifest or its ids; None if unknown."""
     metadata = parse_metadata(root)
     made = _manifest_clips(metadata.folder / MANIFEST)
     if made is not None:
         return made
-    # a little below 13,100 is LJSpeech with some of it missing; far below it is somebody's choice from it
+    # slightly below 13,100 means that some clips are missing; far below is a subset
     like_ljspeech = all(re.fullmatch(r"LJ[0-9]{3}-[0-9]{4}", clip.name) for clip in metadata.clips)
-    return LJSPEECH_CLIPS if like_ljspeech and len(metadata.clips) > _SURELY_LJSPEECH else None
+    return LJSPEECH_CLIPS if like_ljspeech and len(metadata.clips) > _MIN_LJSPEECH_CLIPS else None
 
 
 def check_whole(root: Path) -> None:
-    """Refuses a set of which clips are known to be missing."""
-    wanted, found = expected(root), len(read_metadata(root))
+    """NotReadyError if clips are known to be missing."""
+    wanted, found = expected_clips(root), len(read_metadata(root))
     if wanted not in (None, found):
         raise NotReadyError(
-            f"{root} is not whole: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "
-            "says more, --set whole_set=false trains on it as it is"
+            f"{root} is incomplete: expected {wanted:,} clips, found {found:,}; `trainmark data verify ljspeech` "
+            "lists them, --set whole_set=false trains on it as it is"
         )
 
 
 def parse_metadata(root: Path) -> Metadata:
-    """Reads metadata.csv: columns between bars, without any quoting, because the texts have quotation marks."""
+    """Reads metadata.csv: columns separated by bars, unquoted, because texts contain quotation marks."""
     folder = _folder(root)
     wavs = folder / WAVS
     clips: dict[str, Clip] = {}
     faults: list[str] = []
-    for number, line in _lines(folder / METADATA):
+    for number, line in _read_lines(folder / METADATA):
         name, *texts = line.split("|")
         text = next((text.strip() for text in reversed(texts) if text.strip()), "")
-        if fault := _fault(name, texts, text, clips):
+        if fault := _find_fault(name, texts, text, clips):
             faults.append(f"line {number}: {fault}")
         else:
             clips[name] = Clip(name=name, text=text, path=wavs / f"{name}.wav")
@@ -156,7 +163,7 @@ def parse_metadata(root: Path) -> Metadata:
 
 
 def sound_files(folder: Path) -> set[str]:
-    """The names in wavs/, from one listing: a look at each file would cost seconds on a network file system."""
+    """The names in wavs/, from one listing: a stat per file would cost seconds on a network file system."""
     try:
         with os.scandir(folder / WAVS) as entries:
             return {entry.name for entry in entries if not entry.name.startswith(".")}
@@ -171,46 +178,46 @@ def _folder(root: Path) -> Path:
     raise NotReadyError(f"{root} has no {METADATA}; {_LAYOUT}")
 
 
-def _fault(name: str, texts: list[str], text: str, clips: dict[str, Clip]) -> str:
+def _find_fault(name: str, texts: list[str], text: str, clips: dict[str, Clip]) -> str:
     if len(texts) not in (1, 2):
         return f"{len(texts) + 1} columns; expected 'LJ001-0001|text|normalised text'"
     if not name or not name.isprintable() or "/" in name or "\\" in name or ".." in name or name.startswith("."):
         return f"{name[:80]!r} is no id of a clip; expected a plain name like 'LJ001-0001'"
     if name in clips:
-        return f"the clip {name!r} was named before"
+        return f"duplicate clip {name!r}"
     if not text:
         return f"the clip {name!r} has no text"
     return ""
 
 
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that are not empty, with their numbers."""
+def _read_lines(path: Path) -> list[tuple[int, str]]:
+    """Non-empty lines with their numbers."""
     try:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise NotReadyError(f"{path} is no UTF-8 text (at byte {error.start}); fetch it again") from error
     except OSError as error:
         raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
-    # not splitlines(), which also parts lines at characters that may stand in a text
+    # not splitlines(), which also splits at characters that may occur in a text
     return [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
 
 
-def _by_hash(clips: tuple[Clip, ...]) -> Splits:
+def _split_by_hash(clips: tuple[Clip, ...]) -> Splits:
     test, val = split_sizes(len(clips))
     order = sorted(range(len(clips)), key=lambda place: hashlib.sha256(clips[place].name.encode()).digest())
 
-    def chosen(places: Sequence[int]) -> tuple[Clip, ...]:
+    def choose(places: Sequence[int]) -> tuple[Clip, ...]:
         return tuple(clips[place] for place in sorted(places))
 
-    return Splits(test=chosen(order[:test]), val=chosen(order[test : test + val]), train=chosen(order[test + val :]))
+    return Splits(test=choose(order[:test]), val=choose(order[test : test + val]), train=choose(order[test + val :]))
 
 
-def _listed(clips: tuple[Clip, ...], folder: Path) -> Splits:
+def _read_lists(clips: tuple[Clip, ...], folder: Path) -> Splits:
     known = {clip.name: clip for clip in clips}
     taken: dict[str, str] = {}
     splits: dict[str, list[Clip]] = {"train": [], "val": [], "test": []}
     for split, path in _list_files(folder).items():
-        for number, line in _lines(path):
+        for number, line in _read_lines(path):
             where = f"{path}, line {number}"
             source, *texts = line.split("|")
             if len(texts) > 1:
@@ -228,7 +235,7 @@ def _listed(clips: tuple[Clip, ...], folder: Path) -> Splits:
 
 
 def _list_files(folder: Path) -> dict[str, Path]:
-    """The list of each split; none of them may be in doubt."""
+    """The list of each split; NotReadyError if ambiguous."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".csv") and path.name[0] != ".")
     except OSError as error:
@@ -264,19 +271,19 @@ def _manifest_clips(path: Path) -> int | None:
     return clips
 
 
-def analysed(
+def analyse(
     splits: Sequence[Sequence[Clip]], cache: MelCache, skip_bad: int, *, first: float = 0.0
 ) -> tuple[list[list[Clip]], list[tuple[str, str]]]:
-    """The clips of each split that can be read, and those that cannot with the reason, of which `skip_bad` may be.
+    """The readable clips of each split, and up to `skip_bad` unreadable ones with the reason.
 
-    All ranks find the same ones, because each looks at every clip; the mels missing from the cache are shared out by
-    starting at different places: `first` is where, as a share of the clips.
+    All ranks find the same ones, because each checks every clip; they divide the work of filling the cache by starting
+    at different positions: `first`, as a share of the clips.
     """
     skipped: list[tuple[str, str]] = []
-    return [_readable(clips, cache, skip_bad, first, skipped) for clips in splits], skipped
+    return [_fill_cache(clips, cache, skip_bad, first, skipped) for clips in splits], skipped
 
 
-def _readable(
+def _fill_cache(
     clips: Sequence[Clip], cache: MelCache, skip_bad: int, first: float, skipped: list[tuple[str, str]]
 ) -> list[Clip]:
     start = int(len(clips) * first)

@@ -1,4 +1,4 @@
-"""Counts a speech set, adds up its hours, and names every clip that is missing, cut off or of another kind."""
+"""Verifies a speech set: counts, duration, and clips that are missing, truncated or of another format."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Literal
 from trainmark.data import audio, verification
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import SpeechSize
-from trainmark.data.verification import Decode, Findings, Report, in_parallel, note_on, problem
+from trainmark.data.verification import Decode, Findings, Report, map_parallel, note_on, problem
 from trainmark.record import cores
 
 _CHUNK = 64
 _WORTH_PROCESSES = 512
-"""Clips from which on reading them takes longer than starting processes to read them."""
+"""Number of clips from which starting processes pays off."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """Some clips, looked at by one process."""
+    """Clips that one process checks."""
 
     folder: Path
     names: tuple[str, ...]
-    """Of the files below the folder."""
+    """Names of files in the folder."""
     below: str
-    """The folder as seen from the root."""
+    """The folder relative to the root."""
     decode: Decode
 
 
@@ -37,19 +37,19 @@ def verify(
     decode: Decode = "header",
     processes: int | None = None,
 ) -> Report[SpeechSize]:
-    """Holds metadata.csv against the sound files and looks at every one of these.
+    """Compares metadata.csv with the audio files and checks each file.
 
-    `decode="none"` looks at names and sizes only; "header" also at each file's rate, channels and length, which finds
-    what a broken copy leaves behind; "full" reads every sample. `expected="auto"` takes the count of clips from the
-    set's manifest, or LJSpeech's if the ids look like it, else none. One process a core by default where it pays.
+    `decode="none"` checks names and sizes only; "header" also each file's rate, channels and length, which finds
+    truncated copies; "full" reads every sample. `expected="auto"` takes the count of clips from the set's manifest, or
+    LJSpeech's if the ids look like it, else none. One process per core by default where it pays.
     """
     metadata = reader.parse_metadata(root)
-    clips = reader.expected(root) if expected == "auto" else expected
+    clips = reader.expected_clips(root) if expected == "auto" else expected
     files = reader.sound_files(metadata.folder)
     below = (metadata.folder / reader.WAVS).relative_to(root).as_posix()
     named = [clip.path.name for clip in metadata.clips]
     there = [name for name in named if name in files]
-    seen = Findings.total(_look_at_all(metadata.folder / reader.WAVS, there, below, decode, processes))
+    seen = Findings.total(_check_all(metadata.folder / reader.WAVS, there, below, decode, processes))
     seconds = None if decode == "none" else seen.counts["samples"] / audio.RATE
     return Report(
         expected=None if clips is None else SpeechSize(clips=clips),
@@ -59,35 +59,36 @@ def verify(
             *(problem(f"{below}/{name}", "is missing") for name in named if name not in files),
             *seen.problems,
         ),
-        notes=(*(note_on(f"{below}/{name}", _stranger(name)) for name in sorted(files - set(named))), *seen.notes),
+        notes=(
+            *(note_on(f"{below}/{name}", _describe_unlisted(name)) for name in sorted(files - set(named))),
+            *seen.notes,
+        ),
     )
 
 
-def _stranger(name: str) -> str:
+def _describe_unlisted(name: str) -> str:
     if name.endswith(".wav"):
         return f"is in no line of {reader.METADATA} and was left out"
     return "is not named .wav and was left out"
 
 
-def _look_at_all(
-    folder: Path, names: Sequence[str], below: str, decode: Decode, processes: int | None
-) -> list[Findings]:
+def _check_all(folder: Path, names: Sequence[str], below: str, decode: Decode, processes: int | None) -> list[Findings]:
     if processes is None:
         worth_it = decode == "full" and len(names) >= _WORTH_PROCESSES
-        processes = cores.usable() if worth_it else 1
+        processes = cores.count_usable_cores() if worth_it else 1
     jobs = [
         _Job(folder=folder, names=tuple(names[start : start + _CHUNK]), below=below, decode=decode)
         for start in range(0, len(names), _CHUNK)
     ]
-    return in_parallel(_look_at_clips, jobs, processes, "sound files")
+    return map_parallel(_check_clips, jobs, processes, "audio files")
 
 
-def _look_at_clips(job: _Job) -> Findings:
+def _check_clips(job: _Job) -> Findings:
     found = Findings()
     for name in job.names:
         path = f"{job.below}/{name}"
         try:
-            samples, note = _look_at_clip(job.folder / name, job.decode)
+            samples, note = _check_clip(job.folder / name, job.decode)
         except audio.BadAudioError as error:
             found.add(path, error.reason)
         else:
@@ -96,11 +97,11 @@ def _look_at_clips(job: _Job) -> Findings:
     return found
 
 
-def _look_at_clip(path: Path, decode: Decode) -> tuple[int, str]:
-    """How many samples a clip has, and what is unusual about it."""
+def _check_clip(path: Path, decode: Decode) -> tuple[int, str]:
+    """Number of samples, and a note."""
     if decode == "full":
         samples = audio.read(path)
-        return len(samples), "" if samples.any() else "is silent from its start to its end"
+        return len(samples), "" if samples.any() else "is silent throughout"
     if decode == "header":
         return audio.length(path), ""
     try:
@@ -112,6 +113,6 @@ def _look_at_clip(path: Path, decode: Decode) -> tuple[int, str]:
     return 0, ""
 
 
-def look(folder: Path) -> tuple[str, str]:
-    """Texts and sound files are counted, none is opened."""
-    return verification.look(verify, folder)
+def inspect(folder: Path) -> tuple[str, str]:
+    """Counts texts and audio files without opening them."""
+    return verification.inspect(verify, folder)

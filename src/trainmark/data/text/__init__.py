@@ -1,1 +1,1 @@
-"""Text as tokens: `facts` for everybody, and what makes, prepares, verifies and reads it."""
+"""Text as tokens: reading, a synthetic language, preparing files, verifying."""

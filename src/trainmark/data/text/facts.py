@@ -1,4 +1,4 @@
-"""What a set of text is to everybody else."""
+"""A set of text as the commands see it, without numpy."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ DATA_SET = DataSet(
             kind=Path,
             metavar="FILE",
             help="tokenizer.json, for files of text (pip install trainmark[text], and trainmark[parquet] for .parquet) "
-            "and to write text with",
+            "and to decode samples",
         ),
         Option(
             word="--column",

@@ -1,8 +1,8 @@
-"""A small language of our own: lines drawn from templates and lists, so that the probability of each is arithmetic.
+"""A small synthetic language: random lines from templates and lists, whose probabilities are known exactly.
 
-Templates are drawn with equal chances, and so is a phrase of a list. `{name}` draws one; `{=2}` says again what the
-second slot of the line drew, and `{~2}` says what goes with it. No two ways of drawing give the same line, so the
-information in a line is the sum of the logarithms of its numbers of choices: what no model can do without.
+Templates, and phrases of a list, are equally likely. `{name}` draws a phrase; `{=2}` repeats that of the line's second
+slot, and `{~2}` is its counterpart. No two sequences of draws give the same line, so the information in a line is the
+sum of the logarithms of its numbers of choices: the lower bound of any model's loss.
 The lists and their order are part of the data set's definition.
 """
 
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 
 END = "\n"
 """Ends every line; the first token of the vocabulary."""
 _TIGHT = frozenset(".,?!:;")
-"""Signs before which there is no space."""
+"""Signs without a space before them."""
 
 
-class DrawnLine(NamedTuple):
+class RandomLine(NamedTuple):
     tokens: tuple[str, ...]
     nats: float
-    """How unlikely the line is: -ln of its probability."""
+    """-ln of the line's probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entropy:
-    """Means over all lines, by arithmetic and not by drawing any."""
+    """Exact means over all lines."""
 
     nats_per_line: float
     tokens_per_line: float
@@ -41,10 +41,10 @@ class Entropy:
         return self.nats_per_line / self.tokens_per_line
 
 
-def line(seed: int, split: int, number: int) -> DrawnLine:
-    """Line `number` of a split of the text of a seed."""
-    draws = Draws(seed, split, number)
-    templates = parsed()
+def random_line(seed: int, split: int, number: int) -> RandomLine:
+    """Line `number` of a split, for a seed."""
+    draws = CounterRng(seed, split, number)
+    templates = parse_templates()
     template = templates[draws.below(len(templates))]
     nats = math.log(len(templates))
     chosen: list[int] = []
@@ -58,17 +58,19 @@ def line(seed: int, split: int, number: int) -> DrawnLine:
             tokens += part.phrases[chosen[part.slot]]
         else:
             tokens.append(part)
-    tokens[0] = capital(tokens[0])
-    return DrawnLine((*tokens, END), nats)
+    tokens[0] = capitalise(tokens[0])
+    return RandomLine((*tokens, END), nats)
 
 
-def text_of(tokens: Sequence[str]) -> str:
-    """As people write it: a space before every word that does not begin a line."""
-    return "".join(piece(token) if place and tokens[place - 1] != END else token for place, token in enumerate(tokens))
+def join_tokens(tokens: Sequence[str]) -> str:
+    """The tokens as text, with a space before every word that does not begin a line."""
+    return "".join(
+        add_space(token) if place and tokens[place - 1] != END else token for place, token in enumerate(tokens)
+    )
 
 
-def piece(token: str) -> str:
-    """A token as it stands inside a line."""
+def add_space(token: str) -> str:
+    """A token as written inside a line."""
     return token if token in _TIGHT or token == END else f" {token}"
 
 
@@ -81,16 +83,16 @@ def split_text(text: str) -> list[str]:
 def vocabulary() -> tuple[str, ...]:
     """Every token, the end of a line first."""
     found: set[str] = set()
-    for template in parsed():
+    for template in parse_templates():
         for place, part in enumerate(template):
             phrases = ((part,),) if isinstance(part, str) else part.phrases
             for phrase in phrases:
-                found |= {capital(phrase[0]) if place == 0 else phrase[0], *phrase[1:]}
+                found |= {capitalise(phrase[0]) if place == 0 else phrase[0], *phrase[1:]}
     return (END, *sorted(found))
 
 
 def entropy() -> Entropy:
-    templates = parsed()
+    templates = parse_templates()
     nats = math.log(len(templates))
     tokens = 0.0
     for template in templates:
@@ -104,7 +106,7 @@ def entropy() -> Entropy:
     return Entropy(nats_per_line=nats, tokens_per_line=tokens + 1)
 
 
-def capital(word: str) -> str:
+def capitalise(word: str) -> str:
     return word[0].upper() + word[1:]
 
 
@@ -118,19 +120,19 @@ class Slot(NamedTuple):
 
 
 class Echo(NamedTuple):
-    """Says what an earlier slot's draw decides: the same again, or what goes with it."""
+    """Repeats an earlier slot's phrase, or gives its counterpart."""
 
     slot: int
     phrases: tuple[Phrase, ...]
 
 
 @cache
-def parsed() -> tuple[tuple[str | Slot | Echo, ...], ...]:
-    """The templates, part by part."""
-    return tuple(tuple(_parts(template)) for template in _TEMPLATES)
+def parse_templates() -> tuple[tuple[str | Slot | Echo, ...], ...]:
+    """The templates as sequences of parts."""
+    return tuple(tuple(_parse_template(template)) for template in _TEMPLATES)
 
 
-def _parts(template: str) -> Iterator[str | Slot | Echo]:
+def _parse_template(template: str) -> Iterator[str | Slot | Echo]:
     drawn: list[str] = []
     for word in template.split():
         if not word.startswith("{"):
@@ -143,75 +145,75 @@ def _parts(template: str) -> Iterator[str | Slot | Echo]:
             yield Slot(_LISTS[word[1:-1]][0])
 
 
-def _list(words: str) -> tuple[tuple[Phrase, ...], tuple[Phrase, ...]]:
-    """The phrases of a list, and what goes with each after its colon; nothing where there is no colon."""
+def _parse_list(words: str) -> tuple[tuple[Phrase, ...], tuple[Phrase, ...]]:
+    """The phrases of a list, and the counterpart of each, which follows a colon."""
     pairs = [entry.partition(":") for entry in words.split(", ")]
     return tuple(tuple(one.split()) for one, _, _ in pairs), tuple(tuple(other.split()) for _, _, other in pairs)
 
 
 _LISTS = {
-    "name": _list(
+    "name": _parse_list(
         "Ada, Bruno, Clara, Dora, Emil, Flora, Gustav, Hanna, Igor, Judith, Kasper, Lena, Milo, Nora, Oskar, Paula, "
         "Quentin, Rosa, Simon, Thea, Ulrich, Vera, Walter, Xenia"
     ),
-    "who": _list(
+    "who": _parse_list(
         "the baker, the farmer, the doctor, the painter, the captain, the tailor, the miller, the singer, the pilot, "
         "the teacher, the judge, the gardener, the sailor, the carpenter, the poet, the nurse, the clerk, the hunter, "
         "the weaver, the porter, my uncle, my aunt, our neighbour, the old king"
     ),
-    "did": _list(
+    "did": _parse_list(
         "found, painted, sold, hid, repaired, carried, admired, dropped, borrowed, cleaned, measured, opened, bought, "
         "stole, broke, burned, kept, lost, moved, drew, lifted, praised, returned, saved"
     ),
-    "thing": _list(
+    "thing": _parse_list(
         "lamp, clock, chair, kettle, ladder, mirror, basket, violin, hammer, blanket, bottle, button, candle, carpet, "
         "drum, feather, guitar, helmet, jacket, lantern, map, needle, oven, pencil, quilt, ribbon, saddle, table, "
         "umbrella, vase, wagon, whistle"
     ),
-    "things": _list(
+    "things": _parse_list(
         "apples, barrels, bells, books, boots, bricks, coins, cups, eggs, flags, flowers, forks, hats, keys, kites, "
         "knives, letters, nails, nets, onions, pears, pies, pipes, plates, ropes, shells, shoes, spoons, stones, tools"
     ),
-    "kind": _list(
+    "kind": _parse_list(
         "red, green, yellow, heavy, broad, broken, tiny, huge, round, golden, silver, wooden, dusty, shiny, warm, wet, "
         "cheap, rare, soft, sharp, plain, bright, crooked, noble"
     ),
-    "went": _list(
+    "went": _parse_list(
         "slept, sang, waited, laughed, danced, rested, worked, whistled, shouted, dreamed, walked, prayed, wept, "
         "jogged, swam, argued"
     ),
-    "where": _list(
+    "where": _parse_list(
         "by the river, under the bridge, in the garden, near the harbour, behind the mill, on the roof, at the market, "
         "beside the lake, above the valley, along the coast, across the square, inside the museum, beyond the hills, "
         "outside the gate, among the trees, below the tower"
     ),
-    "when": _list(
+    "when": _parse_list(
         "at dawn, before supper, last night, after the storm, every evening, until dusk, for an hour, twice a week, "
         "during the feast, since spring, all morning, once again"
     ),
-    "how": _list(
+    "how": _parse_list(
         "quietly, slowly, gladly, badly, expertly, lazily, calmly, bravely, secretly, politely, loudly, carefully"
     ),
-    "link": _list("and, but, so, while, because, yet"),
-    "opening": _list(
+    "link": _parse_list("and, but, so, while, because, yet"),
+    "opening": _parse_list(
         "however, suddenly, luckily, sadly, meanwhile, afterwards, naturally, strangely, finally, usually, sometimes, "
         "nowadays"
     ),
-    "count": _list("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, twenty"),
-    "beast": _list(
+    "count": _parse_list("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, twenty"),
+    "beast": _parse_list(
         "cow:moos, dog:barks, cat:purrs, horse:neighs, lion:roars, wolf:howls, frog:croaks, duck:quacks, bee:buzzes, "
         "owl:hoots"
     ),
-    "land": _list(
+    "land": _parse_list(
         "France:Paris, Italy:Rome, Spain:Madrid, Japan:Tokyo, Egypt:Cairo, Greece:Athens, Norway:Oslo, Peru:Lima, "
         "Kenya:Nairobi, China:Beijing"
     ),
-    "sort": _list(
+    "sort": _parse_list(
         "king:queen, brother:sister, father:mother, uncle:aunt, prince:princess, husband:wife, son:daughter, "
         "nephew:niece"
     ),
-    "verb": _list("open, sell, fix, bring, hide, wash, choose, visit, examine, buy, lift, admire"),
-    "soon": _list("today, tomorrow, soon, later, tonight, now"),
+    "verb": _parse_list("open, sell, fix, bring, hide, wash, choose, visit, examine, buy, lift, admire"),
+    "soon": _parse_list("today, tomorrow, soon, later, tonight, now"),
 }
 
 _TEMPLATES = (

@@ -1,4 +1,4 @@
-"""Writes the synthetic text: lines of our own language as tokens, the same for the same seed."""
+"""Writes the synthetic text: lines of the synthetic language as tokens, deterministic per seed."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from trainmark.data.text.token_files import INDEX, SPLITS, WORDS, Index, TokenFi
 from trainmark.record.errors import UsageError
 
 VERSION = 1
-"""Counts up whenever the same seed gives other lines."""
+"""Increased whenever the same seed gives other lines."""
 
 LINES, SEED = 40_000, 0
 MIN_LINES, MAX_LINES = 20, 10_000_000
 FOR_VALIDATION = 20
-"""One line is for validation to so many for training."""
-_TOLD_EVERY = 1000
+"""Training lines per validation line."""
+_PROGRESS_EVERY = 1000
 
 
 def make(root: Path, *, lines: int = LINES, seed: int = SEED, progress: Progress | None = None) -> None:
-    """Makes the set in the folder `root`, which appears whole or not at all; returns at once if it is there already."""
+    """Makes the set in the folder `root` atomically; returns at once if it exists."""
     _check(lines, seed)
     stage(root, _spec(lines, seed), partial(_write, lines=lines, seed=seed, progress=progress))
 
 
 def default_name() -> str:
-    """What the folder of the default set is called."""
+    """Folder name of the default set."""
     return f"text-v{VERSION}-{LINES}-seed{SEED}"
 
 
 def _check(lines: int, seed: int) -> None:
     if not MIN_LINES <= lines <= MAX_LINES:
-        raise UsageError(f"a synthetic text of {lines} lines was asked for; give {MIN_LINES} to {MAX_LINES}")
+        raise UsageError(f"a synthetic text of {lines} lines was requested; give {MIN_LINES} to {MAX_LINES}")
     if seed < 0:
         raise UsageError(f"seed {seed} is negative; give 0 or more")
 
@@ -65,11 +65,11 @@ def _write(root: Path, lines: int, seed: int, progress: Progress | None) -> list
         tokens: list[int] = []
         text_bytes, nats = 0, 0.0
         for number in range(count):
-            drawn = language.line(seed, place, number)
+            drawn = language.random_line(seed, place, number)
             tokens += [ids[token] for token in drawn.tokens]
-            text_bytes += len(language.text_of(drawn.tokens).encode())
+            text_bytes += len(language.join_tokens(drawn.tokens).encode())
             nats += drawn.nats
-            if progress is not None and name == "train" and (number + 1 == count or not (number + 1) % _TOLD_EVERY):
+            if progress is not None and name == "train" and (number + 1 == count or not (number + 1) % _PROGRESS_EVERY):
                 progress(number + 1, count)
         written.append(write_file(root, f"{name}.bin", np.array(tokens, "<u2").tobytes()))
         file = TokenFile(name=f"{name}.bin", tokens=len(tokens), dtype="uint16")

@@ -1,4 +1,4 @@
-"""Makes a set of text from files of tokens or of text: sizes are checked, nothing in them is trusted or run."""
+"""Prepares a set of text from token files or text files, which are not trusted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.data.preparation import ArchiveProgress, Report, sole_user
+from trainmark.data.preparation import ArchiveProgress, Report, lock_folder
 from trainmark.data.text.token_files import (
     INDEX,
     SPLITS,
@@ -21,31 +21,31 @@ from trainmark.data.text.token_files import (
     SplitName,
     TokenFile,
     TokenSplit,
-    largest_token,
-    mapped,
+    map_tokens,
+    token_range,
 )
 from trainmark.data.text.vocabulary import Tokenizer
 from trainmark.record.archives import Destination
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.whole_files import write_whole
 
 LLMC_MAGIC, LLMC_VERSION, LLMC_HEADER_BYTES = 20240520, 1, 1024
 MEGATRON_MAGIC, MEGATRON_HEADER_BYTES = b"MMIDIDX\x00\x00", 34
 MEGATRON_TYPES: dict[int, Literal["uint16", "int32"]] = {4: "int32", 8: "uint16"}
-"""Codes of the types that tokens have."""
-LARGEST_DOCUMENT = 1 << 30
-"""Bytes of one document; it is held in memory."""
+"""Megatron's codes of token types."""
+MAX_DOCUMENT_BYTES = 1 << 30
+"""Maximum size of a document, which is held in memory."""
 COLUMN = "text"
-"""Of documents, where nothing else is said."""
-_FLUSH = 1 << 22
-"""Tokens kept before they are written."""
-_DECODED = 1 << 16
-"""Tokens turned back into text at a time, to count its bytes."""
+"""Default column of documents."""
+_FLUSH_TOKENS = 1 << 22
+"""Tokens buffered before they are written."""
+_DECODE_TOKENS = 1 << 16
+"""Tokens decoded at a time, to count bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSource:
-    """One file of tokens as it lies with the user."""
+    """One of the user's token files."""
 
     path: Path
     dtype: Literal["uint16", "int32"]
@@ -63,7 +63,7 @@ def from_files(
     tokenizer: Path | None = None,
     column: str | None = None,
 ) -> str:
-    """What `trainmark data prepare` does, and what it says at the end. No published set of text has one checksum."""
+    """Runs `trainmark data prepare` and returns its summary. No published set of text has a checksum."""
     del any_archive
     places: dict[SplitName, Path] = {"train": train, "val": val}
     index = prepare(places, out, tokenizer=tokenizer, column=column or COLUMN, progress=progress)
@@ -79,28 +79,28 @@ def prepare(
     column: str = COLUMN,
     progress: Report = lambda _: None,
 ) -> Index:
-    """Puts the tokens of both splits into `out`, then the index, so that a set without one is not finished.
+    """Writes the tokens of both splits to `out`, then the index, so that a set without one is unfinished.
 
-    `column` is the one of Parquet files, or the field of lines of JSON, that holds the text.
+    `column` is the column of Parquet files, or the field of JSON lines, that holds the text.
 
-    Files of tokens are linked where the disk allows it, else copied. Started again, it keeps what is whole.
+    Token files are linked if possible, else copied. Restarted, it keeps complete files.
     """
     reader = Tokenizer(tokenizer) if tokenizer else None
-    found = {name: _files(name, place) for name, place in places.items()}
+    found = {name: _list_files(name, place) for name, place in places.items()}
     kinds = {kind for kind, _ in found.values()}
     if len(kinds) > 1:
-        raise UsageError(f"--train and --val hold files of two kinds, {' and '.join(sorted(kinds))}; give one kind")
+        raise UsageError(f"--train and --val hold files of two formats, {' and '.join(sorted(kinds))}; give one kind")
     [kind] = kinds
     if kind == "text" and reader is None:
         raise UsageError("files of text need --tokenizer FILE, the tokenizer.json of the model that will read them")
-    with Destination(out) as destination, sole_user(out):
+    with Destination(out) as destination, lock_folder(out):
         splits = {}
         for name, (_, paths) in found.items():
             if kind == "text" and reader is not None:
-                splits[name] = _tokenized(name, paths, column, out, reader, progress)
+                splits[name] = _tokenize_files(name, paths, column, out, reader, progress)
             else:
-                look = _llmc if kind == "llm.c" else _megatron
-                splits[name] = _taken_over(name, [look(path) for path in paths], out, destination, progress)
+                look = _open_llmc if kind == "llm.c" else _open_megatron
+                splits[name] = _import_token_files(name, [look(path) for path in paths], out, destination, progress)
         if reader is not None:
             if (largest := max(split.largest for split in splits.values())) >= reader.size:
                 raise NotReadyError(
@@ -108,18 +108,18 @@ def prepare(
                     "made with, or none"
                 )
             if not splits["val"].text_bytes:
-                splits["val"] = _with_bytes(splits["val"], out, reader)
-            write_whole(out / TOKENIZER, Path(str(tokenizer)).read_bytes())
+                splits["val"] = _count_bytes(splits["val"], out, reader)
+            write_atomic(out / TOKENIZER, Path(str(tokenizer)).read_bytes())
         index = Index(splits=splits, source="tokenizer" if kind == "text" else kind)
-        write_whole(out / INDEX, index.to_json(), synced=True)
+        write_atomic(out / INDEX, index.to_json(), synced=True)
     return index
 
 
-# What lies at a place
+# Input files
 
 
-def _files(name: str, place: Path) -> tuple[str, list[Path]]:
-    """The kind of the files at a place, and the files in the order of their names."""
+def _list_files(name: str, place: Path) -> tuple[str, list[Path]]:
+    """Format of the files at a path, and the files sorted by name."""
     if not place.exists():
         raise NotReadyError(f"--{name} {place} is not there")
     paths = sorted(path for path in place.iterdir() if path.is_file()) if place.is_dir() else [place]
@@ -136,8 +136,8 @@ def _files(name: str, place: Path) -> tuple[str, list[Path]]:
     return ("megatron" if all(path.with_suffix(".idx").is_file() for path in tokens) else "llm.c"), tokens
 
 
-def _llmc(path: Path) -> TokenSource:
-    """A shard: 256 numbers that say what it is and how many tokens follow, then the tokens."""
+def _open_llmc(path: Path) -> TokenSource:
+    """A shard: a header of 256 numbers, then the tokens."""
     try:
         with path.open("rb") as file:
             head = np.frombuffer(file.read(LLMC_HEADER_BYTES), "<i4")
@@ -160,8 +160,8 @@ def _llmc(path: Path) -> TokenSource:
     return TokenSource(path=path, dtype="uint16", tokens=tokens, offset=LLMC_HEADER_BYTES)
 
 
-def _megatron(path: Path) -> TokenSource:
-    """A pair of files: the tokens, and where each sequence and document begins. They must follow one another."""
+def _open_megatron(path: Path) -> TokenSource:
+    """A pair of files: the tokens, and the offsets of sequences and documents, which must be contiguous."""
     idx = path.with_suffix(".idx")
     try:
         with idx.open("rb") as file:
@@ -198,19 +198,19 @@ def _megatron(path: Path) -> TokenSource:
     return TokenSource(path=path, dtype=MEGATRON_TYPES[code], tokens=tokens, offset=0)
 
 
-# Into the set
+# Writing the set
 
 
-def _taken_over(
+def _import_token_files(
     name: SplitName, sources: Sequence[TokenSource], out: Path, destination: Destination, progress: Report
 ) -> TokenSplit:
-    """The files as they are, under names of ours."""
+    """Links or copies the files unchanged, under new names."""
     files, largest, done = [], 0, 0
     total = sum(source.path.stat().st_size for source in sources)
     for number, source in enumerate(sources):
-        file = TokenFile(name=_name(name, number), tokens=source.tokens, dtype=source.dtype, offset=source.offset)
+        file = TokenFile(name=_file_name(name, number), tokens=source.tokens, dtype=source.dtype, offset=source.offset)
         _link_or_copy(source.path, out / file.name, destination)
-        low, high = largest_token(mapped(out, file))
+        low, high = token_range(map_tokens(out, file))
         if low < 0:
             raise NotReadyError(f"{source.path} holds the token {low}; tokens are 0 or more, so it is damaged")
         files.append(file)
@@ -228,25 +228,25 @@ def _link_or_copy(source: Path, target: Path, destination: Destination) -> None:
             target.unlink()
     try:
         os.link(source.resolve(), target)
-    except OSError:  # another disk, or one without links, or a whole copy is there
+    except OSError:  # another disk, no hard links, or a complete copy exists
         with source.open("rb") as stream:
             destination.write(PurePosixPath(target.name), stream, size)
 
 
-def _tokenized(
+def _tokenize_files(
     name: SplitName, paths: Sequence[Path], column: str, out: Path, reader: Tokenizer, progress: Report
 ) -> TokenSplit:
     dtype: Literal["uint16", "int32"] = "uint16" if reader.size <= 1 << 16 else "int32"
     end, largest, tokens, text_bytes, done = reader.end_of_text(), 0, 0, 0, 0
     total = sum(path.stat().st_size for path in paths)
-    unfinished = out / f".{_name(name, 0)}.part"
+    unfinished = out / f".{_file_name(name, 0)}.part"
     with unfinished.open("wb") as file:
         waiting: list[int] = []
         for path in paths:
-            for document in _documents(path, column):
+            for document in _read_documents(path, column):
                 text_bytes += len(document.encode())
                 waiting += [*(() if end is None else (end,)), *reader.encode(document)]
-                if len(waiting) >= _FLUSH:
+                if len(waiting) >= _FLUSH_TOKENS:
                     tokens, largest = tokens + len(waiting), max(largest, *waiting)
                     file.write(np.array(waiting, np.dtype(dtype).newbyteorder("<")).tobytes())
                     waiting = []
@@ -258,34 +258,36 @@ def _tokenized(
     if not tokens:
         unfinished.unlink()
         raise NotReadyError(f"the files of --{name} hold no text")
-    unfinished.replace(out / _name(name, 0))
+    unfinished.replace(out / _file_name(name, 0))
     return TokenSplit(
-        files=(TokenFile(name=_name(name, 0), tokens=tokens, dtype=dtype),), largest=largest, text_bytes=text_bytes
+        files=(TokenFile(name=_file_name(name, 0), tokens=tokens, dtype=dtype),), largest=largest, text_bytes=text_bytes
     )
 
 
-def _documents(path: Path, column: str) -> Iterator[str]:
+def _read_documents(path: Path, column: str) -> Iterator[str]:
     """A .txt file is one document; a line of a .jsonl file is one, in a field; so is a row of a .parquet file."""
     if path.suffix == ".parquet":
-        yield from documents(path, column)
+        yield from read_parquet(path, column)
         return
     try:
         if path.suffix == ".txt":
-            if path.stat().st_size > LARGEST_DOCUMENT:
+            if path.stat().st_size > MAX_DOCUMENT_BYTES:
                 raise NotReadyError(f"{path} is one document of more than 1 GiB; write its documents to a .jsonl file")
             yield path.read_text(encoding="utf-8")
             return
         with path.open(encoding="utf-8") as lines:
-            yield from (_text_field(path, number, line, column) for number, line in enumerate(_bounded(lines, path), 1))
+            yield from (
+                _text_field(path, number, line, column) for number, line in enumerate(_limit_lines(lines, path), 1)
+            )
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise NotReadyError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
 
 
-def _bounded(lines: Any, path: Path) -> Iterable[str]:
-    while line := lines.readline(LARGEST_DOCUMENT):
-        if len(line) == LARGEST_DOCUMENT:
+def _limit_lines(lines: Any, path: Path) -> Iterable[str]:
+    while line := lines.readline(MAX_DOCUMENT_BYTES):
+        if len(line) == MAX_DOCUMENT_BYTES:
             raise NotReadyError(f"{path} has a line of more than 1 GiB; is it a .jsonl file?")
         if line.strip():
             yield line
@@ -304,29 +306,29 @@ def _text_field(path: Path, number: int, line: str, column: str) -> str:
     return text
 
 
-def _with_bytes(split: TokenSplit, out: Path, reader: Tokenizer) -> TokenSplit:
-    """The split with the bytes its tokens stand for, for bits a byte."""
-    parts: Iterator[npt.NDArray[Any]] = (mapped(out, file) for file in split.files)
+def _count_bytes(split: TokenSplit, out: Path, reader: Tokenizer) -> TokenSplit:
+    """The split with the size of its decoded text, for bits per byte."""
+    parts: Iterator[npt.NDArray[Any]] = (map_tokens(out, file) for file in split.files)
     text_bytes = sum(
-        len(reader.decode(part[start : start + _DECODED].tolist()).encode())
+        len(reader.decode(part[start : start + _DECODE_TOKENS].tolist()).encode())
         for part in parts
-        for start in range(0, len(part), _DECODED)
+        for start in range(0, len(part), _DECODE_TOKENS)
     )
     return TokenSplit(files=split.files, largest=split.largest, text_bytes=text_bytes)
 
 
-def _name(split: str, number: int) -> str:
+def _file_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.bin"
 
 
-LARGEST_ROW_GROUP = 16 << 30
-"""Bytes of text that a row group may say it holds; files have at most a few GB in one."""
-ROWS = 256
-"""Documents in memory at once."""
+MAX_ROW_GROUP_BYTES = 16 << 30
+"""Maximum size of a row group; files have at most a few GB in one."""
+BATCH_ROWS = 256
+"""Documents read at a time."""
 
 
-def documents(path: Path, column: str) -> Iterator[str]:
-    """What a column of text holds, row after row."""
+def read_parquet(path: Path, column: str) -> Iterator[str]:
+    """Values of a text column, row by row."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -338,13 +340,13 @@ def documents(path: Path, column: str) -> Iterator[str]:
             _check_column(path, file.schema_arrow, column, pyarrow.types)
             for group in range(file.num_row_groups):
                 _check_size(path, file.metadata.row_group(group), group)
-                for batch in file.iter_batches(ROWS, row_groups=[group], columns=[column]):
+                for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[column]):
                     for text in batch.column(0).to_pylist():
                         number += 1
                         if text is None:
                             raise NotReadyError(f"{path}, document {number}: its column {column!r} is empty")
                         yield text
-    except OSError as error:  # pyarrow's own, too, where pages are damaged
+    except OSError as error:  # also pyarrow's own, for damaged pages
         reason = error.strerror or _first_line(error)
         raise NotReadyError(f"{path} cannot be read: {reason}") from error
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
@@ -363,7 +365,7 @@ def _check_column(path: Path, schema: Any, column: str, types: Any) -> None:
 
 
 def _check_size(path: Path, group: Any, number: int) -> None:
-    if group.total_byte_size > LARGEST_ROW_GROUP:
+    if group.total_byte_size > MAX_ROW_GROUP_BYTES:
         raise NotReadyError(
             f"{path} says its row group {number} holds {group.total_byte_size:,} bytes; write it in smaller ones"
         )

@@ -1,4 +1,4 @@
-"""Files of tokens and the index that says what they hold: mapped into memory, never trusted, read at any place."""
+"""Memory-mapped token files and their index; contents are validated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.record.errors import NotReadyError, misfit
+from trainmark.record.errors import NotReadyError, describe_misfit
 from trainmark.record.numbers import Finite
 
 INDEX = "text.json"
-"""At the root of a set: its files and what is known of them."""
+"""At the root of a set: its files and their sizes."""
 TOKENIZER, WORDS = "tokenizer.json", "words.json"
-"""What turns text into tokens and back, where the set has it: Hugging Face's file, or a list of words."""
-LARGEST_VOCABULARY = 1 << 24
-LARGEST_INDEX = 64 << 20
-_SCAN = 1 << 24
-"""Tokens looked at at a time."""
+"""The set's vocabulary, if it has one: Hugging Face's file, or a word list."""
+MAX_VOCABULARY = 1 << 24
+MAX_INDEX_BYTES = 64 << 20
+_SCAN_TOKENS = 1 << 24
+"""Tokens scanned at a time."""
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = ("train", "val")
@@ -34,14 +34,14 @@ NotNegative = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class TokenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Tokens one after the other, of one width, after a header that is passed over."""
+    """Tokens of one width, after a header that is skipped."""
 
     name: str
-    """Beside the index: no folder, no way out of it."""
+    """A plain file name beside the index."""
     tokens: Positive
     dtype: Literal["uint16", "int32"]
     offset: NotNegative = 0
-    """Bytes before the first token."""
+    """Header size in bytes."""
 
     def __post_init__(self) -> None:
         if PurePath(self.name).name != self.name or self.name in (".", "..") or "\0" in self.name:
@@ -57,9 +57,9 @@ class TokenSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     largest: NotNegative
     """The largest token."""
     text_bytes: NotNegative = 0
-    """Of the text the tokens stand for, in UTF-8; 0 where that is not known."""
+    """UTF-8 size of the decoded text; 0 if unknown."""
     nats: Finite = 0.0
-    """The information in the text, where arithmetic knows it: a model cannot have a lower loss in total; else 0."""
+    """Exact information in the text, the lower bound of a model's total loss; 0 if unknown."""
 
     @property
     def tokens(self) -> int:
@@ -71,14 +71,14 @@ class TokenSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def loss_floor(self) -> float | None:
-        """In nats a token."""
+        """In nats per token."""
         return self.nats / self.tokens if self.nats else None
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     splits: dict[SplitName, TokenSplit]
     source: str
-    """What the files were when they came: `llm.c`, `megatron`, `tokenizer`, `synthetic`."""
+    """Original format: `llm.c`, `megatron`, `tokenizer`, `synthetic`."""
     schema: Literal[1] = 1
 
     def __post_init__(self) -> None:
@@ -90,10 +90,10 @@ class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def read_index(folder: Path) -> Index:
-    """What a folder says it holds; NotReadyError where it says nothing, or nothing that can be."""
+    """The index of a folder; NotReadyError if missing or invalid."""
     path = folder / INDEX
     try:
-        if path.stat().st_size > LARGEST_INDEX:
+        if path.stat().st_size > MAX_INDEX_BYTES:
             raise NotReadyError(f"{path} is larger than any index of a set of text; prepare the set again")
         data = path.read_bytes()
     except OSError as error:
@@ -104,13 +104,13 @@ def read_index(folder: Path) -> Index:
     try:
         return msgspec.json.decode(data, type=Index)
     except msgspec.ValidationError as error:
-        raise NotReadyError(f"{path} is damaged: {misfit(error)}; prepare the set again") from error
+        raise NotReadyError(f"{path} is damaged: {describe_misfit(error)}; prepare the set again") from error
     except msgspec.DecodeError as error:
         raise NotReadyError(f"{path} is damaged: it is no JSON; prepare the set again") from error
 
 
-def damage(folder: Path, file: TokenFile) -> str | None:
-    """What is wrong with a file at a glance: it is not there, or not as long as it must be."""
+def find_damage(folder: Path, file: TokenFile) -> str | None:
+    """Quick check of a file: a fault if it is missing or of the wrong size, else empty."""
     path = folder / file.name
     try:
         status = path.stat()
@@ -123,40 +123,40 @@ def damage(folder: Path, file: TokenFile) -> str | None:
     return None
 
 
-def mapped(folder: Path, file: TokenFile) -> npt.NDArray[Any]:
-    """A file's tokens, read by the machine when they are looked at; NotReadyError where the file is not what it was."""
-    if reason := damage(folder, file):
+def map_tokens(folder: Path, file: TokenFile) -> npt.NDArray[Any]:
+    """A file's memory-mapped tokens; NotReadyError if the file was changed."""
+    if reason := find_damage(folder, file):
         raise NotReadyError(f"{folder / file.name} {reason}; prepare the set again")
     dtype = np.dtype(file.dtype).newbyteorder("<")
     return np.memmap(folder / file.name, dtype=dtype, mode="r", offset=file.offset, shape=(file.tokens,))
 
 
-def largest_token(tokens: npt.NDArray[Any]) -> tuple[int, int]:
+def token_range(tokens: npt.NDArray[Any]) -> tuple[int, int]:
     """The smallest and the largest of a file's tokens."""
     low, high = math.inf, -1
-    for start in range(0, len(tokens), _SCAN):
-        part = tokens[start : start + _SCAN]
+    for start in range(0, len(tokens), _SCAN_TOKENS):
+        part = tokens[start : start + _SCAN_TOKENS]
         low, high = min(low, int(part.min())), max(high, int(part.max()))
     return int(low), high
 
 
 class TokenStream:
-    """The tokens of a split as one long row."""
+    """The tokens of a split as one sequence."""
 
     def __init__(self, folder: Path, split: TokenSplit) -> None:
         self.split = split
-        self._parts = [mapped(folder, file) for file in split.files]
+        self._parts = [map_tokens(folder, file) for file in split.files]
         self._ends = np.cumsum([len(part) for part in self._parts])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     def read(self, start: int, count: int) -> Tokens:
-        """So many tokens from a place on; they may lie in several files."""
+        """`count` tokens from `start` on, across files."""
         if not 0 <= start <= start + count <= len(self):
-            raise ValueError(f"tokens {start} to {start + count} were asked for, and there are {len(self)}")
+            raise ValueError(f"tokens {start} to {start + count} were requested, and there are {len(self)}")
         found = np.concatenate([np.asarray(part, np.int64) for part in self._slices(start, count)])
-        # a token that no network knows would make a device fail in words that name neither file nor place
+        # an out-of-range token would make a device fail without naming file or position
         if count and not 0 <= found.min() <= found.max() <= self.split.largest:
             raise NotReadyError(
                 f"the set of text has a token outside 0 to {self.split.largest} between {start} and {start + count}; "
@@ -177,7 +177,7 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class Windows:
-    """A row of tokens cut into stretches of one length, each with the token that follows it."""
+    """Tokens cut into windows of one length, each with the token that follows it."""
 
     stream: TokenStream
     length: int
@@ -190,8 +190,8 @@ class Windows:
         return self.stream.read(number * self.length, self.length + 1)
 
 
-def known_of(index: Index) -> Mapping[str, float]:
-    """Facts of the set for a record."""
+def describe(index: Index) -> Mapping[str, float]:
+    """Facts about the set for a record."""
     val = index.splits["val"]
     found = {
         "train_tokens": float(index.splits["train"].tokens),

@@ -1,4 +1,4 @@
-"""Holds the files of a set of text against its index: their sizes, and each token against the largest."""
+"""Verifies a set of text: file sizes and the range of tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainmark.data import verification
-from trainmark.data.text.token_files import INDEX, SPLITS, TOKENIZER, WORDS, damage, largest_token, mapped, read_index
-from trainmark.data.text.vocabulary import of_folder
+from trainmark.data.text.token_files import (
+    INDEX,
+    SPLITS,
+    TOKENIZER,
+    WORDS,
+    find_damage,
+    map_tokens,
+    read_index,
+    token_range,
+)
+from trainmark.data.text.vocabulary import open_vocabulary
 from trainmark.data.verification import Decode, Report, note_on, problem
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
@@ -23,25 +32,25 @@ class TextSize:
 
 
 def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
-    """`none` and `header` look at the sizes of the files; `full` reads every token."""
+    """`none` and `header` check file sizes; `full` reads every token."""
     index = read_index(folder)
     found = dict.fromkeys(SPLITS, 0)
     problems: list[CheckResult] = []
     for name in SPLITS:
         for file in index.splits[name].files:
-            if reason := damage(folder, file):
+            if reason := find_damage(folder, file):
                 problems.append(problem(file.name, reason))
                 continue
             found[name] += file.tokens
             if decode == "full":
-                low, high = largest_token(mapped(folder, file))
+                low, high = token_range(map_tokens(folder, file))
                 if low < 0 or high > index.splits[name].largest:
                     problems.append(
                         problem(file.name, f"holds tokens {low} to {high} and not 0 to {index.splits[name].largest}")
                     )
     largest = max(index.splits[name].largest for name in SPLITS)
     try:
-        vocabulary = of_folder(folder)
+        vocabulary = open_vocabulary(folder)
         if vocabulary is not None and largest >= vocabulary.size:
             problems.append(problem(INDEX, f"names token {largest}, and the vocabulary has {vocabulary.size}"))
     except NotReadyError as error:
@@ -57,6 +66,6 @@ def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
     )
 
 
-def look(folder: Path) -> tuple[str, str]:
-    """Sizes are compared, no token is read."""
-    return verification.look(verify, folder)
+def inspect(folder: Path) -> tuple[str, str]:
+    """Compares sizes without reading tokens."""
+    return verification.inspect(verify, folder)

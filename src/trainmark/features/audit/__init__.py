@@ -1,1 +1,1 @@
-"""Holds results against everything else that is known about them."""
+"""Audits results for contradictions."""

@@ -1,4 +1,4 @@
-"""`trainmark audit`: holds results against everything else that is known about them."""
+"""`trainmark audit`: checks results for contradictions with themselves and with what is known."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainmark.record.audit import Audit
-    from trainmark.record.record import Record
-    from trainmark.record.store import Store
+from trainmark import features
+from trainmark.analysis.audit_events import audit_log, audit_logs
+from trainmark.analysis.audit_record import audit_document
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.record.audit import Audit, is_wrong, list_empty, to_json
+from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.lookup import find_group
+from trainmark.record.record import Record, list_repeats, parse
+from trainmark.record.store import Store, default_folder, read_record, series_reader
+from trainmark.view.audit_screen import render
 
 NAME = "audit"
-HELP = "Hold runs, published pages, MLPerf logs and event logs against everything known about them: a lie detector."
+HELP = "Check runs, published pages, MLPerf logs and event logs for what is impossible or implausible."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files
@@ -24,7 +30,7 @@ EXAMPLES = """\
   trainmark audit results/SYSTEM/resnet   MLPerf Training: one log, a benchmark's folder, or a whole submission
   trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
 
-exit code: 5 where something cannot be so ('wrong'), 2 where nothing was there to check, else 0"""
+exit code: 5 if something is impossible ('wrong'), 2 if there was nothing to check, else 0"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,75 +48,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.record.audit import is_wrong, nothing_checked, to_json
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
-    audits = [audit for word in args.what or ["last"] for audit in _audited(word, store)]
-    screen = console()
+    audits = [audit for word in args.what or ["last"] for audit in _audit_word(word, store)]
+    screen = open_console()
     if args.json:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
-        from trainmark.view.audit_screen import render
-
-        screen.file.write(render(audits, everything=args.all, **look(screen)))
-    for title in (empty := nothing_checked(audits)):
-        say(f"{title}: nothing was there to check; this is no pass")
+        screen.file.write(render(audits, everything=args.all, **screen_options(screen)))
+    for title in (empty := list_empty(audits)):
+        print_status(f"{title}: nothing to check; this is not a pass")
     return 5 if is_wrong(audits) else 2 if empty else 0
 
 
-def _audited(word: str, store: Store) -> Iterator[Audit]:
-    """What a feature recognises by its word, else a run, its folder or one of its logs."""
-    from trainmark import features
-    from trainmark.analysis.audit_events import audit_log, audit_logs
-    from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import group
-
+def _audit_word(word: str, store: Store) -> Iterator[Audit]:
+    """A source that a feature recognises, else a run, its folder or one of its logs."""
     path = Path(word)
-    if path.is_dir() and (file := _record_file(path.absolute())).is_file():
-        yield from _record(file)
+    if path.is_dir() and (file := _find_record_file(path.absolute())).is_file():
+        yield from _audit_record(file)
         return
     for feature in features.offers("audit_source"):
         if feature.recognises(word):
             yield from feature.audits(word, store)
             return
     if path.suffix == ".jsonl":
-        yield audit_log(path, _record_of(path.absolute().parent))
+        yield audit_log(path, _read_record(path.absolute().parent))
     elif path.is_dir():
         yield from audit_logs(path)
     else:
         try:
             file = store.find(None if word == "last" else word)
         except UsageError:
-            if repeats := group(word, store):
+            if repeats := find_group(word, store):
                 for record in repeats:
-                    yield from _record(store.path(record.run_id))
+                    yield from _audit_record(store.path(record.run_id))
                 return
             # a run that was cut off leaves events and no record
-            if word == "last" or not (folder := _run_folder(store, word)):
+            if word == "last" or not (folder := _find_run_folder(store, word)):
                 raise
             yield from audit_logs(folder)
             return
-        yield from _record(file)
+        yield from _audit_record(file)
 
 
-def _record(file: Path) -> Iterator[Audit]:
+def _audit_record(file: Path) -> Iterator[Audit]:
     """A record file, and the events it was made of where they are still there."""
-    from trainmark import features
-    from trainmark.analysis.audit_events import audit_logs
-    from trainmark.analysis.audit_record import audit_document
-    from trainmark.record.audit import Audit
-    from trainmark.record.errors import TrainmarkError
-    from trainmark.record.record import Record
-    from trainmark.record.store import series_beside
-
     folder = file.absolute().parent.parent / "runs" / file.stem
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
-    for document in _documents(file):
-        checks = audit_document(document, file.name, folder if has_events else None, series_beside(file))
-        with contextlib.suppress(TrainmarkError):  # which the audit of the document has told already
-            record = Record.from_json(document, series_beside(file))
+    for document in _read_documents(file):
+        checks = audit_document(document, file.name, folder if has_events else None, series_reader(file))
+        with contextlib.suppress(TrainmarkError):  # already reported by the audit of the document
+            record = Record.from_json(document, series_reader(file))
             for feature in features.offers("record_check"):
                 checks = (*checks, *feature.check(record))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
@@ -118,14 +105,11 @@ def _record(file: Path) -> Iterator[Audit]:
         yield from audit_logs(folder, recorded=True)
 
 
-def _documents(file: Path) -> list[dict[str, Any]]:
+def _read_documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
-    from trainmark.record.errors import TrainmarkError, UsageError
-    from trainmark.record.record import listed, parse
-
     try:
         content = file.read_bytes()
-        document = listed(parse(content))
+        document = list_repeats(parse(content))
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
@@ -139,26 +123,21 @@ def _documents(file: Path) -> list[dict[str, Any]]:
     return documents
 
 
-def _record_file(folder: Path) -> Path:
+def _find_record_file(folder: Path) -> Path:
     """Where the record of a run folder lies in a store."""
     return folder.parent.parent / "records" / f"{folder.name}.json"
 
 
-def _record_of(folder: Path) -> Record | None:
-    """The record of a run folder, if it can be read; its own audit says so if it cannot."""
-    from trainmark.record.errors import TrainmarkError
-    from trainmark.record.store import read_record
-
-    file = _record_file(folder)
+def _read_record(folder: Path) -> Record | None:
+    """The record of a run folder, if readable; its own audit reports if not."""
+    file = _find_record_file(folder)
     try:
         return read_record(file) if file.is_file() else None
     except TrainmarkError:
         return None
 
 
-def _run_folder(store: Store, word: str) -> Path | None:
-    from trainmark.record.errors import UsageError
-
+def _find_run_folder(store: Store, word: str) -> Path | None:
     try:
         return store.run_folder(word)
     except UsageError:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Prints a run as a Slurm script, a Kubernetes job or ssh commands."""

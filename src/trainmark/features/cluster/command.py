@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from trainmark.cli.options import add_run_options, from_args
-from trainmark.cli.rendering import add_request_options, request_of, settled
-from trainmark.cli.terminal import say
+from trainmark.cli.options import add_run_options, options_from_args
+from trainmark.cli.rendering import add_request_options, build_request, pin_options
+from trainmark.cli.terminal import print_status
+from trainmark.launch import cluster_env
 
 NAME = "launch"
 HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
@@ -20,26 +21,24 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.launch import cluster_env
-
     actions = parser.add_subparsers(dest="action", metavar="render", required=True)
     text = "print the run for others to start"
     render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
-    renderers = cluster_env.environments("render")
+    renderers = cluster_env.load_environments("render")
     targets = render.add_subparsers(dest="target", metavar="|".join(renderers), required=True)
     for name, environment in renderers.items():
         text = environment.RENDERS
         target = targets.add_parser(name, help=text, description=f"Print {text}.", allow_abbrev=False)
-        add_run_options(target, store="where records are kept, over there")
+        add_run_options(target, store="folder of records on the cluster")
         add_request_options(target, environment.REQUEST)
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import cluster_env, planning
+    from trainmark.launch import planning
 
-    options = replace(from_args(args), hosts=None, port=None)  # those mean the machines that are to start it
-    decided = planning.plans(options)
-    environment = cluster_env.environments("render")[args.target]
-    run = cluster_env.RenderedRun(options=settled(options, decided), plans=decided, as_json=args.json)
-    print(environment.render(request_of(args, environment.REQUEST), run, say), end="")
+    options = replace(options_from_args(args), hosts=None, port=None)  # those name the machines that start it
+    decided = planning.make_plans(options)
+    environment = cluster_env.load_environments("render")[args.target]
+    run = cluster_env.RenderedRun(options=pin_options(options, decided), plans=decided, as_json=args.json)
+    print(environment.render(build_request(args, environment.REQUEST), run, print_status), end="")
     return 0

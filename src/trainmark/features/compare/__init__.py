@@ -1,1 +1,1 @@
-"""Whether two results differ, by how much, and how surely."""
+"""Compares two results: whether they differ, by how much, and how certainly."""

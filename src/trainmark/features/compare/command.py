@@ -1,13 +1,15 @@
-"""`trainmark compare`: whether one result is faster than another, and how surely."""
+"""`trainmark compare`: whether one result is faster than another, and how certainly."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from trainmark.cli.price import add_price_options, prices_of
-from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
+from trainmark import api
+from trainmark.cli.price import add_price_options, read_prices
+from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
 from trainmark.record.errors import UsageError
+from trainmark.record.store import Store, default_folder
 
 NAME = "compare"
 HELP = "Tell whether B is faster than A, by how much and how surely; refuses unlike things."
@@ -15,7 +17,7 @@ EXAMPLES = """\
   trainmark compare a1b2c3 d4e5f6                  two runs, by the beginnings or ends of their ids
   trainmark compare 5a8c9d0e 7b1f2a3c              two groups of repeats, as 'run --repeat 5' makes them
   trainmark compare a1b2c3,d4e5f6 last             repeats that were run one by one, against the newest run
-  trainmark compare before.json after.json --gate  in CI: exit 6 if slower, 7 if it cannot be told
+  trainmark compare before.json after.json --gate  in CI: exit 6 if slower, 7 if inconclusive
   trainmark compare last 5a8c9d0e --metric e2e_time --threshold 5%
   trainmark compare a1b2c3 d4e5f6 --metric cost_per_million --price 2.10/h,3.40/h --anyway
   trainmark compare published:flagperf-a100-vit-1x1 last --anyway
@@ -40,14 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
     threshold = parse_threshold(args.threshold)
     if len(args.runs) != 2:
         raise UsageError(f"compare takes two results, A and B, not {len(args.runs)}; join repeats with commas: a,b,c")
-    from trainmark import api
-
     a, b = args.runs
     found = api.compare(
         a,
@@ -56,6 +54,6 @@ def run(args: argparse.Namespace) -> int:
         threshold=threshold,
         anyway=args.anyway,
         store=store.folder,
-        price=prices_of(args),
+        price=read_prices(args),
     )
-    return show(found, as_json=args.json, gate=args.gate)
+    return show_verdict(found, as_json=args.json, gate=args.gate)

@@ -1,1 +1,1 @@
-"""Is it fit: checks of the machine, its devices, its links and its site, in sentences with a remedy."""
+"""Checks a machine, its devices, links and site, and suggests remedies."""

@@ -1,4 +1,4 @@
-"""Lets ranks join on a platform's devices and add up numbers, each in a process of its own that may fail alone."""
+"""Checks a platform's collectives: ranks in processes of their own join and all-reduce."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from datetime import timedelta
 from pathlib import Path
 
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.network import collective_variables
+from trainmark.launch.network import make_collective_variables
+from trainmark.platforms import files
 from trainmark.record.cores import end_with_parent
+from trainmark.record.precision import PRECISIONS
 from trainmark.train.ranks import PARENT
 
 LIMIT_S = 60.0
 LENGTH = 1 << 16
 
 
-def failure(word: str, ranks: int) -> str | None:
-    """What went wrong between so many ranks of a platform; None where all got the sum of what all gave."""
-    variables = {**collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
+def find_failure(word: str, ranks: int) -> str | None:
+    """What went wrong between the ranks of a platform; None where the all-reduce is right."""
+    variables = {**make_collective_variables(ClusterEnv(), None), **os.environ, PARENT: str(os.getpid())}
     with tempfile.TemporaryDirectory(prefix="trainmark-") as folder, ExitStack() as started:
         logs = [Path(folder) / f"rank{rank}.log" for rank in range(ranks)]
         children = []
         for rank, log in enumerate(logs):
             words = ["-m", "trainmark.features.doctor.collective_check", word, str(rank), str(ranks), folder]
-            with log.open("wb") as said:
+            with log.open("wb") as output:
                 child = subprocess.Popen(
-                    [sys.executable, *words], env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                    [sys.executable, *words], env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=output
                 )
             started.callback(child.wait)
             started.callback(child.kill)
             children.append(child)
-        return _first_complaint(children, logs)
+        return _wait_for_failure(children, logs)
 
 
-def _first_complaint(children: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> str | None:
+def _wait_for_failure(children: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> str | None:
     ends_at_s = time.monotonic() + LIMIT_S
     waiting = dict(enumerate(children))
     while waiting:
@@ -47,8 +49,8 @@ def _first_complaint(children: Sequence[subprocess.Popen[bytes]], logs: Sequence
             if child.poll() is None:
                 continue
             if child.returncode:
-                said = logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
-                last = next((line for line in reversed(said) if line.strip()), "without a word")
+                lines = logs[rank].read_text(encoding="utf-8", errors="replace").splitlines()
+                last = next((line for line in reversed(lines) if line.strip()), "no message")
                 return f"rank {rank} of {len(children)} ended with {child.returncode}: {last}"
             del waiting[rank]
         if waiting and time.monotonic() > ends_at_s:
@@ -62,9 +64,7 @@ def main(word: str, rank: int, ranks: int, folder: Path) -> int:
     import torch
     from torch import distributed
 
-    from trainmark.platforms import files
     from trainmark.platforms.platform import Platform
-    from trainmark.record.precision import PRECISIONS
 
     device = Platform(files.load(word)).open(rank)
     distributed.init_process_group(

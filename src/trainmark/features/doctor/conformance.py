@@ -1,4 +1,4 @@
-"""Finds out whether a platform does what a run takes for granted, in lines its vendor can act on."""
+"""Checks that a platform does what a run relies on, with findings its vendor can act on."""
 
 from __future__ import annotations
 
@@ -17,74 +17,74 @@ from torch import Tensor, nn
 from trainmark import workloads
 from trainmark.features.doctor import collective_check, device_checks, operators
 from trainmark.platforms import files, number_types, sensors
-from trainmark.platforms.matmul_rate import seconds
+from trainmark.platforms.matmul_rate import time_work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.reading import FIELDS
 from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
-from trainmark.record.checks import CheckResult, count, failed, first_line, ok, unknown
+from trainmark.record.checks import CheckResult, failed, first_line, format_count, ok, unknown
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import PRECISIONS, Precision
 
 WORK_S = 0.05
-"""How long the work is at least that waits and events are tried on."""
+"""Minimum duration of the work that synchronize and events are tested on."""
 MAX_MATMULS = 1 << 16
 TRIES = 3
-"""A machine that does something else meanwhile may spoil a time, hardly three in a row."""
+"""Other load may disturb one measurement, hardly three in a row."""
 EVENT_TRIES = 12
 EVENT_TOLERANCE = 0.15
 SIDE = 256
 TENSOR_BYTES = 64 << 20
 MAX_TENSORS = 24
-"""One of so many must raise the peak; the first may hide below what the process once had."""
+"""One of these must raise the peak; the first may stay below an earlier peak of the process."""
 STARTS_S = 60.0
 NO_PROGRAM = "/nowhere/trainmark-has-no-such-program"
 
 
 def examine(word: str, begins: Callable[[str], None] = lambda name: None) -> Iterator[CheckResult]:
-    """One finding after the other; `begins` hears of each check before it is made, and of a long one again while it
-    gets on. Raises NotReadyError where there is no device to look at."""
+    """Yields one finding per check; calls `begins` before each check, and again while a long one makes
+    progress. Raises NotReadyError where there is no device."""
     begins(OPENS)
     platform = Platform(files.load(word))
     device = platform.open(0)
-    devices = count(platform.device_count, "core" if device.is_cpu else "device")
+    devices = format_count(platform.device_count, "core" if device.is_cpu else "device")
     yield replace(ok(f"{device.name()}, {devices}"), name=OPENS)
-    for name, check in checks(word, device, begins):
+    for name, check in list_checks(word, device, begins):
         begins(name)
-        yield guarded(name, check)
+        yield run_check(name, check)
 
 
-def checks(
+def list_checks(
     word: str, device: Device, begins: Callable[[str], None] = lambda name: None
 ) -> Iterator[tuple[str, Callable[[], CheckResult]]]:
-    yield "synchronises", partial(synchronises, device)
-    yield "events", partial(events_agree, device)
-    yield "memory", partial(memory_counted, device)
-    for precision in _listed(device):
-        yield f"precision {precision}", partial(precision_is_real, device, precision)
-    yield "autocast", partial(autocast_works, device)
-    yield "loss scaler", partial(scaler_works, device)
+    yield "synchronises", partial(check_synchronize, device)
+    yield "events", partial(check_events, device)
+    yield "memory", partial(check_memory, device)
+    for precision in _list_precisions(device):
+        yield f"precision {precision}", partial(check_precision, device, precision)
+    yield "autocast", partial(check_autocast, device)
+    yield "loss scaler", partial(check_scaler, device)
     for name in workloads.names():
         check = f"operators {name}"
-        yield check, partial(operators.check, device, name, partial(begins, check))
-    yield "collectives", partial(exchanges, word, device.platform)
-    yield "sensors", partial(sensors_parse, device)
-    yield "unplugged tool", partial(unplugged_tool, device)
-    yield "host settings", partial(host_settings_valid, device)
-    yield "peak", partial(peak_known, device)
+        yield check, partial(operators.check_operators, device, name, partial(begins, check))
+    yield "collectives", partial(check_collectives, word, device.platform)
+    yield "sensors", partial(check_sensors, device)
+    yield "unplugged tool", partial(check_missing_program, device)
+    yield "host settings", partial(check_host_settings, device)
+    yield "peak", partial(check_peak, device)
 
 
-def guarded(name: str, check: Callable[[], CheckResult]) -> CheckResult:
-    """A check that raises has failed: a driver's error is what its vendor wants to see."""
+def run_check(name: str, check: Callable[[], CheckResult]) -> CheckResult:
+    """Runs a check; one that raises has failed with the driver's error."""
     try:
         return replace(check(), name=name)
     except Exception as error:
         said = f"raised {type(error).__name__}: {first_line(error)}"
-        return replace(failed(said, "the call above is one that every run makes"), name=name)
+        return replace(failed(said, "every run makes the call above"), name=name)
 
 
-def synchronises(device: Device) -> CheckResult:
-    """After a wait nothing is left to wait for: the mark before it is reached, and a result is there at once."""
-    work = _work(device)
+def check_synchronize(device: Device) -> CheckResult:
+    """After synchronize() the mark before it is reached, and a result can be read at once."""
+    work = _make_work(device)
     tries = []
     for _ in range(TRIES):
         began = time.perf_counter()
@@ -92,10 +92,10 @@ def synchronises(device: Device) -> CheckResult:
         mark = device.marks.mark()
         device.synchronize()
         waited_s = time.perf_counter() - began
-        if not device.marks.reached(mark):
+        if not device.marks.is_reached(mark):
             return failed(
                 "synchronize() returned while a mark recorded before it was not reached",
-                "torch.accelerator.synchronize and Event.query must look at the same queue",
+                "torch.accelerator.synchronize and Event.query must use the same queue",
             )
         with device.arithmetic(FP32):
             result.sum().item()
@@ -104,15 +104,14 @@ def synchronises(device: Device) -> CheckResult:
     if read_s > waited_s / 2:
         return failed(
             f"reading a result took {read_s * 1e3:.1f} ms after a synchronize() that had taken {waited_s * 1e3:.1f} ms",
-            "synchronize() must wait for the computing, not only for its launch",
+            "synchronize() must wait for the computation, not only for its launch",
         )
-    return ok(f"{waited_s * 1e3:.1f} ms of work are waited for, and the result is there {read_s * 1e3:.1f} ms later")
+    return ok(f"{waited_s * 1e3:.1f} ms of work were waited for, and the result was read {read_s * 1e3:.1f} ms later")
 
 
-def events_agree(device: Device) -> CheckResult:
-    """A busy host may notice the end of the work late: one try that agrees is enough, and a clock that is wrong never
-    does."""
-    work = _work(device)
+def check_events(device: Device) -> CheckResult:
+    """Compares device time with wall time; a busy host may be late, so one try that agrees is enough."""
+    work = _make_work(device)
     closest_s = (0.0, float("inf"))
     for _ in range(EVENT_TRIES):
         device.synchronize()
@@ -123,22 +122,22 @@ def events_agree(device: Device) -> CheckResult:
         device.synchronize()
         wall_s = time.perf_counter() - began
         tried_s = (device.marks.between_ns(first, last) / 1e9, wall_s)
-        closest_s = min(closest_s, tried_s, key=_apart)
-        if _apart(closest_s) <= EVENT_TOLERANCE:
+        closest_s = min(closest_s, tried_s, key=_relative_error)
+        if _relative_error(closest_s) <= EVENT_TOLERANCE:
             break
     event_s, wall_s = closest_s
-    said = f"{event_s * 1e3:.1f} ms between two events, {wall_s * 1e3:.1f} ms on the wall"
-    if _apart(closest_s) > EVENT_TOLERANCE:
+    said = f"{event_s * 1e3:.1f} ms between two events, {wall_s * 1e3:.1f} ms of wall time"
+    if _relative_error(closest_s) > EVENT_TOLERANCE:
         return failed(said, "Event.elapsed_time must give milliseconds of the device's own time, recorded in order")
     return ok(said)
 
 
-def _apart(event_and_wall_s: tuple[float, float]) -> float:
+def _relative_error(event_and_wall_s: tuple[float, float]) -> float:
     event_s, wall_s = event_and_wall_s
     return abs(event_s / wall_s - 1)
 
 
-def memory_counted(device: Device) -> CheckResult:
+def check_memory(device: Device) -> CheckResult:
     capacity, before = device.memory_capacity_bytes(), device.peak_memory_bytes()
     if not capacity or before is None:
         missing = "mem_get_info" if not capacity else "max_memory_allocated"
@@ -160,35 +159,35 @@ def memory_counted(device: Device) -> CheckResult:
     )
 
 
-def precision_is_real(device: Device, precision: Precision) -> CheckResult:
-    """It trains, and matmuls come out with the bits the precision has, no more and no fewer."""
-    if reason := device.refuses(precision):
-        return failed(f"one layer could not be trained: {reason}", "take it from the file's precisions, or mend it")
+def check_precision(device: Device, precision: Precision) -> CheckResult:
+    """Trains a layer, and checks that matmuls have exactly the bits of the precision."""
+    if reason := device.explain_refusal(precision):
+        return failed(f"one layer could not be trained: {reason}", "remove it from the file's precisions, or fix it")
     device.set_precision(precision)
     try:
         for kind, computed_type in number_types.KINDS.items():
             if precision.allows_tf32 and kind != "matmul":
-                continue  # a library may choose a way without TF32, and be right to
+                continue  # a library may choose an algorithm without TF32
             used = computed_type(device, precision, getattr(torch, precision.weights))
             if used != precision.unscaled:
-                return _another_type(kind, used, precision.unscaled)
-        for asked, used in number_types.scaled_types(device, precision).items() if precision.scaled else ():
+                return _report_type(kind, used, precision.unscaled)
+        for asked, used in number_types.find_scaled_types(device, precision).items() if precision.scaled else ():
             if used != asked:
-                return _another_type("matmul", used, asked)
+                return _report_type("matmul", used, asked)
     finally:
         device.set_precision(FP32)
-    return ok(f"trains; products come out as {precision.computes_in} rounds them")
+    return ok(f"trains; matmuls are rounded as {precision.computes_in}")
 
 
-def _another_type(kind: str, used: str, computes_in: str) -> CheckResult:
+def _report_type(kind: str, used: str, computes_in: str) -> CheckResult:
     return failed(
-        f"{kind}: numbers whose products tell types apart were multiplied in {used}, not in {computes_in}",
-        "it computes in another type than the one asked for, or lowers float32 by itself",
+        f"{kind}: computed in {used}, not in {computes_in}",
+        "it computes in another type than requested, or lowers float32 by itself",
     )
 
 
-def autocast_works(device: Device) -> CheckResult:
-    listed = [precision for precision in _listed(device) if precision.autocast]
+def check_autocast(device: Device) -> CheckResult:
+    listed = [precision for precision in _list_precisions(device) if precision.autocast]
     if not listed:
         return unknown("the file lists no amp precision")
     for precision in listed:
@@ -203,14 +202,14 @@ def autocast_works(device: Device) -> CheckResult:
             return failed(
                 f"{precision}: a linear layer gave {out.dtype} and a gradient of type {got}, "
                 f"expected {precision.autocast} and float32",
-                f"torch.autocast({device.torch.type!r}) must lower matrix products and keep the weights as they are",
+                f"torch.autocast({device.torch.type!r}) must lower matmuls and leave the weights unchanged",
             )
-    return ok(f"{', '.join(map(str, listed))}: products are lowered, gradients of the weights stay float32")
+    return ok(f"{', '.join(map(str, listed))}: matmuls are lowered, weight gradients stay float32")
 
 
-def scaler_works(device: Device) -> CheckResult:
-    """A step with good gradients is made; one with a gradient that is not finite is left out and the scale halved."""
-    if not any(precision.scales_loss for precision in _listed(device)):
+def check_scaler(device: Device) -> CheckResult:
+    """A step with finite gradients is made; one with an infinite gradient is skipped and the scale halved."""
+    if not any(precision.scales_loss for precision in _list_precisions(device)):
         return unknown("the file lists no precision whose loss is scaled")
     layer = nn.Linear(4, 4, device=device.torch)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
@@ -231,10 +230,10 @@ def scaler_works(device: Device) -> CheckResult:
             f"{'was' if moved[1] else 'was not'}, and the scale went from 1024 to {scaler.get_scale():g}, not 512",
             "torch.amp.GradScaler needs _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_",
         )
-    return ok("makes good steps, leaves out one with an infinite gradient, halves its scale")
+    return ok("makes good steps, skips one with an infinite gradient, halves its scale")
 
 
-def sensors_parse(device: Device) -> CheckResult:
+def check_sensors(device: Device) -> CheckResult:
     file = device.platform.file
     if file.sensors is None:
         return unknown("the file names no sensors")
@@ -243,7 +242,7 @@ def sensors_parse(device: Device) -> CheckResult:
     by_reason = device_checks.group_by_reason(unavailable)
     reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     if not readings or not given:
-        said = f"nothing could be read: {_telling(unavailable)}"
+        said = f"nothing could be read: {_first_reason(unavailable)}"
         return unknown(said) if device.is_cpu else failed(said, "see [sensors] in the file, and run its program")
     if not device.is_cpu and len(readings) < device.platform.device_count:
         return failed(
@@ -254,8 +253,8 @@ def sensors_parse(device: Device) -> CheckResult:
     return ok(f"{said}; unavailable: {reasons}" if reasons else said)
 
 
-def unplugged_tool(device: Device) -> CheckResult:
-    """The file's programs are replaced by one that is nowhere: nothing may fail but the reading."""
+def check_missing_program(device: Device) -> CheckResult:
+    """Replaces the file's programs by a missing one: nothing but the reading may fail."""
     file = device.platform.file
     if not isinstance(file.sensors, (NvmlSensors, ProgramSensors)) or not file.sensors.programs:
         return unknown("the file's sensors need no program")
@@ -266,12 +265,12 @@ def unplugged_tool(device: Device) -> CheckResult:
     finally:
         reader.close()
     if readings or not all(unavailable.get(name) for name in FIELDS):
-        return failed(f"{len(readings)} readings came from a program that is not there", "this is ours to mend")
-    return ok(f"unavailable, with the reason: {_telling(unavailable)}")
+        return failed(f"{len(readings)} readings came from a missing program", "internal error, please report")
+    return ok(f"unavailable, with the reason: {_first_reason(unavailable)}")
 
 
-def host_settings_valid(device: Device) -> CheckResult:
-    """A program must start under the variables that workers get: one with a wrong library does not."""
+def check_host_settings(device: Device) -> CheckResult:
+    """Starts torch with the variables that workers get: a wrong library fails."""
     settings = device.platform.file.host_settings
     if not settings:
         return unknown("the file has none")
@@ -286,15 +285,15 @@ def host_settings_valid(device: Device) -> CheckResult:
     )
     complaint = done.stderr.strip().partition("\n")[0]
     if done.returncode or complaint:
-        said = f"under {', '.join(settings)} torch ends with {done.returncode}: {complaint}"
+        said = f"with {', '.join(settings)} torch ends with {done.returncode}: {complaint}"
         return failed(said, "see [host_settings] in the file")
-    return ok(f"torch works under {', '.join(settings)}")
+    return ok(f"torch works with {', '.join(settings)}")
 
 
-def peak_known(device: Device) -> CheckResult:
+def check_peak(device: Device) -> CheckResult:
     name, file = device.name(), device.platform.file
     if device.is_cpu:
-        return unknown("the peak of a processor is measured in each run")
+        return unknown("the peak of a CPU is measured in each run")
     if device.is_stand_in:
         return unknown("a stand-in has none")
     peak = file.peak(name)
@@ -304,31 +303,31 @@ def peak_known(device: Device) -> CheckResult:
     return ok(f"{said} ({peak.source})")
 
 
-def exchanges(word: str, platform: Platform) -> CheckResult:
+def check_collectives(word: str, platform: Platform) -> CheckResult:
     if platform.file.collectives == files.NO_COLLECTIVES:
-        return unknown("the file says that its devices cannot work together")
+        return unknown("the file declares no collectives")
     ranks = 2 if platform.is_cpu or platform.device_count > 1 else 1
-    failure = collective_check.failure(word, ranks)
+    failure = collective_check.find_failure(word, ranks)
     if failure:
         remedy = f"torch.distributed's backend {platform.file.collectives!r} must join and sum float32 on the devices"
         return failed(failure, remedy)
-    alone = "" if ranks > 1 else ", which is all that one device can show"
-    return ok(f"{platform.file.collectives} joins {ranks} rank{'s' if ranks > 1 else ''} and sums right{alone}")
+    alone = "" if ranks > 1 else ", as there is one device"
+    return ok(f"{platform.file.collectives} joins {ranks} rank{'s' if ranks > 1 else ''} and sums correctly{alone}")
 
 
 FP32 = PRECISIONS["fp32"]
 OPENS = "opens"
 
 
-def unopened(word: str, error: NotReadyError) -> CheckResult:
-    """What is found where there is no device to look at."""
+def report_not_opened(word: str, error: NotReadyError) -> CheckResult:
+    """The finding where there is no device."""
     return replace(
         failed(str(error), f"`trainmark platform check {word}` needs one device that torch sees"), name=OPENS
     )
 
 
-def _work(device: Device) -> Callable[[], Tensor]:
-    """Launches matmuls, enough of them for their time to be told from their launch."""
+def _make_work(device: Device) -> Callable[[], Tensor]:
+    """Makes a function that launches enough matmuls to outlast their launch."""
     numbers = torch.full((SIDE, SIDE), 1 / SIDE, device=device.torch)
     matmuls = 4
 
@@ -339,19 +338,19 @@ def _work(device: Device) -> Callable[[], Tensor]:
                 result = result @ numbers
         return result
 
-    work()  # the first one also wakes threads, takes memory, loads libraries
+    work()  # warm up: threads, memory, libraries
     while matmuls < MAX_MATMULS:
-        if seconds(device, work) >= WORK_S:
+        if time_work(device, work) >= WORK_S:
             break
         matmuls *= 2
     return work
 
 
-def _listed(device: Device) -> list[Precision]:
+def _list_precisions(device: Device) -> list[Precision]:
     return [PRECISIONS[name] for name in device.platform.file.precisions]
 
 
-def _telling(unavailable: Mapping[str, str]) -> str:
-    """Of the reasons the one that says most: that a field is not asked for says nothing."""
+def _first_reason(unavailable: Mapping[str, str]) -> str:
+    """The first reason other than that a field is not declared."""
     reasons = list(dict.fromkeys(unavailable.values()))
     return next((reason for reason in reasons if reason != sensors.NOT_DECLARED), "no device answered")

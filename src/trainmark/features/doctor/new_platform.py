@@ -1,4 +1,4 @@
-"""A first platform file for an accelerator that torch sees and nobody has described, from what torch reports of it."""
+"""Drafts a platform file for an accelerator that has none, from what torch reports."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 import torch
+from torch import distributed
 
 from trainmark.platforms import device_errors, files
 from trainmark.platforms.platform import MIN_TORCH, Platform
@@ -16,8 +17,8 @@ from trainmark.record.precision import PRECISIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What torch reports of the accelerator of this machine."""
+class Accelerator:
+    """What torch reports about the accelerator of this machine."""
 
     device_type: str
     device_name: str = ""
@@ -26,16 +27,16 @@ class Seen:
     memory_bytes: int | None = None
     collectives: str = files.NO_COLLECTIVES
     plugin: str | None = None
-    """The module that taught torch the device; None where torch knows it by itself."""
+    """The module that registers the device in torch; None where torch has it built in."""
     precisions: tuple[str, ...] = ()
-    """In which one layer could be trained."""
+    """Precisions in which a layer could be trained."""
     refused: tuple[tuple[str, str], ...] = ()
-    """The others, with the reason."""
+    """Other precisions, with the reason."""
     torch: str = ""
 
 
-def look() -> Seen:
-    """Of the accelerator that is here; NotReadyError where torch sees none."""
+def inspect_accelerator() -> Accelerator:
+    """Inspects the accelerator of this machine; NotReadyError where torch sees none."""
     available = hasattr(torch, "accelerator") and torch.accelerator.is_available()
     found = torch.accelerator.current_accelerator() if available else None
     if found is None:
@@ -62,10 +63,10 @@ def look() -> Seen:
         device = Platform(everything).open(0)
         memory_bytes = device.memory_capacity_bytes()
         name = "" if device.name() == device_type else device.name()
-        tried = {word: device.refuses(precision) for word, precision in PRECISIONS.items()}
+        tried = {word: device.explain_refusal(precision) for word, precision in PRECISIONS.items()}
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
         tried = {"fp32": device_errors.first_line(error)}
-    return Seen(
+    return Accelerator(
         device_type=device_type,
         device_name=name,
         count=int(torch.accelerator.device_count()),
@@ -78,8 +79,8 @@ def look() -> Seen:
     )
 
 
-def text(name: str, seen: Seen) -> str:
-    """A file with every key that most platforms need; what torch does not tell stands there as a comment."""
+def make_file(name: str, seen: Accelerator) -> str:
+    """A file with the keys that most platforms need; unknown ones are comments."""
     release = ".".join(re.findall(r"\d+", seen.torch)[:2]) or MIN_TORCH
     where = f"{seen.count} x {seen.device_name or seen.device_type}"
     memory = f", {seen.memory_bytes / 2**30:.1f} GiB each" if seen.memory_bytes else ""
@@ -124,8 +125,8 @@ least_torch = "{release}"
 """
 
 
-def _precisions(seen: Seen) -> str:
-    """A file must have one: fp32 where none would do, with a warning."""
+def _precisions(seen: Accelerator) -> str:
+    """A file must have one: fp32 with a comment where none works."""
     if not seen.precisions:
         return '# in none of them could a layer be trained here; this one is left to try again\nprecisions = ["fp32"]\n'
     listed = ", ".join(f'"{word}"' for word in seen.precisions)
@@ -133,13 +134,11 @@ def _precisions(seen: Seen) -> str:
 
 
 def _comment(words: str) -> str:
-    """What others wrote, on one line and without what could end it."""
+    """External text on one line, in printable ASCII."""
     return re.sub(r"[^\x20-\x7e]", "?", words)[:160]
 
 
 def _collectives(device_type: str) -> str:
-    from torch import distributed
-
     if not distributed.is_available():
         return files.NO_COLLECTIVES
     known = distributed.Backend.default_device_backend_map.get(device_type)
@@ -147,7 +146,7 @@ def _collectives(device_type: str) -> str:
 
 
 def _plugin(device_type: str) -> str | None:
-    """The module behind the entry point by which torch was taught the device."""
+    """The module of the entry point that registers the device in torch."""
     if device_type != torch._C._get_privateuse1_backend_name():
         return None
     modules = [entry.value.partition(":")[0] for entry in entry_points(group="torch.backends")]

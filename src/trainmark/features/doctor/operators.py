@@ -1,7 +1,6 @@
-"""Walks through the operators that the step of every workload uses on a device, each beside the CPU's.
+"""Compares every operator of a workload's step on a device with the CPU's.
 
-The step is the run's own: batches are moved, trained on and scored by the code that does so in a run, on the workload's
-smallest recipe. So what passes here runs, and no list has to be kept of what networks need.
+The step is that of a run with the workload's smallest recipe: what passes here runs, and there is no list of operators.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from trainmark import data as datasets, workloads
 from trainmark.platforms import device_errors
 from trainmark.platforms.files import NO_COLLECTIVES
 from trainmark.platforms.platform import Device
-from trainmark.record.checks import CheckResult, count, failed, ok, unknown
+from trainmark.record.checks import CheckResult, failed, format_count, ok, unknown
 from trainmark.record.plan import NO_FOLDER
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.train import loop, setup, step_check, transfers
@@ -33,61 +32,59 @@ from trainmark.workloads.workload import Share, Workload
 
 SAMPLES = 4
 TRIES = 2
-"""Calls of one operator with the same types that are compared."""
+"""Compared calls of one operator with the same types."""
 MAX_OFF = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Share of a result's length by which one operator may differ: other orders of summing, and one rounding."""
+"""Relative error allowed per operator: another order of summation, and one rounding."""
 MAX_FROM_ZERO = 1e-6
-"""The length of a result where the CPU's is all zeros."""
+"""Norm allowed where the CPU's result is all zeros."""
 MAX_NAMED = 6
 
 
 @dataclass(kw_only=True)
 class Walked:
-    """What was found of the operators of a step."""
+    """Findings about the operators of a step."""
 
     seen: Counter[str] = field(default_factory=Counter)
     compared: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
-    """By the operator's name, the first line of the error."""
+    """First line of the error, by operator."""
     wrong: dict[str, float] = field(default_factory=dict)
-    """By the operator's name, the largest share by which it is off."""
+    """Largest relative error, by operator."""
 
 
-def check(device: Device, name: str, alive: Callable[[], None] = lambda: None) -> CheckResult:
-    """Every operator of a workload's step and evaluation, in fp32 and where autocast lowers it; `alive` hears of each
-    that has ended."""
+def check_operators(device: Device, name: str, alive: Callable[[], None] = lambda: None) -> CheckResult:
+    """Checks every operator of a workload's step and evaluation, in fp32 and under autocast; calls `alive` after
+    each."""
     if device.is_cpu:
-        return unknown("a CPU is what other devices are held against")
+        return unknown("other devices are compared with the CPU")
     walked = Walked()
-    with _batches(workloads.load(name)) as batches:
+    with _make_batches(workloads.load(name)) as batches:
         for precision in _precisions(device):
             try:
                 walk(device, workloads.load(name), precision, *batches, walked, alive)
             except (RuntimeError, NotImplementedError) as error:
-                missing = device_errors.missing_operator(error)
+                missing = device_errors.find_missing_operator(error)
                 if missing is None and not walked.missing:
                     raise
                 if missing:
                     walked.missing.setdefault(missing, device_errors.first_line(error))
-    return judged(walked)
+    return judge_operators(walked)
 
 
-def judged(walked: Walked) -> CheckResult:
+def judge_operators(walked: Walked) -> CheckResult:
     facts = {"missing": dict(walked.missing), "wrong": dict(walked.wrong)}
-    total = count(len(walked.seen), "operator")
+    total = format_count(len(walked.seen), "operator")
     said = []
     if walked.missing:
-        said.append(f"{len(walked.missing)} of {total} missing: {_few(walked.missing)}")
+        said.append(f"{len(walked.missing)} of {total} missing: {_name_few(walked.missing)}")
     if walked.wrong:
         off = {f"{name} (off by {_percent(share)})": share for name, share in walked.wrong.items()}
-        said.append(f"{len(walked.wrong)} of {total} not as the CPU's: {_few(off)}")
+        said.append(f"{len(walked.wrong)} of {total} not as the CPU's: {_name_few(off)}")
     if said:
         return failed("; ".join(said), "a run of this workload needs every one of them", **facts)
     agree = f"{len(walked.compared)} give what the CPU's give"
     if left := [name for name in walked.seen if name not in walked.compared]:
-        agree += (
-            f"; not compared, as they may draw at random, give memory as it lies, or are none of a CPU: {_few(left)}"
-        )
+        agree += f"; not compared (random, uninitialized, or not on a CPU): {_name_few(left)}"
     return ok(f"{total} of a step and an evaluation are there, and {agree}", **facts)
 
 
@@ -100,11 +97,11 @@ def walk(
     walked: Walked,
     alive: Callable[[], None],
 ) -> None:
-    """Trains on one batch and scores another as a run does, with an eye on every operator."""
+    """Trains on one batch and scores another as a run does, and visits every operator."""
     recipe = replace(workload.recipes["smoke"], compiled="no")
     device.set_precision(precision)
     stepper = setup.build_stepper(workload, recipe, precision, device, 1)
-    step_check.move_weights(stepper)
+    step_check.perturb_weights(stepper)
     watch = Walker(_Comparison(device, walked, alive).visit)
     with watch:
         here, scored = (transfers.move_to_device(batch, device) for batch in (train, evaluation))
@@ -112,19 +109,19 @@ def walk(
     stepper.set_learning_rate(recipe.learning_rate)
     stepper.model.train()
     loss = stepper.step(here)
-    transfers.losses_on(device).note(loss)
-    scoring = loop.evaluation_precision(recipe, precision)
+    transfers.make_losses(device).note(loss)
+    scoring = loop.choose_evaluation_precision(recipe, precision)
     stepper.bare_model.eval()
     with torch.no_grad(), device.arithmetic(scoring), device.autocast(scoring), watch:
         workload.score(stepper.bare_model, scored)
     if device.torch.type != "cpu" and device.platform.file.collectives != NO_COLLECTIVES:
         with watch:
-            _batch_norm_over_ranks(device)
+            _run_sync_batch_norm(device)
     device.synchronize()
 
 
-def _batch_norm_over_ranks(device: Device) -> None:
-    """What torch's layer asks of an accelerator where batch norm is taken over all devices."""
+def _run_sync_batch_norm(device: Device) -> None:
+    """Calls the operators of torch's SyncBatchNorm."""
     x, weight = torch.rand(4, 3, 5, 5, device=device.torch), torch.ones(3, device=device.torch)
     mean, inverse = torch.batch_norm_stats(x, 1e-5)
     counts = torch.full((1,), 100.0, device=device.torch)
@@ -137,8 +134,8 @@ def _batch_norm_over_ranks(device: Device) -> None:
 
 
 @contextmanager
-def _batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
-    """One batch to train on and one to score, of the smallest set that the workload can be given."""
+def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
+    """One batch to train on and one to score, of the smallest data set."""
     smoke = workload.recipes["smoke"]
     recipe = replace(smoke, batch_per_device=SAMPLES, eval_batch_per_device=SAMPLES, input_workers=0)
     with tempfile.TemporaryDirectory(prefix="trainmark-") as name:
@@ -150,13 +147,13 @@ def _batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
         source = workload.open_data(recipe, where, Share(rank=0, world=1, local_ranks=1), 0)
         with closing(source):
             first = (next(iter(source.train(0, 0))), next(iter(source.evaluation())))
-            train, evaluation = (transfers.move_to_device(batch, step_check.OwnMemory()) for batch in first)
+            train, evaluation = (transfers.move_to_device(batch, step_check.HostCopies()) for batch in first)
         yield train, evaluation
 
 
 class _Comparison:
-    """A visitor that compares operators with the CPU's. One that is missing is done by the CPU instead, so that those
-    after it are seen, too."""
+    """A visitor that compares operators with the CPU's; a missing one runs on the CPU, so that later ones are
+    visited too."""
 
     def __init__(self, device: Device, walked: Walked, alive: Callable[[], None]) -> None:
         self._device = device
@@ -166,7 +163,7 @@ class _Comparison:
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = str(operator._schema.name)
-        self._alive()  # whatever came before it has ended
+        self._alive()  # the one before has ended
         self._found.seen[name] += 1
         signature = (operator, tuple(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)))
         self._tried[signature] += 1
@@ -177,16 +174,16 @@ class _Comparison:
         try:
             result = operator(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            if device_errors.missing_operator(error) is None:
+            if device_errors.find_missing_operator(error) is None:
                 raise
             self._found.missing.setdefault(name, device_errors.first_line(error))
-            return self._by_the_cpu(operator, args, kwargs)
+            return self._run_on_cpu(operator, args, kwargs)
         if on_host is not None and not is_random(operator):
             with _disable_current_modes():
                 self._compare(operator, name, (args, kwargs, result), on_host)
         return result
 
-    def _by_the_cpu(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_on_cpu(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _disable_current_modes():
             host_args, host_kwargs = _to_host((args, kwargs))
             result = operator(*host_args, **host_kwargs)
@@ -198,7 +195,7 @@ class _Comparison:
             return tree_map_only(Tensor, lambda leaf: back.get(id(leaf), leaf.to(self._device.torch)), result)
 
     def _compare(self, operator: Any, name: str, here: Any, on_host: Any) -> None:
-        """Results, and what the operator may have written into its arguments."""
+        """Compares results and arguments, which the operator may have written to."""
         host_args, host_kwargs = on_host
         try:
             wanted = operator(*host_args, **host_kwargs)
@@ -212,13 +209,13 @@ class _Comparison:
 
 
 def _differences(here: Any, there: Any) -> Iterator[float]:
-    """Of each floating tensor that differs by more than it may, by which share of its length."""
+    """Relative errors of floating tensors that differ by more than allowed."""
     for found, wanted in zip(tree_leaves(here), tree_leaves(there), strict=True):
         if not isinstance(wanted, Tensor) or wanted.layout != torch.strided or not wanted.is_floating_point():
-            continue  # places of equal values may come in another order
+            continue  # indices of equal values may come in another order
         one, other = (tensor.detach().cpu().double().nan_to_num() for tensor in (found, wanted))
         off = step_check.relative_difference(one, other)
-        if math.isinf(off):  # another shape, or numbers where there should be zeros alone
+        if math.isinf(off):  # another shape, or not zero where it should be
             off = float(one.shape != other.shape or bool(one.norm() > MAX_FROM_ZERO))
         if off > MAX_OFF.get(wanted.dtype, 0.1):
             yield off
@@ -240,6 +237,6 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %" if share < 10 else "more than 1000 %"
 
 
-def _few(names: Collection[str]) -> str:
+def _name_few(names: Collection[str]) -> str:
     shown = ", ".join(list(names)[:MAX_NAMED])
     return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

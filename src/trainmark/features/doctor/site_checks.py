@@ -1,4 +1,4 @@
-"""What a run needs from its site: a store to write to, data, a port to meet at, programs that start it elsewhere."""
+"""Checks the site: store, data, rendezvous port, network, and programs that start runs on other machines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from trainmark import data as datasets
 from trainmark.data import synthetic
 from trainmark.data.data_set import MANIFEST
 from trainmark.record import site
-from trainmark.record.checks import LOG_BYTES, CheckResult, amount, check, doubt, existing_folder, failed, ok
+from trainmark.record.checks import LOG_BYTES, CheckResult, check, doubt, failed, find_existing_folder, format_bytes, ok
 from trainmark.record.errors import TrainmarkError, UsageError
 
 WANTED_DISK_BYTES = 4 << 30
@@ -30,29 +32,29 @@ Which = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Interface:
-    """One way out of the machine."""
+    """A network interface."""
 
     name: str
     up: bool
     addresses: tuple[str, ...] = ()
     speed_mbit: int = 0
-    """0 where the driver does not say."""
+    """0 where the driver does not report it."""
 
 
 @check("store", "Site")
-def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
-    """Whether records and checkpoints can be written, and have the room."""
+def check_store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage) -> CheckResult:
+    """Checks that records and checkpoints can be written, and fit."""
     remedy = "export TRAINMARK_STORE=/a/folder/with/room"
-    there = existing_folder(folder)
+    there = find_existing_folder(folder)
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"\0" * 4096)
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        return failed(f"{_short(folder)} cannot be written: {error.strerror}", remedy, folder=str(folder))
+        return failed(f"{_shorten(folder)} cannot be written: {error.strerror}", remedy, folder=str(folder))
     free = usage(there)[2]
-    sentence = f"{amount(free)} free in {_short(folder)}"
+    sentence = f"{format_bytes(free)} free in {_shorten(folder)}"
     facts: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
     if free < LOG_BYTES:
         return failed(f"{sentence}: not even the logs of a run fit", remedy, **facts)
@@ -62,13 +64,13 @@ def store(folder: Path, usage: Callable[[Path], tuple[int, int, int]] = shutil.d
 
 
 @check("site file", "Site")
-def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
+def check_site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
     try:
         found = site.load(environ, cwd=cwd)
     except UsageError as error:
         return failed(str(error))
     if found == site.Site():
-        return ok(f"no {site.FILE}: every fact of the site has its default", found=False)
+        return ok(f"no {site.FILE}: all settings are defaults", found=False)
     says = [f"data of {name}" for name in found.data]
     says += [f"interface {found.network.interface}"] if found.network.interface else []
     says += [f"port {found.network.port}"] if found.network.port else []
@@ -76,25 +78,25 @@ def site_file(environ: Mapping[str, str], cwd: Path) -> CheckResult:
     return ok(f"{site.FILE} is valid and gives {', '.join(says)}", found=True, gives=says)
 
 
-def data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
-    """One set: the folder the site gives, looked at shallowly, or else the synthetic one."""
+def check_data_set(name: str, given: str | None, made_in: Callable[[str], Path] = synthetic.folder) -> CheckResult:
+    """Checks one data set: the folder that the site gives, or the synthetic one."""
 
     @check(f"data {name}", "Site")
-    def look() -> CheckResult:
-        return _given(name, Path(given)) if given else _synthetic(made_in(name))
+    def result() -> CheckResult:
+        return _check_given(name, Path(given)) if given else _check_synthetic(made_in(name))
 
-    return look()
+    return result()
 
 
 @check("ports", "Site")
-def ports(meeting_port: int) -> CheckResult:
-    """Whether this machine can be the one at which the others of a run meet."""
+def check_ports(meeting_port: int) -> CheckResult:
+    """Checks that this machine can host the rendezvous."""
     try:
         with socket.socket() as listener:
             listener.bind(("", 0))
             free = int(listener.getsockname()[1])
     except OSError as error:
-        return failed(f"no port can be opened, so ranks cannot meet: {error.strerror}")
+        return failed(f"no port can be opened, so there is no rendezvous: {error.strerror}")
     facts: dict[str, Any] = {"meeting_port": meeting_port, "free_port": free}
     try:
         with socket.socket() as listener:
@@ -102,29 +104,29 @@ def ports(meeting_port: int) -> CheckResult:
             listener.bind(("", meeting_port))
     except OSError as error:
         return doubt(
-            f"{meeting_port}, at which nodes meet, cannot be opened: {error.strerror}",
+            f"rendezvous port {meeting_port} cannot be opened: {error.strerror}",
             f"printf '[network]\\nport = {free}\\n' >> {site.FILE}   # on every node",
             **facts,
         )
-    return ok(f"{meeting_port}, at which nodes meet, is free", **facts)
+    return ok(f"rendezvous port {meeting_port} is free", **facts)
 
 
 @check("programs", "Software")
-def programs(which: Which = shutil.which) -> CheckResult:
-    """What could start a run on other machines, and what torch.compile would need; nothing here is required."""
+def check_programs(which: Which = shutil.which) -> CheckResult:
+    """Lists programs that start runs on other machines, and compilers for torch.compile; none is required."""
     found = {name: which(name) for name in PROGRAMS}
     compiler = next((name for name in COMPILERS if which(name)), None)
     there = [name for name, path in found.items() if path] + ([compiler] if compiler else [])
     lacking = [name for name, path in found.items() if not path] + ([] if compiler else ["C++ compiler"])
-    sentence = ", ".join(there) or "none of those that help"
+    sentence = ", ".join(there) or "none"
     if lacking:
         sentence += f"; no {', '.join(lacking)}"
     return ok(sentence, programs={name: path is not None for name, path in found.items()}, compiler=compiler)
 
 
 @check("network", "Site")
-def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
-    """The interfaces the ranks of several machines could use."""
+def check_network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
+    """Checks the interfaces that ranks of several machines could use."""
     facts: dict[str, Any] = {"interfaces": [vars(interface) for interface in interfaces], "wanted": wanted}
     usable = [interface for interface in interfaces if interface.up and interface.addresses]
     shown = ", ".join(
@@ -133,19 +135,17 @@ def network(interfaces: Sequence[Interface], wanted: str | None) -> CheckResult:
     )
     if wanted is not None and wanted not in [interface.name for interface in usable]:
         return failed(
-            f"{site.FILE} says interface {wanted!r}, which is not up with an address; there are {shown or 'none'}",
+            f"{site.FILE} names interface {wanted!r}, which is not up with an address; there are {shown or 'none'}",
             "ip -brief address",
             **facts,
         )
     if not usable:
         return doubt("no interface is up with an address, not even loopback", "sudo ip link set lo up", **facts)
-    chosen = f"; {wanted} is used, as {site.FILE} says" if wanted else ""
+    chosen = f"; {wanted} is used, as set in {site.FILE}" if wanted else ""
     return ok(f"{shown}{chosen}", **facts)
 
 
-def interfaces() -> list[Interface]:
-    import psutil
-
+def list_interfaces() -> list[Interface]:
     states = psutil.net_if_stats()
     return [
         Interface(
@@ -160,36 +160,36 @@ def interfaces() -> list[Interface]:
     ]
 
 
-def _synthetic(folder: Path) -> CheckResult:
+def _check_synthetic(folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "synthetic": True}
     if (folder / MANIFEST).is_file():
-        return ok("the synthetic set is made", made=True, **facts)
+        return ok("the synthetic set exists", made=True, **facts)
     cache = folder.parent
-    there, remedy = existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
+    there, remedy = find_existing_folder(cache), "export TRAINMARK_CACHE=/a/folder/with/room"
     facts["made"] = False
     if not os.access(there, os.W_OK):
-        return failed(f"the synthetic set is not made, and {_short(cache)} cannot be written", remedy, **facts)
+        return failed(f"the synthetic set does not exist, and {_shorten(cache)} cannot be written", remedy, **facts)
     if shutil.disk_usage(there).free < SYNTHETIC_BYTES:
-        return failed(f"the synthetic set is not made, and {_short(cache)} has no room for it", remedy, **facts)
-    return ok("the synthetic set will be made by the first run, in seconds", **facts)
+        return failed(f"the synthetic set does not exist, and {_shorten(cache)} has no room for it", remedy, **facts)
+    return ok("the first run creates the synthetic set, in seconds", **facts)
 
 
-def _given(name: str, folder: Path) -> CheckResult:
+def _check_given(name: str, folder: Path) -> CheckResult:
     facts: dict[str, Any] = {"folder": str(folder), "synthetic": False}
     remedy = f"trainmark data verify {name} {folder}"
     try:
-        found, complaint = datasets.find(name).look(folder)
+        found, complaint = datasets.find(name).inspect(folder)
     except OSError as error:
-        return failed(f"{_short(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
+        return failed(f"{_shorten(folder)} cannot be read: {error.strerror}", f"ls -ld {folder}", **facts)
     except TrainmarkError as error:
         return failed(str(error), remedy, **facts)
     if complaint:
-        return doubt(f"{found} in {_short(folder)}; {complaint}", remedy, **facts)
-    return ok(f"{found} in {_short(folder)}, as expected", **facts)
+        return doubt(f"{found} in {_shorten(folder)}; {complaint}", remedy, **facts)
+    return ok(f"{found} in {_shorten(folder)}, as expected", **facts)
 
 
-def _short(path: Path) -> str:
-    """The path as its owner would write it."""
+def _shorten(path: Path) -> str:
+    """The path with `~` for the home folder."""
     try:
         return f"~/{path.absolute().relative_to(Path.home())}"
     except (ValueError, RuntimeError):

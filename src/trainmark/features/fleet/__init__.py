@@ -1,3 +1,3 @@
-"""Is every node as good as its fellows: one judgement over runs of one plan, each on a host by itself."""
+"""Accepts a cluster: runs one plan on every host separately, and finds slow hosts and links."""
 
 NEEDS = ("verify",)

@@ -1,4 +1,4 @@
-"""`trainmark fleet`: one plan on every node by itself, and one judgement: who is slow, and is the cluster accepted."""
+"""`trainmark fleet`: runs one plan on every node separately, and names slow hosts and links."""
 
 from __future__ import annotations
 
@@ -6,44 +6,53 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_options, from_args
-from trainmark.cli.rendering import add_request_options, request_of, settled
-from trainmark.cli.terminal import console, look, result_is_kept, say, show
+from trainmark import __version__
+from trainmark.cli.options import add_options, options_from_args
+from trainmark.cli.rendering import add_request_options, build_request, pin_options
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.cli.verdict import parse_threshold
+from trainmark.features.fleet import hosts as fleets, page as fleet_page, verdict, view as fleet_view
+from trainmark.features.fleet.hosts import FleetRuns, PairsDone, group_by_host, read_folder, read_saved_fleet
+from trainmark.features.verify import verdict as verification
+from trainmark.launch import cluster_job
+from trainmark.launch.cluster_env import RenderedRun
+from trainmark.launch.clusters import slurm
 from trainmark.launch.options import PLAN
+from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.language import locale_language
+from trainmark.record.lookup import find_records
+from trainmark.record.plan import Topology
+from trainmark.record.store import Store, default_folder
+from trainmark.record.tournament import all_rounds, usual_rounds
+from trainmark.view.files import save_page, write_report
 
 if TYPE_CHECKING:
-    from trainmark.features.fleet.hosts import FleetRuns
-    from trainmark.features.fleet.store import PairsDone
     from trainmark.features.fleet.verdict import Fleet
     from trainmark.launch.options import RunOptions
-    from trainmark.record.store import Store
 
 NAME = "fleet"
-HELP = "Run one workload on every node by itself, and name the slow host and the slow cable."
+HELP = "Run one workload on every node separately, and name slow hosts and slow cables."
 EXAMPLES = """\
-  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     all hosts in parallel, then one judgement
-  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200 --links   and their links, two by two
-  trainmark fleet resnet50 --hosts a,b,c,d --repeat 5 --steps 100         smaller differences are found
+  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     all hosts in parallel, then one verdict
+  trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200 --links   and the links, pair by pair
+  trainmark fleet resnet50 --hosts a,b,c,d --repeat 5 --steps 100         finds smaller differences
   trainmark fleet resnet50 --slurm 100 --topology 1x8 --platform nvidia --store /shared/fleet > fleet.sh
   trainmark fleet /shared/fleet --expect 100                              what its tasks left
-  trainmark fleet a1b2 c3d4 e5f6                                          runs that were made one by one
-  trainmark fleet --html fleet.html --junit fleet.xml                     the newest fleet again, as a page and as tests
-  trainmark fleet --verify last --html fleet.html                         with what a verify of its hosts found
+  trainmark fleet a1b2 c3d4 e5f6                                          runs started one by one
+  trainmark fleet --html fleet.html --junit fleet.xml                     the newest fleet as a page and as tests
+  trainmark fleet --verify last --html fleet.html                         including a verify of its hosts
 
-A host is named where it lies further from the median than good hosts do; of fleets without a bad host at most one in
-a hundred names any. trainmark.toml may say what a good node reaches ([[expected]]), so that a fleet that is slow as a
-whole is found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7
-inconclusive."""
+A host is named if it deviates from the median more than good hosts do; at most one in a hundred fleets without a bad
+host names any. [[expected]] in trainmark.toml sets what a good node reaches, so that a fleet that is slow as a whole is
+found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7 inconclusive."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.launch.clusters import slurm
-
     add_options(
         parser,
         PLAN,
@@ -53,15 +62,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--hosts", metavar="A,B", help="run on these hosts, reached by ssh, each by itself")
+    where.add_argument("--hosts", metavar="A,B", help="run on these hosts separately, by ssh")
     where.add_argument("--slurm", type=int, metavar="N", help="print a Slurm array of N nodes, and start nothing")
     add("--jobs", type=int, metavar="N", help="with --hosts: hosts that run in parallel (default: 32)")
     add("--rerun", action="store_true", help="with --hosts: run hosts again that have a result of an unfinished fleet")
-    add("--repeat", type=int, default=1, metavar="K", help="run K times on every host: smaller differences are found")
-    add("--links", action="store_true", help="with --hosts: measure the links too, two hosts by two")
+    add("--repeat", type=int, default=1, metavar="K", help="run K times on every host, to find smaller differences")
+    add("--links", action="store_true", help="with --hosts: measure the links too, pair by pair")
     add("--rounds", type=int, metavar="N", help="with --links: rounds (default: all of few hosts, else 2 log2 n)")
-    add("--trust", action="store_true", help="follow what trainmark.toml in this folder says of ssh and programs")
-    add("--expect", type=int, metavar="N", help="of a folder or runs: hosts expected")
+    add("--trust", action="store_true", help="use the ssh settings and programs of trainmark.toml in this folder")
+    add("--expect", type=int, metavar="N", help="with a folder or runs: hosts expected")
     add(
         "--verify",
         action="append",
@@ -69,37 +78,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VERIFY",
         help="include this verify of the hosts: 'last', its id or its file; may be repeated",
     )
-    add("--metric", default="p_core", metavar="M", help="what to judge by (default: p_core)")
+    add("--metric", default="p_core", metavar="M", help="metric to compare (default: p_core)")
     add("--threshold", default="3%", metavar="P", help="smallest deviation reported (default: 3%%)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE (default: into the store)")
     add("--junit", type=Path, metavar="FILE", help="write JUnit XML to FILE, one test per host")
     add("--all", action="store_true", dest="everything", help="show every host, however many are ok")
     add("--store", metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     add("--json", action="store_true", help="print one JSON document")
-    add("--quiet", action="store_true", help="no progress, only the judgement")
+    add("--quiet", action="store_true", help="no progress, only the verdict")
     add_request_options(parser, slurm.REQUEST)
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.features.fleet import hosts, store as fleets, verdict
-    from trainmark.features.verify import verdict as verification
-    from trainmark.record import site
-    from trainmark.record.store import Store, default_folder
+    from trainmark.features.fleet import hosts
 
     threshold = parse_threshold(args.threshold)
-    options = replace(from_args(args), hosts=None)
+    options = replace(options_from_args(args), hosts=None)
     _check(args)
     if args.slurm is not None:
         return _print_array(args, options)
     store = Store(Path(args.store).expanduser() if args.store else default_folder())
-    verifies = [verification.named(word, store) for word in args.verify]
+    verifies = [verification.load_document(word, store) for word in args.verify]
     code = 0
     if args.hosts:
         runs, code = _run(args, options, store)
     elif args.workloads:
         runs = _of_words(args.workloads, store)
-    elif saved := fleets.newest(store):
-        runs = hosts.of_saved_fleet(saved[0], store)
+    elif saved := fleets.find_newest(store):
+        runs = hosts.read_saved_fleet(saved[0], store)
     else:
         raise UsageError(
             f"the store {store.folder} holds no fleet yet; name runs or a folder of them, or hosts to run on by --hosts"
@@ -132,50 +138,42 @@ def _check(args: argparse.Namespace) -> None:
 
 def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     from trainmark.features.fleet import run as fleet
-    from trainmark.launch import cluster_job
-    from trainmark.launch.cluster_env import RenderedRun
-    from trainmark.launch.clusters import slurm
 
-    plan = fleet.plan_of(options)
-    shared = cluster_job.absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
+    plan = fleet.make_plan(options)
+    shared = cluster_job.make_absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
-    run = RenderedRun(options=settled(options, [plan]), plans=[plan], as_json=args.json)
-    print(slurm.render(request_of(args, slurm.REQUEST, array=args.slurm), run, say), end="")
-    say(f"every node must see the folder {shared}; afterwards: trainmark fleet {shared} --expect {args.slurm}")
+    run = RenderedRun(options=pin_options(options, [plan]), plans=[plan], as_json=args.json)
+    print(slurm.render(build_request(args, slurm.REQUEST, array=args.slurm), run, print_status), end="")
+    print_status(f"every node must see the folder {shared}; afterwards: trainmark fleet {shared} --expect {args.slurm}")
     return 0
 
 
 def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[FleetRuns, int]:
-    from trainmark.features.fleet import run as fleet, store as fleets
-    from trainmark.features.fleet.hosts import of_saved_fleet
+    from trainmark.features.fleet import run as fleet
 
     jobs = fleet.JOBS if args.jobs is None else args.jobs
-    saved, path, code = fleet.run(options, args.hosts, jobs=jobs, rerun=args.rerun, say=say)
-    result_is_kept()
+    saved, path, code = fleet.run_fleet(options, args.hosts, jobs=jobs, rerun=args.rerun, say=print_status)
+    mark_result_saved()
     if args.links and not code:
-        # one that cannot run would keep all others waiting
+        # a host that cannot run would block all others
         written = [word.strip() for word in args.hosts.split(",")]
         good = [word for word in written if word.rpartition("@")[2] not in saved.to_do]
         if len(good) < 2:
-            say("fewer than two hosts have a result, so no link is measured")
+            print_status("fewer than two hosts have a result, so no link is measured")
         else:
             saved.links = _measure_links(args, options, good)
-            fleets.save(saved, path)
-    return of_saved_fleet(saved, store), code
+            fleets.save_fleet(saved, path)
+    return read_saved_fleet(saved, store), code
 
 
 def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
-    from trainmark.features.fleet.store import PairsDone
     from trainmark.launch import links
-    from trainmark.record.plan import Topology
-    from trainmark.record.store import default_folder
-    from trainmark.record.tournament import all_rounds, usual_rounds
 
     names = tuple(word.rpartition("@")[2] for word in hosts)
     on_each = Topology.parse(options.topology or "1x1").devices_per_node
     topology = Topology(nodes=len(names), devices_per_node=on_each)
     rounds = min(args.rounds or usual_rounds(len(names)), all_rounds(len(names)))
-    say(f"measuring the links of {len(names)} hosts in {rounds} rounds")
+    print_status(f"measuring the links of {len(names)} hosts in {rounds} rounds")
     try:
         result = links.measure(
             topology,
@@ -183,7 +181,7 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
             hosts=",".join(hosts),
             platform=options.platform,
             store=default_folder(),
-            say=say,
+            say=print_status,
             trust=args.trust,
         )
     except TrainmarkError as error:
@@ -193,39 +191,29 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
 
 
 def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
-    from trainmark.features.fleet.hosts import FleetRuns, by_host, of_folder
-    from trainmark.record.lookup import records_of
-
     folders = [word for word in words if Path(word).expanduser().is_dir()]
     if folders and len(words) > 1:
-        raise UsageError(f"{folders[0]} is a folder, which is judged by itself; leave the other words out")
+        raise UsageError(f"{folders[0]} is a folder, which is judged alone; leave the other arguments out")
     if folders:
-        return of_folder(Path(folders[0]).expanduser())
-    return FleetRuns(hosts=by_host(records_of(words, store)))
+        return read_folder(Path(folders[0]).expanduser())
+    return FleetRuns(hosts=group_by_host(find_records(words, store)))
 
 
 def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
-    from datetime import datetime, timezone
-
-    from trainmark import __version__
-    from trainmark.features.fleet import page as fleet_page, view as fleet_view
-    from trainmark.record.language import by_locale
-    from trainmark.view.files import keep_page, write
-
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = fleet_page.render(fleet, language=args.lang or by_locale(), trainmark=__version__, made=made)
+    page = fleet_page.render(fleet, language=args.lang or locale_language(), trainmark=__version__, made=made)
     if args.html is not None:
-        write(args.html, page, store)
+        write_report(args.html, page, store)
     if args.junit is not None:
-        write(args.junit, fleet_view.to_junit(fleet), store)
-    screen = console()
+        write_report(args.junit, fleet_view.to_junit(fleet), store)
+    screen = open_console()
     if args.json:
         from trainmark.features.fleet.verdict import to_json
 
         screen.file.write(json.dumps(to_json(fleet), indent=2, ensure_ascii=False) + "\n")
         return
-    screen.file.write(fleet_view.render(fleet, everything=args.everything, **look(screen)))
+    screen.file.write(fleet_view.render(fleet, everything=args.everything, **screen_options(screen)))
     if args.html is None and fleet.workload:
         created = fleet.created[:19].replace(":", "")
         name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
-        show(f"page: {keep_page(name, page, store)}")
+        show(f"page: {save_page(name, page, store)}")

@@ -6,31 +6,31 @@ import math
 from collections.abc import Iterable, Sequence
 
 from trainmark.features.fleet import view as fleet_view
-from trainmark.features.fleet.links import Cable, FleetLinks
+from trainmark.features.fleet.outliers import Cable, FleetLinks
 from trainmark.features.fleet.verdict import Fleet, FleetHost
 from trainmark.record.format import NOTHING, number
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, number_cell, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, number_cell, page_footer, page_header, skip_link, sortable_table
 
 FLEET_STYLE = ("trainmark.features.fleet", "fleet.css")
 CELL = 22
-"""Pixels of a heat map's cell and the gap beside it."""
+"""Pixels of a heat map's cell with its gap."""
 SMALL_CELL = 12
 FEW_HOSTS = 48
 """More are drawn in small cells."""
 MAX_IN_MATRIX = 64
-"""Of more hosts the pairs would be too small to be seen: their cables are drawn instead."""
+"""With more hosts the pairs would be too small to see: cables are drawn instead."""
 LEVELS = (0.03, 0.06, 0.12, 0.25)
-"""From so far off the median a cell has its next colour."""
+"""Deviations from the median at which the colour changes."""
 MORE_KEYS = (1, 3)
-"""What is better than the median has two colours, not four."""
+"""Values above the median have two colours, not four."""
 TONES = {"accepted": "good", "not accepted": "bad", "inconclusive": "fair"}
 
 
 def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
     facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     body = [
@@ -39,7 +39,7 @@ def render(fleet: Fleet, *, language: str, trainmark: str, made: str) -> str:
         el("main", _verdict(fleet, say), _maps(fleet, say), _hosts(fleet, say), _signature(say)),
         page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
-    return whole_page(
+    return build_page(
         f"{title} · trainmark",
         body,
         language=language,
@@ -55,7 +55,7 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
         el(
             "div",
             el("h2", fleet_view.headline(fleet)),
-            el("ul", [el("li", sentence) for sentence in fleet_view.sentences(fleet)], class_="findings"),
+            el("ul", [el("li", sentence) for sentence in fleet_view.describe(fleet)], class_="findings"),
             class_=f"card validity {TONES[fleet.outcome]}",
         ),
     )
@@ -65,7 +65,7 @@ def _verdict(fleet: Fleet, say: Say) -> Markup:
 
 
 _Mark = tuple[int, int, str, str]
-"""One cell: its column and row, its class, and what is told below the pointer."""
+"""One cell: its column, row, class and tooltip."""
 
 
 def _maps(fleet: Fleet, say: Say) -> Markup:
@@ -99,7 +99,7 @@ def _figure(title: str, unit: str, drawing: Markup, say: Say) -> Markup:
 
 def _host_mark(one: FleetHost) -> tuple[str, str]:
     named = one.verdict in ("slow", "failed", "fast")
-    return _level(one.away, named=named), f"{one.host}: {fleet_view.away(one)} {one.verdict}"
+    return _level(one.away, named=named), f"{one.host}: {fleet_view.format_deviation(one)} {one.verdict}"
 
 
 def _level(away: float | None, *, named: bool) -> str:
@@ -195,9 +195,9 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
         el("th", one.host, scope="row"),
         el("td", el("span", words[one.verdict], class_=f"severity {_SEVERITIES[one.verdict]}")),
         number_cell(NOTHING if one.value is None else f"{number(one.value, 4)} {fleet.unit}", one.value),
-        number_cell(fleet_view.away(one), one.away),
-        number_cell(fleet_view.interval(one), one.interval[0] if one.interval else None),
-        number_cell(fleet_view.of_expected(one), one.of_expected) if fleet.expected else None,
+        number_cell(fleet_view.format_deviation(one), one.away),
+        number_cell(fleet_view.format_host_interval(one), one.interval[0] if one.interval else None),
+        number_cell(fleet_view.format_share(one), one.of_expected) if fleet.expected else None,
         _cable(cables.get(one.host), say) if fleet.links else None,
         _arithmetic(one, fleet, say) if fleet.proofs else None,
         el("td", "; ".join((*one.reasons, *one.remarks))),
@@ -205,7 +205,7 @@ def _row(one: FleetHost, fleet: Fleet, cables: dict[str, Cable], say: Say) -> Ma
 
 
 def _cable(cable: Cable | None, say: Say) -> Markup:
-    """A host may be as fast as the others by itself behind a slow cable."""
+    """A good host may have a slow cable."""
     if cable is None:
         return number_cell(NOTHING, None)
     slow = [el("span", say("slow"), class_="severity wrong"), " "] if cable.slow else []
@@ -214,7 +214,7 @@ def _cable(cable: Cable | None, say: Say) -> Markup:
 
 
 def _arithmetic(one: FleetHost, fleet: Fleet, say: Say) -> Markup:
-    """Of several verifies the worst counts."""
+    """The worst of several verifies counts."""
     verdicts = {proof.verdict for proof in fleet.proofs if proof.host == one.host}
     if "wrong" in verdicts:
         word, tone = say("wrong"), "wrong"

@@ -1,4 +1,4 @@
-"""Runs one plan on many hosts by ssh, each by itself and in parallel, and resumes a fleet that was cut short."""
+"""Runs one plan on many hosts by ssh, separately and in parallel, and resumes an interrupted fleet."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainmark import __version__, workloads
-from trainmark.features.fleet import store as fleets
-from trainmark.features.fleet.store import HostDone, SavedFleet
+from trainmark.features.fleet import hosts as fleets
+from trainmark.features.fleet.hosts import HostDone, SavedFleet
 from trainmark.launch import fill, planning, secret, ssh, ssh_run
 from trainmark.launch.options import RunOptions
-from trainmark.launch.session import store_of
-from trainmark.launch.signals import catching_signals
+from trainmark.launch.session import open_store
+from trainmark.launch.signals import catch_signals
 from trainmark.launch.ssh import Host
 from trainmark.launch.ssh_run import RemoteCommand, RemoteNode
 from trainmark.record import site
@@ -28,55 +28,55 @@ from trainmark.record.store import Store
 
 Say = Callable[[str], None]
 JOBS = 32
-"""Hosts that run at a time by default: each holds a connection and a process here."""
+"""Default number of hosts in parallel: each holds a connection and a process here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostAnswer:
-    """What came of one host."""
+    """The result of one host."""
 
     host: str
     records: tuple[Record, ...] = ()
-    """Each of them is in the store by now."""
+    """All of them are in the store."""
     failed: str = ""
-    """What went wrong, in a sentence."""
+    """What went wrong."""
 
 
-def plan_of(options: RunOptions) -> Plan:
-    """The one plan that every host is to run; UsageError where it is not one, or not of one node."""
+def make_plan(options: RunOptions) -> Plan:
+    """The plan that every host runs; raises UsageError unless there is one, of one node."""
     if len(options.workloads) != 1:
         known = ", ".join(workloads.names())
         named = f"{len(options.workloads)} were named" if options.workloads else "none was named"
         raise UsageError(f"a fleet runs one workload on every host, and {named}; there are {known}")
     if Topology.parse(options.topology or "1x1").nodes != 1:
         raise UsageError(
-            f"topology {options.topology} is of several nodes, and in a fleet every host runs by itself; use 1x8 for "
-            "eight devices of each"
+            f"topology {options.topology} has several nodes, and in a fleet every host runs separately; use 1x8 for "
+            "eight devices per host"
         )
     if options.shared_s is not None:
-        raise UsageError("--budget makes runs as long as there is time; give all hosts the same: --steps or --seconds")
-    [plan] = planning.plans(options)
+        raise UsageError("--budget gives runs different lengths; give all hosts the same: --steps or --seconds")
+    [plan] = planning.make_plans(options)
     if fill.needs_search(plan, options):
         raise UsageError(
-            "recipe fill finds a batch of its own on every host, and other batches cannot be compared; find it on one, "
+            "recipe fill searches a batch on every host, and different batches cannot be compared; search it on one, "
             "then use --set batch_per_device=N"
         )
     return plan
 
 
-def run(
+def run_fleet(
     options: RunOptions, hosts: str, *, jobs: int = JOBS, rerun: bool = False, say: Say
 ) -> tuple[SavedFleet, Path, int]:
-    """Runs the plan on the hosts; what came of each, its file, and the exit code of a signal that ended it, else 0.
+    """Runs the plan on the hosts; returns the fleet, its file, and the exit code of a signal that ended it, else 0.
 
     Hosts that have their result from an unfinished fleet of the same plan and hosts are not run again, unless `rerun`.
     """
     if jobs < 1:
         raise UsageError(f"--jobs must be at least 1, not {jobs}")
-    targets = {target.host: target for target in ssh.host_list(hosts)}
+    targets = {target.host: target for target in ssh.split_hosts(hosts)}
     known = site.load().entering_hosts(trust=options.trust)
-    plan = plan_of(options)
-    store = store_of(options)
+    plan = make_plan(options)
+    store = open_store(options)
     store.check_writable()
     over_there = replace(
         options, workloads=(workloads.word_of(plan),), hosts=None, store=None, repeat=1, quiet=False, trust=False
@@ -84,14 +84,14 @@ def run(
     argv = [word for group in over_there.to_argv() for word in group]
     words = [*argv, *(["--repeat", str(options.repeat)] if options.repeat > 1 else [])]
     resumed = None if rerun else fleets.find_unfinished(store, words, list(targets), __version__)
-    fleet, path = resumed or fleets.begin(store, words, list(targets), __version__)
+    fleet, path = resumed or fleets.begin_fleet(store, words, list(targets), __version__)
     if kept := len(targets) - len(fleet.to_do):
         say(f"{kept} of {len(targets)} hosts have a result from {fleet.created}; --rerun runs them again")
 
     def keep(answer: HostAnswer) -> None:
         run_ids = tuple(record.run_id for record in answer.records)
         fleet.done[answer.host] = HostDone(run_ids=run_ids, failed=answer.failed)
-        fleets.save(fleet, path)
+        fleets.save_fleet(fleet, path)
         if not options.quiet:
             say(_progress(answer, len(targets) - len(fleet.to_do), len(targets)))
 
@@ -103,7 +103,7 @@ def run(
         store,
         repeat=options.repeat,
         jobs=jobs,
-        heard=keep,
+        on_answer=keep,
     )
     return fleet, path, code
 
@@ -125,20 +125,20 @@ def _run_on_each(
     *,
     repeat: int = 1,
     jobs: int = JOBS,
-    heard: Callable[[HostAnswer], None],
+    on_answer: Callable[[HostAnswer], None],
 ) -> int:
-    """Runs `trainmark run WORDS` on every host; `heard` is called as each ends, for one at a time. Gives the exit
-    code of a signal that came meanwhile, else 0."""
-    ssh.look_up(targets[:1], known.remote)  # a wrong setting of ssh ends here and not on every host
+    """Runs `trainmark run WORDS` on every host; calls `on_answer` as each ends, one at a time. Returns the
+    exit code of a signal that came meanwhile, else 0."""
+    ssh.resolve_leader(targets[:1], known.remote)  # a wrong ssh setting fails here and not on every host
     job = _Job(argv=["run", *argv], topology=topology, site=known, store=store, repeat=repeat)
 
     def attend(target: Host) -> None:
         if not job.stop.is_set():
             answer = job.answer(target)
             with job.one_at_a_time:
-                heard(answer)
+                on_answer(answer)
 
-    with catching_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
+    with catch_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
         left = {pool.submit(attend, target) for target in targets}
         while left:
             ended, left = wait(left, timeout=ssh_run.POLL_S)
@@ -163,7 +163,7 @@ class _Job:
     stop_now: threading.Event = field(default_factory=threading.Event)
     """And are not waited for."""
     one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever reads or writes a document: two threads in which msgspec learns a type at once crash it."""
+    """Held while a document is read or written: msgspec crashes if two threads build a type at once."""
 
     def answer(self, target: Host) -> HostAnswer:
         records: list[Record] = []
@@ -181,7 +181,7 @@ class _Job:
 
     def _run(self, target: Host) -> tuple[Record | None, str]:
         remote = self.site.remote
-        address = ssh.look_up([target], remote)
+        address = ssh.resolve_leader([target], remote)
         command = RemoteCommand(
             argv=self.argv, topology=self.topology, leader_address=address, secret=secret.make(), site=self.site
         )
@@ -191,12 +191,12 @@ class _Job:
         finally:
             side.kill()
         if (document := side.document()) is None:
-            error = ssh_run.error_of(side, remote)
+            error = ssh_run.make_error(side, remote)
             return None, "it was interrupted" if self.stop.is_set() else str(error)
         with self.one_at_a_time:
-            record = ssh_run.record_of(document, target.host)
+            record = ssh_run.parse_record(document, target.host)
         if side.folder is not None:
-            ssh_run.fetch_or_say_why(target, remote, side.folder, record.run_id, self.store.folder)
+            ssh_run.fetch_or_warn(target, remote, side.folder, record.run_id, self.store.folder)
         with self.one_at_a_time:
             record = ssh_run.keep_record(record, self.store)
         code = side.process.returncode
@@ -205,11 +205,11 @@ class _Job:
         return record, f"its run ended with exit code {code}: {record.ended}" if code else ""
 
     def _wait_for(self, side: RemoteNode) -> None:
-        """Until it has ended, which it is asked to where we are to stop."""
+        """Waits until it has ended; asks it to end when we stop."""
         gone_at_s: float | None = None
-        while not side.ended:
+        while not side.has_ended:
             if self.stop.is_set() and gone_at_s is None:
-                side.let_go()
+                side.close_input()
                 gone_at_s = time.monotonic()
             if gone_at_s is not None and time.monotonic() - gone_at_s > ssh_run.END_LIMIT_S:
                 return

@@ -1,4 +1,4 @@
-"""Judges a fleet: how far each host lies from the median, who is slow and why, and whether to accept it."""
+"""Judges a fleet: each host's deviation from the median, which are slow and why, and whether to accept it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from statistics import NormalDist, fmean, median
 from typing import Any, Literal
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import THRESHOLD, side_of
-from trainmark.analysis.judge import RunValues, place, ratio_interval
+from trainmark.analysis.comparison import THRESHOLD, collect_values
+from trainmark.analysis.judge import RunValues, place_interval, ratio_interval
 from trainmark.analysis.quantities import Compared
-from trainmark.features.fleet import causes, links as link_judge, outliers
+from trainmark.features.fleet import causes, outliers
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, check_alike
-from trainmark.features.fleet.links import MIN_HOSTS, FleetLinks
-from trainmark.features.verify.verdict import line
+from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks
+from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
 from trainmark.record.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
@@ -25,9 +25,9 @@ from trainmark.record.site import Expected
 from trainmark.record.verify import Verdict as ProofVerdict, VerifyDocument
 
 MAX_BLIND = 0.20
-"""Where a host that is slower by this share would not be found, nothing is said of the fleet."""
+"""If a host slower by this share could go unnoticed, the verdict is inconclusive."""
 MIN_REPEATS = 3
-"""Fewer tell too little of how they vary."""
+"""Fewer do not show how they vary."""
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 Verdict = Literal["ok", "slow", "fast", "failed", "unclear"]
@@ -42,22 +42,22 @@ class FleetHost:
     verdict: Verdict
     runs: tuple[str, ...] = ()
     value: float | None = None
-    """Of its runs, the mean; None where it failed."""
+    """Mean of its runs; None where it failed."""
     away: float | None = None
-    """From the fleet's median, as a part of it: -0.08 is 8 % less."""
+    """Deviation from the fleet's median, as a share: -0.08 is 8 % less."""
     interval: Bounds | None = None
-    """Of the same, at 95 %; None where too few steps tell nothing of it."""
+    """95 % interval of the deviation; None where there are too few steps."""
     of_expected: float | None = None
-    """Its value as a part of what the site expects; None where it expects nothing."""
+    """Share of the site's expected value; None where there is none."""
     reasons: tuple[str, ...] = ()
-    """Why it is not ok, and what may explain it, in sentences."""
+    """Why it is not ok, and what may explain it."""
     remarks: tuple[str, ...] = ()
-    """In what it is unlike the fleet, in sentences; no fault by itself."""
+    """How it differs from the fleet; no fault by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostProof:
-    """One verify, as it is of one host."""
+    """What one verify found on one host."""
 
     host: str
     verify_id: str
@@ -67,12 +67,12 @@ class HostProof:
     verdict: ProofVerdict
     """Of this host alone."""
     wrong: tuple[str, ...] = ()
-    """What came out wrong on it, in sentences."""
+    """What is wrong on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """What is known of all hosts together."""
+    """The verdict over all hosts."""
 
     metric: str
     threshold: float
@@ -87,42 +87,47 @@ class Fleet:
     median: float | None = None
     interval: Bounds | None = None
     spread: float | None = None
-    """What a good host is taken to lie off by, as a standard deviation and a part of the median."""
+    """Standard deviation of good hosts, as a share of the median."""
     smallest: float | None = None
-    """A host slower by this share would be named four times in five; None where nobody could be."""
+    """A host slower by this share is named four times in five; None where none could be."""
     expected: Expected | None = None
     links: FleetLinks | None = None
     proofs: tuple[HostProof, ...] = ()
-    """Of the hosts' arithmetic, by the verifies that were named."""
+    """Verifies of the hosts' arithmetic."""
     faults: tuple[str, ...] = ()
-    """What keeps the fleet from being accepted beside its hosts and links, in sentences."""
+    """Reasons not to accept the fleet besides its hosts and links."""
     unsure: tuple[str, ...] = ()
-    """Why less can be said than one would wish, in sentences."""
+    """Why the verdict is uncertain."""
     notes: tuple[str, ...] = ()
     created: str = ""
     """When its last run was made."""
 
     @property
     def outcome(self) -> Outcome:
-        if self.of("slow", "failed") or self.faults or (self.links and self.links.slow) or self.proved("wrong"):
+        if (
+            self.hosts_with("slow", "failed")
+            or self.faults
+            or (self.links and self.links.slow)
+            or self.proofs_with("wrong")
+        ):
             return "not accepted"
         doubtful = self.links is not None and any(way.slow for way in self.links.ways)
-        unproved = self.proved("unsettled", "incomplete") or self.unproved
+        unproved = self.proofs_with("unsettled", "incomplete") or self.unverified_hosts
         return "inconclusive" if self.unsure or doubtful or unproved else "accepted"
 
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.outcome]
 
-    def of(self, *verdicts: Verdict) -> tuple[FleetHost, ...]:
+    def hosts_with(self, *verdicts: Verdict) -> tuple[FleetHost, ...]:
         return tuple(one for one in self.hosts if one.verdict in verdicts)
 
-    def proved(self, *verdicts: str) -> tuple[HostProof, ...]:
+    def proofs_with(self, *verdicts: str) -> tuple[HostProof, ...]:
         return tuple(one for one in self.proofs if one.verdict in verdicts)
 
     @property
-    def unproved(self) -> tuple[str, ...]:
-        """Hosts that no verify looked at, where others were."""
+    def unverified_hosts(self) -> tuple[str, ...]:
+        """Hosts without a verify, where others have one."""
         known = {one.host for one in self.proofs}
         return tuple(one.host for one in self.hosts if known and one.host not in known)
 
@@ -136,35 +141,35 @@ def judge_runs(
     wanted: int | None = None,
     verifies: Sequence[VerifyDocument] = (),
 ) -> Fleet:
-    """With the links that were measured, and what verifies say of the hosts; UsageError where one was elsewhere."""
+    """Judges hosts, measured links and verifies; UsageError where a verify is of other hosts."""
     measured = runs.links
-    links = link_judge.judge(measured.hosts, measured.pairs) if measured and measured.pairs else None
-    fleet = judge(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
+    links = outliers.judge_links(measured.hosts, measured.pairs) if measured and measured.pairs else None
+    fleet = judge_hosts(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
     if measured and measured.failed:
         fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
-    # a verify may know a host by what it calls itself
+    # a verify may use the name that the host gives itself
     names = {one.host: (one.host, *(record.hosts[0] for record in one.records[-1:])) for one in runs.hosts}
     fleet = replace(fleet, proofs=tuple(find_proofs(verifies, names)))
     for one in verifies:
         if not any(proof.verify_id == one.verify_id for proof in fleet.proofs):
-            raise UsageError(f"verify {one.verify_id} was on {', '.join(one.hosts)}, and none of them is of this fleet")
+            raise UsageError(f"verify {one.verify_id} ran on {', '.join(one.hosts)}, none of which is in this fleet")
     return fleet
 
 
 def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence[str]]) -> Iterator[HostProof]:
-    """Of each host every verify it took part in; `names` says by which names a host may be known over there."""
+    """Every verify of each host; `names` are the names that a host may have in it."""
     for one in verifies:
         for host, known in names.items():
             if not {*known} & {*one.hosts}:
                 continue
             wrong = tuple(
-                line(each, one.hosts)
+                describe_difference(each, one.hosts)
                 for each in one.differences
                 if each.rank < len(one.hosts) and one.hosts[each.rank] in known
             )
             verdict = one.verdict
             if one.verdict == "wrong" and not wrong:
-                verdict = "equal"  # what is wrong is another's doing
+                verdict = "equal"  # another host is wrong
             yield HostProof(
                 host=host,
                 verify_id=one.verify_id,
@@ -175,7 +180,7 @@ def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence
             )
 
 
-def judge(
+def judge_hosts(
     hosts: Sequence[HostRuns],
     *,
     metric: str = "p_core",
@@ -184,11 +189,11 @@ def judge(
     links: FleetLinks | None = None,
     wanted: int | None = None,
 ) -> Fleet:
-    """`expected` are the site's own figures, of which those for these runs count; `wanted` is how many hosts there are
-    to be. UsageError where the runs are not alike."""
+    """`expected` are the site's figures, of which those for these runs count; `wanted` is the number of hosts
+    expected. UsageError where the runs are not alike."""
     records = [record for host in hosts for record in host.records]
-    failed = [_failed(host) for host in hosts if not host.records]
-    faults = [f"{wanted} hosts are to be judged and only {len(hosts)} left a run"] if len(hosts) < (wanted or 0) else []
+    failed = [_mark_failed(host) for host in hosts if not host.records]
+    faults = [f"{wanted} hosts are expected and only {len(hosts)} have a run"] if len(hosts) < (wanted or 0) else []
     if not records:
         none = () if failed or faults else ("there is no run to judge",)
         return Fleet(
@@ -196,23 +201,23 @@ def judge(
         )
     check_alike(records, metric)
     first = records[0]
-    compared = quantities.find(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
-    reference = next((one for one in expected if _fits(one, first, compared)), None)
+    compared = quantities.find_compared(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
+    reference = next((one for one in expected if _matches(one, first, compared)), None)
     known = [_Known.of(host, compared) for host in hosts if host.records]
     sure = [one for one in known if one.error is not None]
-    found = _outliers(sure, compared, threshold)
+    found = _find_outliers(sure, compared, threshold)
     judged = [_judge_host(one, compared, found, sure, reference) for one in known]
     unsure = [f"host {one.host} cannot be judged" for one in judged if one.verdict == "unclear"]
-    unsure += _too_few(sure, compared, threshold, reference) if found is None else _blind(found)
+    unsure += _explain_too_few(sure, threshold, reference) if found is None else _explain_low_power(found)
     centre = found.centre if found else median(one.value for one in sure) if sure else None
     if reference and found:
-        faults += _slow_as_a_whole(found, reference, compared)
+        faults += _find_slow_fleet(found, reference, compared)
     newest = {host.host: host.records[-1] for host in hosts if host.records}
     return Fleet(
         metric=compared.name,
         threshold=threshold,
-        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _badness(one, compared))),
-        unit=quantities.of_record(first, compared)[1],
+        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _sort_key(one, compared))),
+        unit=quantities.value_of_record(first, compared)[1],
         workload=first.plan.workload,
         recipe_name=first.plan.recipe_name,
         topology=first.plan.topology,
@@ -256,12 +261,12 @@ class _Known:
     side: RunValues
     value: float
     error: float | None
-    """None where its steps do not tell."""
+    """None where there are too few steps."""
     degrees: float = math.inf
 
     @classmethod
     def of(cls, runs: HostRuns, compared: Compared) -> _Known:
-        side = side_of(runs.records, compared)
+        side = collect_values(runs.records, compared)
         value, count = fmean(map(math.log, side.values)), len(side.values)
         spreads = [spread for spread in side.spreads if spread]
         if count >= MIN_REPEATS:
@@ -280,11 +285,11 @@ class _Known:
         return around(math.exp(self.value - to), math.hypot(own, NormalDist().inv_cdf(share) * error))
 
 
-def _failed(host: HostRuns) -> FleetHost:
+def _mark_failed(host: HostRuns) -> FleetHost:
     return FleetHost(host=host.host, verdict="failed", reasons=(host.failed,))
 
 
-def _fits(one: Expected, record: Record, compared: Compared) -> bool:
+def _matches(one: Expected, record: Record, compared: Compared) -> bool:
     plan = record.plan
     return (
         (one.workload, one.recipe) == (plan.workload, plan.recipe_name)
@@ -295,11 +300,11 @@ def _fits(one: Expected, record: Record, compared: Compared) -> bool:
     )
 
 
-def _outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
+def _find_outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
     if len(sure) < MIN_HOSTS:
         return None
     floor = -math.log1p(-threshold) if compared.better == "higher" else math.log1p(threshold)
-    return outliers.find([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
+    return outliers.find_outliers([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
 
 
 def _judge_host(
@@ -318,19 +323,19 @@ def _judge_host(
         of_expected=value / reference.value if reference else None,
     )
     if one.error is None:
-        reason = "too few steps were counted to know how fast it is; run longer, or repeat"
+        reason = "too few steps to measure its speed; run longer, or repeat"
         return replace(host, verdict="unclear", reasons=(reason,))
     if found:
         low, high = one.ratio(found.centre, found.error)
         host = replace(host, away=math.expm1(one.value - found.centre), interval=(low - 1, high - 1))
         if found.named[sure.index(one)]:
             worse = _is_worse(one.value - found.centre, compared)
-            reason = f"{_percent(host.away)} from the fleet's median, further than good hosts lie from it"
+            reason = f"{_percent(host.away)} from the fleet's median, further than good hosts"
             host = replace(host, verdict="slow" if worse else "fast", reasons=(reason,))
     if reference:
-        # so sure that of a good fleet at most one in a hundred is accused
+        # so certain that at most one in a hundred good fleets has a host named
         bounds = one.ratio(math.log(reference.value), 0.0, 1 - 2 * outliers.FALSE_ALARMS / len(sure))
-        if _beyond(bounds, reference, compared):
+        if _is_beyond(bounds, reference, compared):
             reason = f"{_percent(value / reference.value - 1)} from the {number(reference.value)} that the site expects"
             host = replace(host, verdict="slow", reasons=(*host.reasons, reason))
     return host
@@ -340,41 +345,41 @@ def _is_worse(away: float, compared: Compared) -> bool:
     return away < 0 if compared.better == "higher" else away > 0
 
 
-def _beyond(bounds: Bounds, reference: Expected, compared: Compared) -> bool:
-    """Whether a ratio to what is expected is surely worse than the site allows."""
+def _is_beyond(bounds: Bounds, reference: Expected, compared: Compared) -> bool:
+    """Whether a ratio to the expected value is certainly worse than the site allows."""
     allowed = reference.within_percent / 100
     return bounds[1] < 1 - allowed if compared.better == "higher" else bounds[0] > 1 + allowed
 
 
-def _too_few(sure: Sequence[_Known], compared: Compared, threshold: float, reference: Expected | None) -> Iterator[str]:
-    """What one or two hosts leave open; each by itself may still be held to what the site expects."""
+def _explain_too_few(sure: Sequence[_Known], threshold: float, reference: Expected | None) -> Iterator[str]:
+    """Why one or two hosts are too few; each may still be compared with what the site expects."""
     if len(sure) == 2:
         one, other = sure
         bounds = ratio_interval(one.side, other.side)
-        if bounds and place(bounds, threshold) == "same":
+        if bounds and place_interval(bounds, threshold) == "same":
             return
         apart = _percent(math.expm1(one.value - other.value))
         names = f"{one.runs.host} lies {apart} from {other.runs.host}"
-        if not bounds or place(bounds, threshold) == "inconclusive":
-            yield f"{names}, which is not sure enough; run longer, or repeat"
+        if not bounds or place_interval(bounds, threshold) == "inconclusive":
+            yield f"{names}, which is not significant; run longer, or repeat"
         else:
             yield f"{names}, and two hosts do not tell which of them is right; a third would"
     elif not reference:
-        yield "one host has nothing to be held against; name more, or say what the site expects in trainmark.toml"
+        yield "one host has nothing to be compared with; name more, or set [[expected]] in trainmark.toml"
 
 
-def _blind(found: outliers.Outliers) -> Iterator[str]:
+def _explain_low_power(found: outliers.Outliers) -> Iterator[str]:
     smallest = -math.expm1(-found.smallest)
     if smallest > MAX_BLIND:
         yield (
             f"the hosts lie so far apart that one slower by less than {100 * smallest:.0f} % could hide; run longer, "
-            "repeat, or see that nothing else runs there"
+            "repeat, or stop other programs there"
         )
 
 
-def _slow_as_a_whole(found: outliers.Outliers, reference: Expected, compared: Compared) -> Iterator[str]:
+def _find_slow_fleet(found: outliers.Outliers, reference: Expected, compared: Compared) -> Iterator[str]:
     bounds = around(math.exp(found.centre) / reference.value, _Z * found.error)
-    if _beyond(bounds, reference, compared):
+    if _is_beyond(bounds, reference, compared):
         away = math.exp(found.centre) / reference.value - 1
         yield (
             f"the fleet as a whole is slow: its median lies {_percent(away)} from the {number(reference.value)} that "
@@ -383,18 +388,21 @@ def _slow_as_a_whole(found: outliers.Outliers, reference: Expected, compared: Co
 
 
 def _explain_hosts(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
-    """The hosts with what telemetry, doubts and software say of those that are not as the others."""
-    seen = {host: causes.figures(record) for host, record in newest.items()}
-    usual = causes.usual(list(seen.values()))
-    unlike = causes.unlike_fleet(newest)
+    """Adds what telemetry, doubts and software show of hosts that differ."""
+    seen = {host: causes.read_figures(record) for host, record in newest.items()}
+    usual = causes.take_medians(list(seen.values()))
+    unlike = causes.find_differences(newest)
     for one in judged:
         why: tuple[str, ...] = ()
         if one.verdict in ("slow", "unclear"):
-            why = (*causes.explain(seen[one.host], usual), *causes.own_doubts(newest[one.host], list(newest.values())))
+            why = (
+                *causes.explain(seen[one.host], usual),
+                *causes.find_own_doubts(newest[one.host], list(newest.values())),
+            )
         yield replace(one, reasons=(*one.reasons, *why), remarks=tuple(unlike.get(one.host, ())))
 
 
-def _badness(one: FleetHost, compared: Compared) -> tuple[int, float, str]:
+def _sort_key(one: FleetHost, compared: Compared) -> tuple[int, float, str]:
     away = one.away or 0.0
     return _WORST_FIRST.index(one.verdict), away if compared.better == "higher" else -away, one.host
 

@@ -1,1 +1,1 @@
-"""What a training would do at sizes that were not run: speed, time, energy and money, each with an interval."""
+"""Forecasts a training at sizes that were not run: speed, time, energy and cost, with intervals."""

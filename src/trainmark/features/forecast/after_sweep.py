@@ -1,4 +1,4 @@
-"""What the runs of a sweep say of larger topologies."""
+"""Forecasts larger topologies from the runs of a sweep."""
 
 from __future__ import annotations
 

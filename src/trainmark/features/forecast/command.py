@@ -1,21 +1,39 @@
-"""`trainmark forecast`: what a training would do at sizes that were not run."""
+"""`trainmark forecast`: forecasts a training at sizes that were not run."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.price import add_price_options, price_of
+from trainmark import __version__, features
+from trainmark.analysis import published_library as library
+from trainmark.analysis.clusters import find_chains
+from trainmark.analysis.scaling import find_throughput
+from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.features.forecast import inputs, page as forecast_page
+from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS, measure_work
+from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
+from trainmark.features.forecast.rates import OtherBatch
+from trainmark.features.forecast.scaling_law import backtest
+from trainmark.features.forecast.table import render, render_backtest
+from trainmark.record.errors import UsageError
+from trainmark.record.language import current_language
+from trainmark.record.lookup import find_records
+from trainmark.record.plan import Topology
+from trainmark.record.store import Store, default_folder
+from trainmark.view.files import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainmark.features.forecast.cost import Work
     from trainmark.features.forecast.inputs import Known
-    from trainmark.features.forecast.rates import OtherBatch
-    from trainmark.record.plan import Topology
 
 NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
@@ -24,27 +42,27 @@ EXAMPLES = """\
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
   trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
   trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, divided over the devices
-  trainmark forecast --published resnet50 --to 2x8   from the smaller rows of published tables
-  trainmark forecast --backtest                      how wrong such forecasts were for published clusters"""
+  trainmark forecast --published resnet50 --to 2x8   from published tables
+  trainmark forecast --backtest                      the errors of such forecasts for published clusters"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of it, group or file")
     parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
     parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
-    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than the runs had")
+    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than in the runs")
     parser.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
     parser.add_argument(
         "--until",
         default="target",
         metavar="HOW_MUCH",
-        help="'target' (default), 'N epochs', 'N steps' or 'N items': what time, energy and cost are of",
+        help="length of the training: 'target' (default), 'N epochs', 'N steps' or 'N items'",
     )
     add_price_options(parser)
     parser.add_argument(
         "--mtbf", type=float, metavar="HOURS", help="device-hours per failure, from 256 devices on (default: 50700)"
     )
-    parser.add_argument("--published", metavar="WORKLOAD", help="go by published rows instead of runs")
+    parser.add_argument("--published", metavar="WORKLOAD", help="use published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with table and chart to FILE")
@@ -52,55 +70,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.cli.terminal import console, look
-    from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS
-    from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
-    from trainmark.features.forecast.table import render
-    from trainmark.record.errors import UsageError
-    from trainmark.record.plan import Topology
-
     if args.backtest:
         return _backtest(args)
     if not args.to:
-        raise UsageError("which sizes? name them, like --to 2x8,64x8")
+        raise UsageError("--to is missing; name the sizes, like --to 2x8,64x8")
     if args.published is not None and args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     if args.mtbf is not None and not args.mtbf > 0:
         raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
-    known, work = _of_runs(args) if args.published is None else (_of_published(args, topologies), None)
+    known, work = _load_runs(args) if args.published is None else (_load_published(args, topologies), None)
     hours = args.mtbf or MTBF_DEVICE_HOURS
-    assumed = Assumptions(price=price_of(args), mtbf_device_hours=hours, batch=_batch(args))
+    assumed = Assumptions(price=read_price(args), mtbf_device_hours=hours, batch=_parse_batch(args))
     found = [forecast(one, topologies, work, assumed) for one in known]
     if args.html:
-        from datetime import datetime, timezone
-
-        from trainmark import __version__
-        from trainmark.features.forecast import page as forecast_page
-        from trainmark.record.language import chosen
-        from trainmark.record.store import Store, default_folder
-        from trainmark.view.files import write
-
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-        page = forecast_page.render(found, language=chosen(), made=made, trainmark=__version__)
-        write(args.html, page, Store(args.store or default_folder()))
-    screen = console()
+        page = forecast_page.render(found, language=current_language(), made=made, trainmark=__version__)
+        write_report(args.html, page, Store(args.store or default_folder()))
+    screen = open_console()
     document = {"forecasts": [to_json(one) for one in found]}
-    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **look(screen)))
+    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **screen_options(screen)))
     return 0
 
 
-def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
-    from trainmark import features
-    from trainmark.cli.terminal import say
-    from trainmark.features.forecast import inputs
-    from trainmark.features.forecast.cost import measure_work
-    from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
-    from trainmark.record.store import Store, default_folder
-
-    records = records_of(args.runs or ["last"], Store(args.store or default_folder()))
-    known = inputs.of_records(records, args.metric)
+def _load_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
+    records = find_records(args.runs or ["last"], Store(args.store or default_folder()))
+    known = inputs.read_records(records, args.metric)
     try:
         offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))
         reference = next(filter(None, offered), None)
@@ -108,22 +103,16 @@ def _of_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     except UsageError as error:
         if args.until != "target" or args.price:
             raise
-        say(f"no time is forecast: {error}")
+        print_status(f"no time is forecast: {error}")
         return [known], None
     return [known], work
 
 
-def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
-    from trainmark.analysis import published_library as library
-    from trainmark.analysis.scaling import throughput_alias
-    from trainmark.analysis.scaling_published import published_scalings
-    from trainmark.features.forecast import inputs
-    from trainmark.record.errors import UsageError
-
-    metric = throughput_alias(args.metric)
+def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
+    metric = find_throughput(args.metric)
     smallest = min(topology.devices for topology in topologies)
-    groups = published_scalings(library.rows(args.published))
-    found = [known for group in groups if (known := inputs.of_published(group, metric, smallest))]
+    groups = find_published_scalings(library.load_rows(args.published))
+    found = [known for group in groups if (known := inputs.read_published(group, metric, smallest))]
     if not found:
         raise UsageError(
             f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
@@ -133,32 +122,21 @@ def _of_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> l
 
 
 def _backtest(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from trainmark.analysis.clusters import chains
-    from trainmark.cli.terminal import console, look
-    from trainmark.features.forecast.backtest import backtest
-    from trainmark.features.forecast.table import render_backtest
-    from trainmark.record.errors import UsageError
-
     if args.runs or args.to or args.published:
         raise UsageError("--backtest uses the published clusters alone; leave out runs, --to and --published")
     if args.html:
         raise UsageError("--backtest has no page; leave --html out")
-    found = backtest(chains())
-    screen = console()
+    found = backtest(find_chains())
+    screen = open_console()
     if args.json:
         document = {**asdict(found), "coverage": found.coverage}
         screen.file.write(json.dumps(document, indent=2).replace("Infinity", "null") + "\n")
     else:
-        screen.file.write(render_backtest(found, **look(screen)))
+        screen.file.write(render_backtest(found, **screen_options(screen)))
     return 0
 
 
-def _batch(args: argparse.Namespace) -> OtherBatch | None:
-    from trainmark.features.forecast.rates import OtherBatch
-    from trainmark.record.errors import UsageError
-
+def _parse_batch(args: argparse.Namespace) -> OtherBatch | None:
     per_device, overall = args.batch_per_device, args.global_batch
     if per_device is not None and overall is not None:
         raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")

@@ -8,31 +8,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.analysis.needed import Needed, Reference
+from trainmark.analysis.needed import Reference, TrainingNeed
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
-from trainmark.record.price import HOUR_S, JOULES_A_KWH, Price
-from trainmark.record.recipe import Span
+from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.record import Record
+from trainmark.record.time_left import count_pauses
 
 MTBF_DEVICE_HOURS = 50_700.0
-"""419 unexpected stops of 16,384 cards in 54 days, as the Llama 3 report tells: an assumption one may change."""
+"""419 unexpected interruptions of 16,384 cards in 54 days, by the Llama 3 report; --mtbf changes it."""
 FAILURES_FROM = 256
-"""Devices from which on failures count: below, one in eight days is lost in any interval."""
+"""Devices from which failures count: below, one in eight days is within any interval."""
 CHECKPOINT_S = 60.0
-"""What saving the state of a large training takes, where nothing is known."""
+"""Assumed time to save a large training."""
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """How much there is to train, and what goes with it beside the steps."""
+    """How much to train, and the overhead besides steps."""
 
     items: float
-    """At the batch of the run it is known from."""
+    """At the batch of the measured run."""
     why: str
-    """Where that number is from."""
+    """The source of that number."""
     items_per_step: float
     """Of that run."""
     devices: int
@@ -40,12 +40,12 @@ class Work:
     global_batch: float
     """Of that run, in samples."""
     reference: Reference | None = None
-    """Where the items depend on the global batch, and how is known."""
+    """Items needed by global batch, where that is known."""
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    """When it evaluates and saves."""
+    """Its evaluation and checkpoint intervals."""
     items_per_epoch: float | None = None
     start_s: float
-    """From the command to the first step."""
+    """From command to first step."""
     evaluation_s: float
     """Of one evaluation."""
     save_s: float = 0.0
@@ -54,10 +54,10 @@ class Work:
     """p_train over the throughput that is forecast: what waiting for data leaves."""
     joules_per_item: float | None
     idle_share: float = 0.0
-    """What a device draws before training, over what it draws in it; 0 where nobody measured it."""
+    """Idle power over training power; 0 where it was not measured."""
     checkpoint_s: float = CHECKPOINT_S
     checkpoint_why: str = "assumed"
-    """Where its length is from."""
+    """The source of its length."""
     restore_s: float = 0.0
     notes: tuple[str, ...] = ()
 
@@ -66,10 +66,10 @@ class Work:
         batch = rate.batch_per_device or self.batch_per_device
         return rate.topology.devices * batch / (self.devices * self.batch_per_device)
 
-    def needed(self, rate: RateForecast) -> Needed | None:
-        """Items to train at a size; None where its global batch is larger than any that is known to converge."""
+    def needed(self, rate: RateForecast) -> TrainingNeed | None:
+        """Items to train at a size; None where its global batch exceeds all that are known to converge."""
         if self.reference is None:
-            return Needed(self.items, self.items, self.items)
+            return TrainingNeed(self.items, self.items, self.items)
         return self.reference(self.global_batch * self.batch_ratio(rate))
 
 
@@ -88,7 +88,7 @@ class ForecastRange:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """What a training would take at one size from start to end."""
+    """Time, energy and cost of a whole training at one size."""
 
     items: float
     """To be trained."""
@@ -98,15 +98,15 @@ class TrainingCost:
     energy_kwh: ForecastRange | None
     cost: ForecastRange | None
     availability: float
-    """The share of time that is not lost to failures and checkpoints against them."""
+    """Share of time not lost to failures and checkpoints against them."""
 
 
 def measure_work(
     records: Sequence[Record], until: str = "target", *, metric: str = "p_core", reference: Reference | None = None
 ) -> Work:
-    """What the largest of some runs tells of a whole training; UsageError where that is not known.
+    """Derives a whole training from the largest of some runs; UsageError where it does not show it.
 
-    `metric` is the throughput that is forecast; `reference` what training by the same recipe is known to need."""
+    `metric` is the forecast throughput; `reference` gives the items that training by the same recipe needs."""
     record = max(records, key=lambda one: Topology.parse(one.plan.topology).devices)
     timeline, recipe, history = record.timeline, record.plan.recipe, record.quality.history
     trained = sum(trace.whole.items for trace in timeline.ranks)
@@ -116,24 +116,24 @@ def measure_work(
     steps_per_epoch = next((each.step / each.epoch for each in reversed(history) if each.epoch), None)
     devices, batch = Topology.parse(record.plan.topology).devices, int(recipe["batch_per_device"])
     global_batch = float(devices * batch * int(recipe.get("accumulate", 1)))
-    met = next((found for one in [record, *records] if (found := _items_to_target(one))), None)
+    met = next((found for one in [record, *records] if (found := _count_items_to_target(one))), None)
     needed = reference(global_batch) if reference and until == "target" and not met else None
     if needed:
         items, why = needed.items, "as MLPerf's reference needs at the global batch of each size"
     else:
-        items, why = met if met and until == "target" else _items(record, until, per_step, steps_per_epoch)
+        items, why = met if met and until == "target" else _count_items(record, until, per_step, steps_per_epoch)
     evaluations, saves = (
-        count_pauses(recipe, name, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
+        count_pauses(recipe, name, 0, timeline.steps, steps_per_epoch=steps_per_epoch, items_per_step=per_step)
         for name in ("evaluate_every", "checkpoint_every")
     )
     base, train = (record.metrics.get(alias) for alias in (metric, "p_train"))
     energy, power = record.metrics.get("energy_per_item"), record.metrics.get("power")
     idle_w = record.environment.idle_power_w
-    saved = _measured_checkpoint(record)
+    saved = _read_checkpoint(record)
     save_s = float(saved.get("checkpoint_s", timeline.seconds("checkpoint") / saves if saves else 0.0))
     unknown = {
         "the run evaluated nothing, so no evaluation is in the time": not history,
-        "how often it evaluates cannot be told in steps, so no evaluation is in the time": history
+        "its evaluation interval is not known in steps, so no evaluation is in the time": history
         and evaluations is None,
         "the run's energy was not measured, so none is forecast": energy is None or energy.value is None,
         "the run saved no checkpoint, so none is in the time": saves and not save_s,
@@ -159,7 +159,7 @@ def measure_work(
     )
 
 
-def _items_to_target(record: Record) -> tuple[float, str] | None:
+def _count_items_to_target(record: Record) -> tuple[float, str] | None:
     """How many items a run had trained when it met its target."""
     quality, timeline = record.quality, record.timeline
     for each in quality.history:
@@ -170,15 +170,15 @@ def _items_to_target(record: Record) -> tuple[float, str] | None:
     return None
 
 
-def _measured_checkpoint(record: Record) -> dict[str, Any]:
-    """What the run measured of saving and restoring, if it did."""
+def _read_checkpoint(record: Record) -> dict[str, Any]:
+    """The measured times to save and restore, if any."""
     found = record.environment.checkpoint
     if found is None or not found.save_s:
         return {}
     return {"checkpoint_s": found.save_s, "checkpoint_why": "measured", "restore_s": found.restore_s or 0.0}
 
 
-def _items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
+def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
     if match := _AMOUNT.fullmatch(until.strip()):
         amount = float(match[1].replace(",", "").replace("_", ""))
         if match[2] == "items":
@@ -201,7 +201,7 @@ def _items(record: Record, until: str, per_step: float, steps_per_epoch: float |
     if steps := int(recipe.get("steps", 0)):
         return steps * per_step, f"the recipe's {steps} steps: no run here has met its target"
     raise UsageError(
-        "no run here met its target or tells how long an epoch is; say how much to train, like --until '90 epochs' or "
+        "no run here met its target or shows the length of an epoch; set the length, like --until '90 epochs' or "
         "--until '1e9 items'"
     )
 
@@ -209,7 +209,7 @@ def _items(record: Record, until: str, per_step: float, steps_per_epoch: float |
 def forecast_cost(
     work: Work, rate: RateForecast, price: Price, *, mtbf_device_hours: float = MTBF_DEVICE_HOURS
 ) -> TrainingCost | None:
-    """None where no rate is forecast, or where nobody knows how much training such a batch takes."""
+    """None where no rate is forecast, or where the items needed at such a batch are unknown."""
     needed = work.needed(rate)
     if rate.interval is None or needed is None:
         return None
@@ -217,8 +217,8 @@ def forecast_cost(
     share = _availability(devices, work, mtbf_device_hours)
 
     def phases(items: float, items_per_s: float) -> dict[str, float]:
-        found = _phases(work, rate, items, items_per_s)
-        # the availability holds the checkpoints against failures already
+        found = _forecast_phases(work, rate, items, items_per_s)
+        # the availability includes the checkpoints against failures
         return found if share == 1 else {**found, "checkpoint": 0.0}
 
     def seconds(items: float, items_per_s: float) -> float:
@@ -235,18 +235,18 @@ def forecast_cost(
         items=needed.items,
         time_s=time,
         parts_s={"start": work.start_s, **middle, "failures": sum(middle.values()) * (1 / share - 1)},
-        energy_kwh=_energy(work, needed, rate, price),
+        energy_kwh=_forecast_energy(work, needed, rate, price),
         cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
         availability=share,
     )
 
 
-def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
-    """Seconds of training and of its pauses at a size: its devices share an evaluation, and one saves for all."""
+def _forecast_phases(work: Work, rate: RateForecast, items: float, items_per_s: float) -> dict[str, float]:
+    """Seconds of training and its pauses at a size: all devices share an evaluation, and one saves."""
     per_step = work.items_per_step * work.batch_ratio(rate)
     per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
     evaluations, saves = (
-        count_pauses(work.recipe, name, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step) or 0
+        count_pauses(work.recipe, name, 0, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step) or 0
         for name in ("evaluate_every", "checkpoint_every")
     )
     return {
@@ -256,36 +256,15 @@ def _phases(work: Work, rate: RateForecast, items: float, items_per_s: float) ->
     }
 
 
-def count_pauses(
-    recipe: Mapping[str, Any], name: str, steps: float, *, steps_per_epoch: float | None, items_per_step: float
-) -> int | None:
-    """How often `evaluate_every` or `checkpoint_every` pauses so many steps; None where nobody can know it in steps."""
-    word = str(recipe.get(name, ""))
-    if word in ("never", "end"):
-        return int(word == "end" and steps > 0)
-    try:
-        span = Span.parse(word)
-    except UsageError:  # a recipe of another version, or from outside
-        return None
-    unit = {"epochs": steps_per_epoch, "items": 1 / items_per_step}.get(span.unit, 1.0)
-    if not unit:
-        return None
-    every, first = span.count * unit, span.first * unit
-    # a count this close below a whole number is that number
-    before, after = (math.floor((step - first) / every + 1e-9) for step in (0.0, steps))
-    ends_on_one = abs((steps - first) / every - after) < 1e-6
-    return after - before + (steps > 0 and not ends_on_one)
-
-
-def _energy(work: Work, needed: Needed, rate: RateForecast, price: Price) -> ForecastRange | None:
-    """A waiting device draws between what an idle one does and as much as a working one: both ends are the interval."""
+def _forecast_energy(work: Work, needed: TrainingNeed, rate: RateForecast, price: Price) -> ForecastRange | None:
+    """A waiting device draws between idle and full power: both ends are the interval."""
     if work.joules_per_item is None or rate.interval is None:
         return None
-    working = work.joules_per_item * price.pue / JOULES_A_KWH
+    working = work.joules_per_item * price.pue / JOULES_PER_KWH
     ideal = (rate.rate or rate.interval[1]) / (rate.efficiency or 1.0)
 
     def waits(items_per_s: float) -> float:
-        """For each second of work, what all devices of this speed wait."""
+        """Seconds of waiting per second of work at this speed."""
         return max(0.0, ideal / items_per_s - 1)
 
     slow, fast = rate.interval

@@ -1,4 +1,4 @@
-"""Forecasts a training at several sizes, and says what the numbers rest on and assume."""
+"""Forecasts a training at several sizes, with the basis and assumptions of the numbers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trainmark.record.price import Price
 from trainmark.record.record import Record
 
 MAX_NODE = 8
-"""Devices up to which a node is taken to have room for twice as many."""
+"""Devices per node up to which sizes double inside a node."""
 NEXT_DOUBLINGS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What nobody measured, and anybody may change."""
+    """Assumptions that the user may change."""
 
     price: Price = field(default_factory=Price)
     mtbf_device_hours: float = MTBF_DEVICE_HOURS
     batch: OtherBatch | None = None
-    """None is that of the runs."""
+    """None: the batch of the runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Forecast:
 
     known: Known
     basis: str
-    """What it rests on, in a sentence."""
+    """What it is based on, as a sentence."""
     sizes: tuple[tuple[RateForecast, TrainingCost | None], ...]
     work: Work | None
     assumed: Assumptions
@@ -63,14 +63,14 @@ def forecast(known: Known, topologies: Sequence[Topology], work: Work | None, as
 def forecast_next_sizes(
     records: Sequence[Record], assumed: Assumptions | None = None, metric: str = "p_core"
 ) -> Forecast:
-    """The sizes these runs are of, and three doublings more; UsageError says why nothing is forecast."""
-    known = inputs.of_records(records, metric)
+    """Forecasts the sizes of these runs, and three doublings more; UsageError says why it cannot."""
+    known = inputs.read_records(records, metric)
     sizes = [size.topology for size in known.sizes]
     return forecast(known, [*sizes, *_next_sizes(sizes[-1])], None, assumed or Assumptions())
 
 
 def _next_sizes(largest: Topology) -> Iterator[Topology]:
-    """Each twice as large as the one before: inside a node up to eight devices, then by nodes."""
+    """Doubles devices inside a node up to MAX_NODE, then nodes."""
     nodes, devices = largest.nodes, largest.devices_per_node
     for _ in range(NEXT_DOUBLINGS):
         if nodes == 1 and 2 * devices <= MAX_NODE:
@@ -106,7 +106,7 @@ def _size_notes(known: Known, speeds: Sequence[RateForecast], assumed: Assumptio
     if rough := [str(rate.topology) for rate in speeds if rate.kind == rates.ROUGH]:
         yield (
             f"{', '.join(rough)}: more than {rates.FAR} times {known.largest.topology}, "
-            "so this is an order of magnitude, not a number to sign for"
+            "so this is an order of magnitude only"
         )
     own = known.batch_per_device
     if assumed.batch is None and own is not None:
@@ -132,8 +132,8 @@ def _work_notes(
         beyond = [str(rate.topology) for rate, cost in zip(speeds, costs, strict=True) if rate.interval and not cost]
         if beyond:
             yield (
-                f"{', '.join(beyond)}: no reference run has so large a global batch, so nobody knows how much training "
-                "it takes and no time is forecast"
+                f"{', '.join(beyond)}: no reference run has so large a global batch, so the items it needs are "
+                "unknown and no time is forecast"
             )
     yield from work.notes
     if any(rate.topology.devices >= FAILURES_FROM for rate in speeds):
@@ -145,7 +145,7 @@ def _work_notes(
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
-    """For programs; intervals hold nine of ten outcomes."""
+    """For programs; intervals are 90 %."""
     return {
         "subject": list(found.known.subject),
         "metric": found.known.metric,

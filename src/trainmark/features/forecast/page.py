@@ -1,4 +1,4 @@
-"""The page of forecasts: a table of all sizes, one chart per training, and what they rest on."""
+"""Renders the page of forecasts: a table of all sizes, one chart per training, and their basis."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainmark.features.forecast.table import ForecastFigure, figures
 from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, number
 from trainmark.record.intervals import Bounds, around
-from trainmark.record.language import Say, speaker
+from trainmark.record.language import Say, translator
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import number_cell, page_footer, page_header, sortable_table, whole_page
+from trainmark.view.frame import build_page, number_cell, page_footer, page_header, sortable_table
 from trainmark.workloads import title as workload_title
 
 _WIDE = (1000, 300)
@@ -25,7 +25,7 @@ _WIDE = (1000, 300)
 
 def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: str) -> str:
     """The whole page as text, to be written as UTF-8."""
-    say = speaker(language)
+    say = translator(language)
     sizes = ", ".join(dict.fromkeys(str(rate.topology) for one in found for rate, _ in one.sizes))
     title = say("Forecast of {sizes}").format(sizes=sizes)
     subjects = [" · ".join(one.known.subject) for one in found[:4]]
@@ -41,7 +41,7 @@ def render(found: Sequence[Forecast], *, language: str, made: str, trainmark: st
         ),
         page_footer(trainmark, say),
     ]
-    return whole_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
+    return build_page(f"{title} · trainmark", body, language=language, trainmark=trainmark)
 
 
 def _table(found: Sequence[Forecast], say: Say) -> Markup:
@@ -88,7 +88,7 @@ def _cell(figure: ForecastFigure, say: Say, *, main: bool = False) -> Markup:
         return number_cell(NOTHING, None)
     unit = say("days") if figure.unit == "days" else figure.unit
     middle = NOTHING if span.value is None else f"{number(span.value)} {unit}".rstrip()
-    ends = f"{shown_range((span.low, span.high))} {unit}".rstrip()
+    ends = f"{format_range((span.low, span.high))} {unit}".rstrip()
     return number_cell([middle, el("small", ends)], figure.sort_key, "number main" if main else "number")
 
 
@@ -101,7 +101,7 @@ def _basis(one: Forecast, say: Say) -> list[Child]:
 
 
 def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
-    """What runs of several sizes say of the next ones; nothing where they carry no forecast."""
+    """Charts the next sizes; None where the runs allow no forecast."""
     try:
         return draw_chart(forecast_next_sizes(records), say)
     except UsageError:
@@ -109,7 +109,7 @@ def draw_next_sizes(records: Sequence[Record], say: Say) -> Markup | None:
 
 
 def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | None:
-    """What one device does as more are added, so that the ideal is level; nothing where nothing could be forecast."""
+    """Charts the rate per device, so that the ideal is level; None where nothing is forecast."""
     expected = sorted(
         ((rate, rate.interval) for rate, _ in found.sizes if rate.interval and rate.kind != rates.MEASURED),
         key=lambda pair: pair[0].topology.devices,
@@ -131,12 +131,12 @@ def draw_chart(found: Forecast, say: Say, *, wide: bool = False) -> Markup | Non
         high=number(interval[1]),
     )
     notes: list[Child] = [said, " ", el("span", found.basis)]
-    return chart.draw(
+    return chart.draw_chart(
         say("Forecast: {subject}").format(subject=workload_title(known.subject[0])),
         said,
         say,
-        x=replace(chart.doubling(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
-        y=chart.linear([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
+        x=replace(chart.doubling_axis(devices), high=max(devices) * 1.7),  # the last point's label stands behind it
+        y=chart.linear_axis([value for _, *ends in area for value in ends] + [end for pair in spread for end in pair]),
         x_name=say("devices"),
         y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
         y_unit=known.unit,
@@ -178,17 +178,17 @@ def _start(
 def _middle(
     measured: Sequence[tuple[float, float]], expected: Sequence[tuple[RateForecast, Bounds]], say: Say
 ) -> list[chart.Line]:
-    """The forecasts themselves, with what they keep of the ideal; none where only a range is known."""
-    told = [
+    """The line of forecasts, with their efficiency; none where only a range is known."""
+    known = [
         (float(rate.topology.devices), rate.rate / rate.topology.devices, rate.efficiency)
         for rate, _ in expected
         if rate.rate is not None
     ]
-    if not told:
+    if not known:
         return []
     count, value, _ = _start(measured, expected)
-    shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in told]
-    points = [(count, value), *((devices, middle) for devices, middle, _ in told)]
+    shares = ["" if kept is None else f"{100 * kept:.0f} %" for *_, kept in known]
+    points = [(count, value), *((devices, middle) for devices, middle, _ in known)]
     return [chart.Line(name=say("forecast"), points=points, color=1, labels=["", *shares])]
 
 
@@ -203,7 +203,7 @@ def kind_word(kind: str, say: Say) -> str:
     return words.get(kind, kind)
 
 
-def shown_range(interval: Bounds | None) -> str:
+def format_range(interval: Bounds | None) -> str:
     return NOTHING if interval is None else f"{number(interval[0])} – {number(interval[1])}"
 
 
@@ -212,7 +212,7 @@ def _chart_row(rate: RateForecast, say: Say) -> list[str]:
         str(rate.topology),
         str(rate.topology.devices),
         NOTHING if rate.rate is None else number(rate.rate),
-        shown_range(rate.interval),
+        format_range(rate.interval),
         NOTHING if rate.efficiency is None else f"{100 * rate.efficiency:.1f} %",
         kind_word(rate.kind, say),
     ]

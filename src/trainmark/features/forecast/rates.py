@@ -1,4 +1,4 @@
-"""Forecasts the throughput of a size that was not run, with an interval that holds nine of ten published outcomes."""
+"""Forecasts the throughput of a size that was not run, with a 90 % interval from published clusters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from trainmark.record.intervals import Bounds
 from trainmark.record.plan import Topology
 
 FAR = 16
-"""Times the largest measured size beyond which a forecast is an order of magnitude."""
+"""Times the largest measured size, beyond which a forecast is an order of magnitude."""
 MAX_BATCH_CUT = 2.0
-"""Times that a batch may lie below that of the runs."""
+"""Largest ratio of the runs' batch to a smaller one."""
 FIXED, FIXED_ERROR = 0.03, 0.06
-"""The share of a step's computing that does not depend on its batch, and its standard deviation, as published sizes of
-smaller batches show it."""
+"""Share of compute per step that does not depend on the batch, and its standard deviation, by published sizes."""
 MEASURED, FORECAST, ROUGH, RANGE, REFUSED = "measured", "forecast", "order of magnitude", "usual range", "refused"
 
 
@@ -32,7 +31,7 @@ class OtherBatch:
     overall: int | None = None
 
     def on(self, topology: Topology) -> int | None:
-        """Samples on each device of a size; None where they do not divide evenly."""
+        """Batch per device at a size; None where it does not divide evenly."""
         if self.overall is None:
             return self.per_device
         return None if self.overall % topology.devices else self.overall // topology.devices
@@ -40,7 +39,7 @@ class OtherBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class RateForecast:
-    """What one size would do."""
+    """The forecast of one size."""
 
     topology: Topology
     kind: str
@@ -49,10 +48,10 @@ class RateForecast:
     interval: Bounds | None = None
     """90 %."""
     efficiency: float | None = None
-    """Of a device, against one of the smallest known size."""
+    """Per device, relative to the smallest known size."""
     batch_per_device: int | None = None
     why: str = ""
-    """Of what is refused."""
+    """Why it is refused."""
 
 
 def forecast(known: Known, topology: Topology, other: OtherBatch | None = None) -> RateForecast:
@@ -89,9 +88,9 @@ def forecast(known: Known, topology: Topology, other: OtherBatch | None = None) 
 
 
 def loss(known: Known, base: Size, topology: Topology) -> float:
-    """What a device loses per doubling from a known size to another, beyond what the exchange explains.
+    """The loss per doubling from a known size to another, beyond what the exchange explains.
 
-    No loss is counted twice, and none is believed to be smaller than usual because a part of it is explained.
+    No loss is counted twice, and none is smaller than usual because a part of it is explained.
     """
     if known.exchange is None:
         return scaling_law.fit_loss(known.sizes)
@@ -103,22 +102,22 @@ def loss(known: Known, base: Size, topology: Topology) -> float:
 
 
 def _log_change(known: Known, base: Size, topology: Topology) -> float:
-    """Of a device's rate from a known size to another."""
+    """Change of the logarithm of a device's rate from a known size to another."""
     kept = known.exchange.log_kept if known.exchange else scaling_law.explain_nothing
     doublings = math.log2(topology.devices) - base.doublings
     return kept(topology) - kept(base.topology) + loss(known, base, topology) * doublings
 
 
 def _refusal(known: Known, topology: Topology, other: OtherBatch | None, batch: int | None) -> str:
-    """Why the data does not carry this forecast; empty where it does."""
+    """Why the data allows no forecast; empty where it does."""
     if known.one_device and topology.nodes > 1:
-        return "from one device nothing is known of what joins nodes; run one whole node as well"
+        return "one device shows nothing about links between nodes; run one whole node as well"
     if other is None:
         return ""
     if batch is None:
         return f"a global batch of {other.overall} does not divide evenly over {topology.devices} devices"
     if known.batch_per_device is None:
-        return "the batch of what it would go by is not known, so no other batch can be forecast"
+        return "the batch of the known sizes is not known, so no other batch can be forecast"
     if batch * MAX_BATCH_CUT < known.batch_per_device:
         return (
             f"a batch of {batch} per device is more than {MAX_BATCH_CUT:g} times below that of the runs, "
@@ -127,11 +126,11 @@ def _refusal(known: Known, topology: Topology, other: OtherBatch | None, batch: 
     return ""
 
 
-def _distance(known: Topology, asked: Topology) -> float:
-    """Doublings of devices or of nodes, whichever are more: as many devices on more nodes are another size, too."""
-    return max(abs(math.log2(asked.devices / known.devices)), abs(math.log2(asked.nodes / known.nodes)))
+def _distance(known: Topology, wanted: Topology) -> float:
+    """Doublings of devices or of nodes, whichever is more: the same devices on more nodes are another size."""
+    return max(abs(math.log2(wanted.devices / known.devices)), abs(math.log2(wanted.nodes / known.nodes)))
 
 
 @cache
 def _reach(several: bool) -> Reach:
-    return scaling_law.measure_reach(clusters.chains(), several=several)
+    return scaling_law.measure_reach(clusters.find_chains(), several=several)

@@ -1,34 +1,109 @@
-"""Fits how much of its rate a device loses per doubling of the devices, with ranges from published clusters."""
+"""Fits the loss of a device's rate per doubling of devices, with ranges from published clusters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
+from statistics import median
 from typing import NamedTuple
 
 from trainmark.analysis.clusters import Chain
 from trainmark.record.plan import Topology
 
+DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, math.inf))
+"""Ratios of devices: above the first of a pair, up to the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BacktestLine:
+    """Backtested forecasts of one kind over one distance."""
+
+    several: bool
+    """From several sizes, not from one."""
+    beyond: float
+    up_to: float
+    count: int
+    median_error: float
+    worst_decile: float
+    """The error that one of ten exceeds."""
+    inside: int
+    """Outcomes inside their 90 % interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backtest:
+    lines: tuple[BacktestLine, ...]
+    count: int
+    inside: int
+
+    @property
+    def coverage(self) -> float:
+        return self.inside / self.count if self.count else math.nan
+
+
+class _Outcome(NamedTuple):
+    several: bool
+    doublings: float
+    error: float
+    inside: bool
+
+
+def backtest(chains: Sequence[Chain]) -> Backtest:
+    outcomes = list(_outcomes(chains))
+    lines = []
+    for several, (beyond, up_to) in product((False, True), DISTANCES):
+        # with a margin: 16 devices are 2.0 times 8
+        near = [o for o in outcomes if o.several == several and beyond * 1.01 < 2**o.doublings <= up_to * 1.01]
+        off = sorted(abs(math.expm1(outcome.error)) for outcome in near)
+        if near:
+            lines.append(
+                BacktestLine(
+                    several=several,
+                    beyond=beyond,
+                    up_to=up_to,
+                    count=len(near),
+                    median_error=median(off),
+                    worst_decile=off[math.ceil(0.9 * len(off)) - 1],
+                    inside=sum(outcome.inside for outcome in near),
+                )
+            )
+    return Backtest(lines=tuple(lines), count=len(outcomes), inside=sum(outcome.inside for outcome in outcomes))
+
+
+def _outcomes(chains: Sequence[Chain]) -> Iterator[_Outcome]:
+    for held_out, several in product(dict.fromkeys(map(_source, chains)), (False, True)):
+        reach = measure_reach([chain for chain in chains if _source(chain) != held_out], several=several)
+        own = [chain for chain in chains if _source(chain) == held_out]
+        for error, doublings in measure_errors(own, several=several):
+            low, high = reach.after(doublings)
+            yield _Outcome(several, doublings, error, low <= error <= high)
+
+
+def _source(chain: Chain) -> tuple[str, str]:
+    """What is held out together: a submitter, or a case of FlagPerf, whose rows are all one project's."""
+    return (chain.round, chain.benchmark) if chain.round == "flagperf" else ("mlperf", chain.submitter)
+
+
 USUAL_LOSS, USUAL_SPREAD = -0.020, 0.030
 """Change of the logarithm of a device's rate per doubling, over 84 pairs of published sizes of 17 submitters: the
-middle, and the standard deviation between clusters."""
+median, and the standard deviation between clusters."""
 RUN_ERROR = 0.01
 """Smallest error of the logarithm of a rate, from one run to the next."""
 MAX_SPREADS = 4.0
-"""Spreads from the usual loss at which two sizes contradict each other."""
+"""Spreads from the usual loss beyond which two sizes contradict each other."""
 MAX_GAIN = 0.03
 """A gain per doubling that no noise explains: the two did not train the same way."""
 MIN_DOUBLINGS = math.log2(1.5)
-"""Between two published sizes from which on they say something about the loss."""
+"""Smallest distance between two published sizes that shows the loss."""
 COVERAGE = 0.90
-"""The share of outcomes an interval shall hold."""
+"""Share of outcomes inside an interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What one size did: items per second over all its devices."""
+    """A measured size: items per second over all devices."""
 
     topology: Topology
     rate: float
@@ -46,7 +121,7 @@ class Size:
 
 
 class Reach(NamedTuple):
-    """How far outcomes lie below and above the law, as logarithms, after one doubling; more go with the square root."""
+    """Interval of outcomes around the law, as logarithms, after one doubling; it grows with the square root."""
 
     low: float
     high: float
@@ -65,7 +140,7 @@ def fit_loss(
 ) -> float:
     """The loss per doubling: a fit over the sizes in which the usual loss is one more observation.
 
-    What is explained otherwise, as a logarithm for each size, is taken out of the sizes first.
+    `explained`, a logarithm per size, is subtracted first.
     """
     weights = [1 / max(size.error, RUN_ERROR) ** 2 for size in sizes]
     doublings = [size.doublings for size in sizes]
@@ -80,12 +155,12 @@ def fit_loss(
 
 
 def nearest(sizes: Sequence[Size], devices: int) -> Size:
-    """The size a forecast starts from: nearest in doublings, the larger of two as near."""
+    """The size a forecast starts from: nearest in doublings, the larger of a tie."""
     return min(sizes, key=lambda size: (abs(math.log2(devices) - size.doublings), -size.topology.devices))
 
 
 def predict(sizes: Sequence[Size], devices: int) -> float:
-    """Items per second of so many devices."""
+    """Items per second of `devices`."""
     base = nearest(sizes, devices)
     return devices * math.exp(base.log_rate + fit_loss(sizes) * (math.log2(devices) - base.doublings))
 
@@ -93,7 +168,7 @@ def predict(sizes: Sequence[Size], devices: int) -> float:
 def find_contradictions(
     sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing
 ) -> list[tuple[Size, Size]]:
-    """Sizes whose step to the next larger no published cluster shows, and nothing explains, each with that one."""
+    """Sizes whose scaling to the next larger one contradicts every published cluster, each with that one."""
     found = []
     for small, large in pairwise(sorted(sizes, key=lambda size: size.topology.devices)):
         doublings = large.doublings - small.doublings
@@ -107,16 +182,16 @@ def find_contradictions(
 
 
 def measure_reach(chains: Sequence[Chain], *, several: bool) -> Reach:
-    """The interval after one doubling: from one known size, or where several gave a loss of their own."""
+    """The interval after one doubling: from one known size, or from several."""
     off = sorted(error / math.sqrt(doublings) for error, doublings in measure_errors(chains, several=several))
     tail = (1 - COVERAGE) / 2
-    # of n outcomes and one to come, the k-th is passed below with chance k / (n + 1)
+    # a new outcome is below the k-th of n with probability k / (n + 1)
     rank = max(1, math.floor(tail * (len(off) + 1)))
     return Reach(min(off[rank - 1], -RUN_ERROR), max(off[-rank], RUN_ERROR))
 
 
 def measure_errors(chains: Sequence[Chain], *, several: bool) -> list[tuple[float, float]]:
-    """How far every published outcome lies from the law, as a logarithm, and after how many doublings."""
+    """The log error of every published outcome, with its distance in doublings."""
     found = []
     for chain in chains:
         sizes = [Size(topology=Topology(nodes=1, devices_per_node=n), rate=rate) for n, rate in chain.rates]

@@ -1,4 +1,4 @@
-"""Draws forecasts as terminal tables: one per training, with the interval of every number and what it rests on."""
+"""Renders forecasts as terminal tables: one per training, with intervals and their basis."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from trainmark.features.forecast.backtest import Backtest, BacktestLine
 from trainmark.features.forecast.cost import ForecastRange, TrainingCost
 from trainmark.features.forecast.forecast import Forecast
 from trainmark.features.forecast.rates import FORECAST, RateForecast
+from trainmark.features.forecast.scaling_law import Backtest, BacktestLine
 from trainmark.record.format import NOTHING, number
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
 
 UNITS_S = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
@@ -23,7 +23,7 @@ class ForecastFigure(NamedTuple):
     title_unit: str
     value: ForecastRange | None
     unit: str = ""
-    """That this value is given in, where a column has no unit of its own."""
+    """Unit of this value, where the column has none."""
     unit_size: float = 1.0
 
     @property
@@ -49,7 +49,7 @@ def figures(
 
 
 def _time(span: ForecastRange) -> ForecastFigure:
-    """Seconds in a unit in which the three can be compared at a glance."""
+    """A time in one unit for value and interval."""
     unit, size_s = next((each for each in UNITS_S if (span.value or span.low) >= each[1]), UNITS_S[-1])
     return ForecastFigure("time", "", span.scale(1 / size_s), unit, size_s)
 
@@ -58,12 +58,12 @@ def render(found: Sequence[Forecast], *, width: int = 100, color: bool = False, 
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for index, one in enumerate(found):
         writer.put(*([""] if index else []), writer.text(" · ".join(one.known.subject), "bold"))
-        draw(writer, _table(one))
+        draw_table(writer, _table(one))
         writer.put(one.basis)
         writer.put("Ranges are to hold nine of ten outcomes; 'trainmark forecast --backtest' shows whether they do.")
         if one.notes:
-            writer.put("", writer.numbered(one.notes))
-    return writer.drawn()
+            writer.put("", writer.numbered_list(one.notes))
+    return writer.getvalue()
 
 
 def _table(one: Forecast) -> TableModel:
@@ -103,12 +103,12 @@ def render_backtest(found: Backtest, *, width: int = 100, color: bool = False, e
         Column(title="inside", unit=("the range",)),
     ]
     rows = [[Cell(pieces=(text,)) for text in _backtest_row(line)] for line in found.lines]
-    draw(writer, TableModel(columns=columns, rows=rows))
+    draw_table(writer, TableModel(columns=columns, rows=rows))
     writer.put(
-        f"{found.inside} of {found.count} outcomes lay in their range, {100 * found.coverage:.0f} %; it is for 90 %. "
+        f"{found.inside} of {found.count} outcomes were in their 90 % range, {100 * found.coverage:.0f} %. "
         "Every forecast was made without the data of its own submitter (MLPerf) or case (FlagPerf)."
     )
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _backtest_row(line: BacktestLine) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""MLPerf Training: result logs and folders read, audited and written; the official verdict is mlcommons' own."""
+"""MLPerf Training: reads, audits and writes result logs; the official verdict comes from mlcommons' checkers."""

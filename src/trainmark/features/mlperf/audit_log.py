@@ -1,4 +1,4 @@
-"""Holds an MLPerf result log against itself: times, epochs, evaluations, target; what mlcommons' checkers do not."""
+"""Checks one MLPerf result log for contradictions that mlcommons' checkers miss: times, epochs, evaluations, target."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmarks
-from trainmark.features.mlperf.log import LogEvent, RunLog, as_number
-from trainmark.features.mlperf.score import TOKENS
+from trainmark.features.mlperf.benchmarks import Benchmark, load_benchmarks
+from trainmark.features.mlperf.log import TOKENS_PER_SEQUENCE, LogEvent, RunLog, as_number
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.escape import terminal
 
 JITTER_MS = 50
-"""Stamps of one process's events may be so much out of order where threads write them."""
+"""Timestamps may be this far out of order where threads write them."""
 GRAVE_MS = 1000
 MAX_NAMED = 8
 PADDED = 0.01
-"""Sets are padded or cut to whole batches by less."""
+"""Data sets are padded or cut to whole batches by less."""
 MAX_ODD = 0.2
-"""Of the steps from an epoch to the next: where more are odd, a log does not count epochs one by one."""
+"""Share of irregular epoch numbers above which a log does not count epochs one by one."""
 OFFLINE = ("stable_diffusion",)
 """Benchmarks whose checkpoints are evaluated after the run, in any order."""
 
@@ -34,9 +33,9 @@ class LogCase:
 
     @property
     def benchmark(self) -> Benchmark:
-        known = benchmarks().get(self.log.benchmark)
+        known = load_benchmarks().get(self.log.benchmark)
         if known is None:
-            raise CannotCheckError(f"no rules are known for the benchmark {self.log.benchmark or 'nobody named'!r}")
+            raise CannotCheckError(f"no rules are known for the benchmark {self.log.benchmark or 'unnamed'!r}")
         return known
 
 
@@ -46,16 +45,14 @@ def lines(case: LogCase) -> Iterator[CheckResult]:
     if damages:
         shown = "; ".join(f"line {line}: {why}" for line, why in damages[:MAX_NAMED])
         more = f", and {len(damages) - MAX_NAMED} more" if len(damages) > MAX_NAMED else ""
-        yield wrong(
-            shown + more, "lines of the logger are damaged, and nobody knows what they said", "the log as it was"
-        )
+        yield wrong(shown + more, "lines of the logger are damaged and could not be read", "the log as it was")
     if case.log.cut:
         yield note(
-            f"{case.log.entries} entries", "there are more events than are kept; the rest was not judged", "the log"
+            f"{case.log.entries} entries", "there are more events than are kept; the rest was not checked", "the log"
         )
 
 
-@check("mllog-order", "initialisation, run and their ends come in their order, and take time")
+@check("mllog-order", "init and run start and stop in order, and take time")
 def order(case: LogCase) -> Iterator[CheckResult]:
     keys = ("init_start", "init_stop", "run_start", "run_stop")
     marks = [event for key in keys if (event := case.log.first(key))]
@@ -65,18 +62,16 @@ def order(case: LogCase) -> Iterator[CheckResult]:
         passed = other.time_ms - one.time_ms
         numbers = f"{one.key} line {one.line}, {other.key} line {other.line}: {passed / 1000:g} s"
         if passed < -JITTER_MS:
-            yield wrong(numbers, f"{other.key} is before {one.key}", "the clocks, and whether the log was put together")
+            yield wrong(numbers, f"{other.key} is before {one.key}", "the clocks, and whether the log was edited")
         elif passed <= 0 and (one.key, other.key) == ("run_start", "run_stop"):
             yield wrong(numbers, "a training took no time", "the log as the run wrote it")
         elif other.line < one.line:
-            yield doubtful(
-                numbers, f"{other.key} stands above {one.key} in the log", "whether the log was put together"
-            )
+            yield doubtful(numbers, f"{other.key} stands above {one.key} in the log", "whether the log was edited")
 
 
-@check("mllog-stamps", "the clock of the log goes forward, and what takes time takes some")
+@check("mllog-stamps", "timestamps increase, and no epoch or evaluation takes zero time")
 def stamps(case: LogCase) -> Iterator[CheckResult]:
-    timeline = [event for event in _timeline(case) if not event.key.startswith("init_")]
+    timeline = [event for event in _require_timeline(case) if not event.key.startswith("init_")]
     back = [(one, other) for one, other in pairwise(timeline) if one.time_ms - other.time_ms > JITTER_MS]
     if back:
         one, other = max(back, key=lambda pair: pair[0].time_ms - pair[1].time_ms)
@@ -84,42 +79,42 @@ def stamps(case: LogCase) -> Iterator[CheckResult]:
         report = wrong if far >= GRAVE_MS else doubtful
         yield report(
             f"{len(back)} times; {other.key} line {other.line} is {far / 1000:g} s before {one.key} line {one.line}",
-            "events stand in the log before events that came earlier",
+            "the log is not in order of time",
             "whether lines were moved or changed",
         )
     for what in ("epoch", "block", "eval"):
-        none = [begin for begin, end in spans(case.log, what) if begin.time_ms == end.time_ms]
+        none = [begin for begin, end in pair_spans(case.log, what) if begin.time_ms == end.time_ms]
         if none:
             report = doubtful if what == "eval" else wrong
             yield report(
                 f"{len(none)} times, first at line {none[0].line}",
-                f"{what}_start and {what}_stop have one stamp: it took no time",
-                "what wrote the stamps",
+                f"{what}_start and {what}_stop have one timestamp: it took no time",
+                "what wrote the timestamps",
             )
 
 
 @check("mllog-inside", "training and evaluation happen between run_start and run_stop")
-def inside(case: LogCase) -> Iterator[CheckResult]:
-    _timeline(case)
+def within_run(case: LogCase) -> Iterator[CheckResult]:
+    _require_timeline(case)
     start, stop = case.log.first("run_start"), case.log.last("run_stop")
     if start is None or stop is None:
         raise CannotCheckError("the log has no run_start or no run_stop")
-    begun = case.log.of("epoch_start", "block_start", "eval_start", "eval_accuracy")
+    begun = case.log.find("epoch_start", "block_start", "eval_start", "eval_accuracy")
     early = [event for event in begun if event.time_ms < start.time_ms - JITTER_MS]
     late = [event for event in begun if event.time_ms > stop.time_ms + JITTER_MS or event.line > stop.line]
     if early:
-        yield wrong(_named(early), "this happened before the clock was started", "where run_start is logged")
+        yield wrong(_name_events(early), "this happened before the clock was started", "where run_start is logged")
     trained = [event for event in late if event.key in ("epoch_start", "block_start")]
     scored = [event for event in late if event not in trained]
     if trained and scored:  # a block by itself is one that had begun when the clock stopped
-        yield wrong(_named(trained), "training went on after run_stop", "where run_stop is logged")
+        yield wrong(_name_events(trained), "training went on after run_stop", "where run_stop is logged")
     elif scored:
-        yield doubtful(_named(scored), "the model was judged after run_stop", "which evaluation ended the run")
+        yield doubtful(_name_events(scored), "the model was evaluated after run_stop", "which evaluation ended the run")
 
 
 @check("mllog-epochs", "epochs follow each other, and none is much faster than the others")
 def epochs(case: LogCase) -> Iterator[CheckResult]:
-    found = spans(case.log, "epoch")
+    found = pair_spans(case.log, "epoch")
     if len(found) < 2:
         raise CannotCheckError("the log has fewer than two whole epochs")
     numbers = [begin.place.get("epoch_num") for begin, _ in found]
@@ -130,8 +125,8 @@ def epochs(case: LogCase) -> Iterator[CheckResult]:
     ]
     if odd and len(odd) <= MAX_ODD * len(found):
         one, other, line = odd[0]
-        said = "is left out" if other > one else "comes again"
-        yield doubtful(f"epoch {one:g}, then {other:g}, line {line}", f"an epoch {said}", "the whole log")
+        what = "is left out" if other > one else "is repeated"
+        yield doubtful(f"epoch {one:g}, then {other:g}, line {line}", f"an epoch {what}", "the whole log")
     lengths = [end.time_ms - begin.time_ms for begin, end in found]
     usual = median(lengths)
     fast = [(begin, took) for (begin, _), took in zip(found[:-1], lengths, strict=False) if 0 < took < 0.6 * usual]
@@ -144,19 +139,21 @@ def epochs(case: LogCase) -> Iterator[CheckResult]:
         )
 
 
-@check("mllog-evaluations", "the model is evaluated as often as the rules ask")
+@check("mllog-evaluations", "the model is evaluated as often as the rules require")
 def cadence(case: LogCase) -> Iterator[CheckResult]:
     known, batch = case.benchmark, case.log.number("global_batch_size")
     places = [event.at for event in case.log.evaluations if event.at is not None]
-    every = known.evaluated_every(batch)
+    every = known.evaluation_interval(batch)
     if every is None:
-        raise CannotCheckError(f"the tables do not say how often {known.name} is evaluated")
+        raise CannotCheckError(f"no evaluation interval is known for {known.name}")
     if not places:
-        raise CannotCheckError("the log has no evaluation that says where in the training it was")
+        raise CannotCheckError("no evaluation of the log gives its epoch or sample count")
     unit = known.units[-1]
     report = note if case.division == "open" else doubtful
     # to whole batches, packed ones among them, or to whole steps of a part of an epoch
-    slack = max({"samples": 1, "tokens": TOKENS}.get(unit, 0) * (batch or 1), (0.25 if every < 1 else 0.02) * every)
+    slack = max(
+        {"samples": 1, "tokens": TOKENS_PER_SEQUENCE}.get(unit, 0) * (batch or 1), (0.25 if every < 1 else 0.02) * every
+    )
     apart = [(one, other) for one, other in pairwise(places) if one != other]
     at_epoch_ends = every < 1  # where an epoch ends, parts of one may be evaluated once more
     odd = [
@@ -164,18 +161,18 @@ def cadence(case: LogCase) -> Iterator[CheckResult]:
         for one, other in apart
         if abs(other - one - every) > slack and not (at_epoch_ends and other - one < every and other == int(other))
     ]
-    asked = f"the rules ask for an evaluation every {every:,g} {unit}"
+    rule = f"the rules require an evaluation every {every:,g} {unit}"
     if odd:
         one, other = odd[0]
         missing = "; some are missing" if all(other - one > every for one, other in odd) else ""
         numbers = f"{len(odd)} of {len(apart)} times, first from {one:g} to {other:g} {unit}"
-        yield report(numbers, f"{asked}{missing}", "when the run evaluated")
+        yield report(numbers, f"{rule}{missing}", "when the run evaluated")
     if unit == "epochs" and known.first > 1 and places[0] > every:
-        yield report(f"first at epoch {places[0]:g}", f"{asked}, from the first ones on", "the log")
+        yield report(f"first at epoch {places[0]:g}", f"{rule}, from the first epochs on", "the log")
 
 
 @check("mllog-target", "a run that succeeded reached the target, kept it and ended there")
-def reached(case: LogCase) -> Iterator[CheckResult]:
+def target_reached(case: LogCase) -> Iterator[CheckResult]:
     status = case.log.status
     if status and status != "success":
         numbers = f"run_stop: {terminal(status)[:40]}"
@@ -183,7 +180,7 @@ def reached(case: LogCase) -> Iterator[CheckResult]:
     target, lower = case.benchmark.target_in(case.round), case.benchmark.better == "lower"
     scored = [(value, event.line) for event in case.log.evaluations if (value := as_number(event.value)) is not None]
     if target is None or not scored:
-        raise CannotCheckError("the tables or the log do not say which target was reached")
+        raise CannotCheckError("no target or no evaluation is known")
     goal = f"{'at most' if lower else 'at least'} {target:g}"
     good = [value <= target if lower else value >= target for value, _ in scored]
     if status == "success" and case.division == "closed" and not any(good):
@@ -204,25 +201,25 @@ def reached(case: LogCase) -> Iterator[CheckResult]:
         )
 
 
-@check("mllog-data", "it trained and was judged on as many samples as the benchmark has")
+@check("mllog-data", "it trained and evaluated on as many samples as the benchmark has")
 def data(case: LogCase) -> Iterator[CheckResult]:
     known = {"train_samples": case.benchmark.train_samples, "eval_samples": case.benchmark.eval_samples}
-    pairs = [(key, said, of) for key, of in known.items() if of and (said := case.log.number(key)) is not None]
+    pairs = [(key, logged, of) for key, of in known.items() if of and (logged := case.log.number(key)) is not None]
     if not pairs:
-        raise CannotCheckError("neither the tables nor the log say how many samples there are")
+        raise CannotCheckError("the number of samples is not known")
     report = note if case.division == "open" else doubtful
-    for key, said, of in pairs:
-        if abs(said / of - 1) > PADDED:
-            yield report(f"{key} = {said:,.0f}", f"the benchmark's own data has {of:,.0f}", "which data it was")
+    for key, logged, of in pairs:
+        if abs(logged / of - 1) > PADDED:
+            yield report(f"{key} = {logged:,.0f}", f"the benchmark's own data has {of:,.0f}", "which data it was")
 
 
-CHECKS: tuple[Check[LogCase], ...] = (lines, order, stamps, inside, epochs, cadence, reached, data)
+CHECKS: tuple[Check[LogCase], ...] = (lines, order, stamps, within_run, epochs, cadence, target_reached, data)
 
 
-def spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:
-    """Beginnings with their ends, in order; what was left open is passed over."""
+def pair_spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:
+    """Start events with their stops, in order; one without a stop is skipped."""
     found, begun = [], None
-    for event in log.of(f"{what}_start", f"{what}_stop"):
+    for event in log.find(f"{what}_start", f"{what}_stop"):
         if event.key.endswith("_start"):
             begun = event
         elif begun is not None:
@@ -231,7 +228,7 @@ def spans(log: RunLog, what: str) -> list[tuple[LogEvent, LogEvent]]:
     return found
 
 
-def _timeline(case: LogCase) -> list[LogEvent]:
+def _require_timeline(case: LogCase) -> list[LogEvent]:
     if case.log.benchmark in OFFLINE:
         raise CannotCheckError(f"{case.log.benchmark} is evaluated after the run, in any order")
     if len(case.log.events) < 2:
@@ -239,7 +236,7 @@ def _timeline(case: LogCase) -> list[LogEvent]:
     return case.log.events
 
 
-def _named(events: list[LogEvent]) -> str:
+def _name_events(events: list[LogEvent]) -> str:
     first = events[0]
     more = f", and {len(events) - 1} more" if len(events) > 1 else ""
     return f"{first.key} line {first.line}{more}"

@@ -15,10 +15,10 @@ CLOSES = {
     "3.1": "2023-10-06", "4.0": "2024-05-10", "4.1": "2024-10-11", "5.0": "2025-05-02", "5.1": "2025-10-10",
     "6.0": "2026-05-08", "6.1": "2026-10-16",
 }  # fmt: skip
-"""The day by which results of a round were handed in."""
+"""The submission deadline of each round."""
 OLDER_TARGETS = {("ssd", "1.0"): 0.23, ("ssd", "1.1"): 0.23}
 MAX_EPOCHS = 20_000
-"""What is more counts samples, in benchmarks whose logs counted either."""
+"""A larger count is of samples, in benchmarks whose logs counted either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class Benchmark:
     name: str
     rounds: tuple[str, ...]
     runs: int
-    """A result is scored from so many."""
+    """Runs a result is scored from."""
     dropped: int
-    """The fastest and the slowest that many are left out of the mean; as many may fail."""
+    """Runs left out of the mean at either end; as many may fail."""
     workload: str
-    """Ours, or empty."""
+    """The workload's name, or empty."""
     item: str
     train_samples: float | None
     eval_samples: float | None
@@ -38,7 +38,7 @@ class Benchmark:
     target: float | None
     """None where it is not one number."""
     units: tuple[str, ...]
-    """What logs count their training in, by age: epochs, samples or tokens."""
+    """Units of training progress in logs, oldest first: epochs, samples or tokens."""
     every: float | None
     """How much training the rules allow between two evaluations, in the newest unit."""
     first: int
@@ -47,75 +47,75 @@ class Benchmark:
     def target_in(self, round_name: str | None) -> float | None:
         return OLDER_TARGETS.get((self.name, round_name or ""), self.target)
 
-    def evaluated_every(self, global_batch: float | None) -> float | None:
+    def evaluation_interval(self, global_batch: float | None) -> float | None:
         if self.name == "bert" and global_batch is not None:
             return 0.05 * (230.23 * global_batch + 3e6) // 25_000 * 25_000
         return self.every
 
 
 @cache
-def benchmarks() -> Mapping[str, Benchmark]:
+def load_benchmarks() -> Mapping[str, Benchmark]:
     return {
         entry["benchmark"]: Benchmark(
             name=entry["benchmark"],
-            rounds=_rounds(*entry["rounds"].split("-")),
+            rounds=_list_rounds(*entry["rounds"].split("-")),
             runs=int(entry["runs"]),
             dropped=int(entry["dropped"]),
             workload=entry["workload"],
             item=entry["item"],
-            train_samples=_number(entry["train_samples"]),
-            eval_samples=_number(entry["eval_samples"]),
+            train_samples=_parse_number(entry["train_samples"]),
+            eval_samples=_parse_number(entry["eval_samples"]),
             better=entry["better"],
-            target=_number(entry["target"]),
+            target=_parse_number(entry["target"]),
             units=tuple(entry["unit"].split()),
-            every=_number(entry["every"]),
+            every=_parse_number(entry["every"]),
             first=int(entry["first"] or 1),
         )
-        for entry in table("benchmarks.csv")
+        for entry in read_table("benchmarks.csv")
     }
 
 
-def benchmark_of(workload: str) -> Benchmark | None:
+def find_benchmark(workload: str) -> Benchmark | None:
     """The benchmark that trains a workload of ours."""
-    return next((one for one in benchmarks().values() if one.workload == workload), None)
+    return next((one for one in load_benchmarks().values() if one.workload == workload), None)
 
 
-def unit_of(name: str, place: float | None = None) -> str:
+def find_unit(name: str, place: float | None = None) -> str:
     """What a log of a benchmark that converged at `place` counts its training in; empty where that is not known."""
-    known = benchmarks().get(name)
+    known = load_benchmarks().get(name)
     units = known.units if known else ()
     return "" if not units else units[0] if place is not None and place <= MAX_EPOCHS else units[-1]
 
 
-def round_of(name: str, *, path: str, time_ms: float | None) -> str | None:
-    """The round whose rules a log is held to: the one its path names, else the first that closed after it was run.
+def find_round(name: str, *, path: str, time_ms: float | None) -> str | None:
+    """The round whose rules apply to a log: the one its path names, else the first that closed after it was run.
 
     None where no round has the benchmark."""
-    known = benchmarks().get(name)
+    known = load_benchmarks().get(name)
     if known is None:
         return None
-    said = re.search(r"(?:results?|training)_?v?([0-9]\.[0-9])(?![0-9])", path)
-    if said and said[1] in known.rounds:
-        return said[1]
-    day = "9999" if time_ms is None else _day(time_ms)
+    match = re.search(r"(?:results?|training)_?v?([0-9]\.[0-9])(?![0-9])", path)
+    if match and match[1] in known.rounds:
+        return match[1]
+    day = "9999" if time_ms is None else _format_day(time_ms)
     return next((name for name in known.rounds if day <= CLOSES[name]), known.rounds[-1])
 
 
-def table(name: str) -> list[dict[str, str]]:
+def read_table(name: str) -> list[dict[str, str]]:
     text = files("trainmark.features.mlperf").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
-def _rounds(first: str, last: str = "") -> tuple[str, ...]:
+def _list_rounds(first: str, last: str = "") -> tuple[str, ...]:
     known = tuple(CLOSES)
     return known[known.index(first) : known.index(last or first) + 1]
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def _day(time_ms: float) -> str:
+def _format_day(time_ms: float) -> str:
     try:
         return datetime.fromtimestamp(time_ms / 1000, timezone.utc).date().isoformat()
     except (OverflowError, OSError, ValueError):

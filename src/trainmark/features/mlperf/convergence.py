@@ -1,19 +1,17 @@
-"""How much training MLPerf's reference needs to its target at a global batch, and our own runs held against that."""
+"""MLPerf's reference convergence points by global batch."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmark_of, table
-from trainmark.record.audit import CannotCheckError, check, doubtful, look, note
-from trainmark.record.checks import CheckResult
+from trainmark.features.mlperf.benchmarks import Benchmark, read_table
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 
 FAR = 4.0
-"""Standard deviations that no run of the same training lies from the mean."""
+"""Standard deviations from the mean beyond which no run of the same training lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +26,15 @@ class ConvergencePoint:
     slowest: float
 
     @property
-    def least_of_one(self) -> float:
+    def min_of_one(self) -> float:
         """Of a single run, which may well be faster than any of the reference's few."""
         return max(0.0, min(self.fastest, self.mean - FAR * self.deviation))
 
 
-def points(benchmark: Benchmark) -> list[ConvergencePoint]:
-    """Those of the newest round that has the benchmark, by batch; of benchmarks that are workloads of ours."""
+def load_points(benchmark: Benchmark) -> list[ConvergencePoint]:
+    """Points of the newest round with the benchmark, by batch."""
     found = []
-    for entry in table("convergence.csv"):
+    for entry in read_table("convergence.csv"):
         if entry["benchmark"] == benchmark.name:
             reached = sorted(map(float, entry["reached_at"].split()))
             found.append(
@@ -51,40 +49,40 @@ def points(benchmark: Benchmark) -> list[ConvergencePoint]:
     return sorted(found, key=lambda point: point.global_batch)
 
 
-def expected(benchmark: Benchmark, global_batch: float) -> ConvergencePoint | None:
+def expect_point(benchmark: Benchmark, global_batch: float) -> ConvergencePoint | None:
     """What the reference needs at a batch: a point, one between two, or that of the smallest batch for a smaller one.
 
-    None above the largest batch, for which nobody knows."""
-    known = _pruned(points(benchmark))
+    None above the largest batch."""
+    known = _prune(load_points(benchmark))
     below = [point for point in known if point.global_batch <= global_batch]
     above = [point for point in known if point.global_batch >= global_batch]
     if below and above:
-        return _between(below[-1], above[0], global_batch)
+        return _interpolate(below[-1], above[0], global_batch)
     return above[0] if above else None
 
 
 def olympic_mean(values: Sequence[float], dropped: int) -> float:
-    """Without the lowest and the highest `dropped`; of too few, of all."""
+    """The mean without the lowest and highest `dropped` values; of all where too few."""
     ordered = sorted(values)
     return statistics.fmean(ordered[dropped : len(ordered) - dropped] or ordered)
 
 
-def _pruned(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
-    """The points a result is held to: those that need no more than a line between their neighbours would."""
+def _prune(known: list[ConvergencePoint]) -> list[ConvergencePoint]:
+    """The points that apply: those not above the line between their neighbours."""
     if not known:
         return []
     fastest = min(known, key=lambda point: point.mean)
     left = [point for point in known if point.global_batch >= fastest.global_batch]
     index = 1
     while index < len(left) - 1:
-        if left[index].mean > _between(left[index - 1], left[index + 1], left[index].global_batch).mean:
-            del left[index]  # and on with the next: the rules' own way, which is not quite the lower envelope
+        if left[index].mean > _interpolate(left[index - 1], left[index + 1], left[index].global_batch).mean:
+            del left[index]  # as the rules prune, which is not quite the lower envelope
         else:
             index += 1
     return left
 
 
-def _between(low: ConvergencePoint, high: ConvergencePoint, global_batch: float) -> ConvergencePoint:
+def _interpolate(low: ConvergencePoint, high: ConvergencePoint, global_batch: float) -> ConvergencePoint:
     if low is high:
         return low
     share = (global_batch - low.global_batch) / (high.global_batch - low.global_batch)
@@ -101,40 +99,7 @@ def _between(low: ConvergencePoint, high: ConvergencePoint, global_batch: float)
     )
 
 
-# Our own runs
-
-
-def look_at(record: Record) -> tuple[CheckResult, ...]:
-    """Nothing of workloads that are no benchmark, and of runs on synthetic data, which are no such training."""
-    benchmark = benchmark_of(record.plan.workload)
-    return look([_converged], record, record.run_id) if benchmark and not record.plan.data.synthetic else ()
-
-
-def batch_of(record: Record) -> int:
+def compute_global_batch(record: Record) -> int:
     plan = record.plan
     devices = Topology.parse(plan.topology).devices
     return int(plan.recipe["batch_per_device"]) * int(plan.recipe.get("accumulate", 1)) * devices
-
-
-@check("mlperf-convergence", "the target was not reached with less training than MLPerf's reference needs")
-def _converged(record: Record) -> Iterator[CheckResult]:
-    quality, batch = record.quality, batch_of(record)
-    known = benchmark_of(record.plan.workload)
-    if known is None or known.target is None or not quality.reached or not quality.history:
-        raise CannotCheckError("the run reached no target of MLPerf's")
-    goal = known.target * (100 if quality.unit == "%" else 1)
-    if (quality.goal < goal) if quality.better == "higher" else (quality.goal > goal):
-        raise CannotCheckError(f"its target is easier than MLPerf's {goal:g}")
-    point = expected(known, batch)
-    if point is None:
-        raise CannotCheckError(f"no reference point is known at a batch of {batch:,}")
-    last, unit = quality.history[-1], known.units[-1]
-    needed = last.epoch if unit == "epochs" else float(last.step * batch)
-    if needed is None:
-        raise CannotCheckError("the run counted no epochs")
-    band = f"{point.mean:,.6g} [{point.fastest:,.6g}, {point.slowest:,.6g}]"
-    numbers = f"{needed:,.6g} {unit} at batch {batch:,}; reference {band}"
-    if needed < point.least_of_one:
-        yield doubtful(numbers, "it converged far sooner than any run of the reference", "optimizer, data and model")
-    elif needed > point.slowest:
-        yield note(numbers, "it needed more than any run of the reference", "its hyperparameters")

@@ -1,4 +1,4 @@
-"""Finds result logs where a user points: a file, or the results/SYSTEM/BENCHMARK folders of a submission."""
+"""Finds result logs: a single file, or the results/SYSTEM/BENCHMARK folders of a submission."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trainmark.features.mlperf import power
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmarks, round_of
-from trainmark.features.mlperf.log import RunLog, is_log, read
+from trainmark.features.mlperf.benchmarks import Benchmark, find_round, load_benchmarks
+from trainmark.features.mlperf.log import LINE_MARK, RunLog, as_number, decode_entry, is_log, read_lines, read_log
 from trainmark.record.errors import UsageError
 
 RESULT = re.compile(r"result_[^/]*\.txt")
@@ -29,15 +28,15 @@ class ResultFolder:
     path: Path
     logs: tuple[RunLog, ...]
     unreadable: tuple[str, ...] = ()
-    """A sentence for each file that is called as a result and is none."""
+    """One sentence per file that is named like a result but is not one."""
     others: tuple[str, ...] = ()
-    """Files beside them that no rule knows."""
+    """Files beside them that are not part of the rules."""
     whole: bool = True
     """False where a log was named by itself, so that the rules on sets of runs do not apply."""
 
     @property
     def title(self) -> str:
-        """SUBMITTER/SYSTEM/BENCHMARK, as far as the path tells it."""
+        """SUBMITTER/SYSTEM/BENCHMARK, as far as the path gives it."""
         parts = [part for part in self.path.parts if part not in ("results", "/")]
         return "/".join(parts[-3:])
 
@@ -52,7 +51,7 @@ class ResultFolder:
 
     @property
     def known(self) -> Benchmark | None:
-        return benchmarks().get(self.benchmark)
+        return load_benchmarks().get(self.benchmark)
 
     @property
     def division(self) -> str:
@@ -61,7 +60,7 @@ class ResultFolder:
     @property
     def round(self) -> str | None:
         starts = [event.time_ms for log in self.logs if (event := log.first("run_start"))]
-        return round_of(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
+        return find_round(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
 
     @property
     def description_file(self) -> Path:
@@ -81,44 +80,44 @@ class ResultFolder:
         return found if isinstance(found, dict) else None
 
     @cached_property
-    def power(self) -> Mapping[str, list[power.NodePower]]:
-        """By log what its nodes drew; empty where power was not measured."""
+    def power(self) -> Mapping[str, list[NodePower]]:
+        """Power per node, by log; empty where power was not measured."""
         folder = self.path / "power"
         if not self.whole or not folder.is_dir():
             return {}
-        return {log.name: power.measure(folder / Path(log.name).stem, log) for log in self.logs}
+        return {log.name: measure_power(folder / Path(log.name).stem, log) for log in self.logs}
 
 
-def holds_logs(path: Path) -> bool:
+def has_logs(path: Path) -> bool:
     """Whether a folder has result logs anywhere inside."""
-    return any(is_log(found) for found in _results(path))
+    return any(is_log(found) for found in _find_logs(path))
 
 
-def result_folders(path: Path) -> Iterator[ResultFolder]:
-    """Each benchmark of each system below a folder, by name; or one log. One at a time, so that few are in memory."""
+def find_result_folders(path: Path) -> Iterator[ResultFolder]:
+    """Each benchmark of each system below a folder, by name; or one log. Lazily, so that few are in memory."""
     if path.is_file():
-        yield ResultFolder(path=path, logs=(read(path),), whole=False)
+        yield ResultFolder(path=path, logs=(read_log(path),), whole=False)
         return
     members: dict[Path, list[Path]] = {}
-    for count, found in enumerate(_results(path)):
+    for count, found in enumerate(_find_logs(path)):
         if count == MAX_LOGS:
             raise UsageError(f"folder {path} has more than {MAX_LOGS} result logs; name a folder inside it")
         members.setdefault(found.parent, []).append(found)
     for folder in sorted(members):
-        yield _folder(folder, members[folder])
+        yield _read_folder(folder, members[folder])
 
 
-def _results(path: Path) -> Iterator[Path]:
+def _find_logs(path: Path) -> Iterator[Path]:
     for found in path.rglob("result_*.txt"):
         if RESULT.fullmatch(found.name) and found.is_file():
             yield found
 
 
-def _folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
+def _read_folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
     logs, unreadable = [], []
-    for path in sorted(found, key=_in_order):
+    for path in sorted(found, key=_sort_key):
         try:
-            logs.append(read(path))
+            logs.append(read_log(path))
         except UsageError as error:
             unreadable.append(str(error))
     names = {path.name for path in found}
@@ -126,7 +125,72 @@ def _folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
     return ResultFolder(path=folder, logs=tuple(logs), unreadable=tuple(unreadable), others=tuple(others))
 
 
-def _in_order(path: Path) -> tuple[int, str]:
+def _sort_key(path: Path) -> tuple[int, str]:
     """result_2 before result_10."""
     number = re.search(r"([0-9]{1,9})", path.name)
     return (int(number[1]) if number else -1, path.name)
+
+
+# Power: what every node drew while it trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePower:
+    """One node, or one switch."""
+
+    name: str
+    energy_j: float | None
+    """Over the time of the run, at the power that was measured; None where unknown."""
+    began_ms: float | None
+    ended_ms: float | None
+
+
+def measure_power(folder: Path, log: RunLog) -> list[NodePower]:
+    """Reads power/RESULT/ of a log."""
+    return [_measure_node(path, log) for kind in ("node", "sw") for path in sorted(folder.glob(f"{kind}_*"))]
+
+
+def sum_energy_j(nodes: list[NodePower]) -> float | None:
+    parts = [node.energy_j for node in nodes]
+    known = [part for part in parts if part is not None]
+    return sum(known) if parts and len(known) == len(parts) else None
+
+
+def _measure_node(path: Path, log: RunLog) -> NodePower:
+    began = ended = last = None
+    aggregate, efficiency, estimate = 0.0, 1.0, None
+    for key, time_ms, value in _read_entries(path):
+        if key == "power_measurement_start":
+            began = last = time_ms
+        elif key == "power_measurement_stop":
+            ended = time_ms
+        elif key == "conversion_eff" and value is not None:
+            efficiency = value
+        elif key == "interconnect_power_est" and value is not None:
+            estimate = (estimate or 0.0) + value
+        elif key == "power_reading" and value is not None and last is not None and ended is None:
+            aggregate += value * max(0.0, time_ms - last)
+            last = max(time_ms, last)
+    ended = last if ended is None else ended
+    energy = None
+    if log.run_s is not None and estimate is not None:
+        energy = estimate * efficiency * log.run_s
+    elif log.run_s is not None and aggregate and began is not None and ended is not None and ended > began:
+        energy = efficiency * aggregate * log.run_s / (ended - began)
+    return NodePower(name=path.name, energy_j=energy, began_ms=began, ended_ms=ended)
+
+
+def _read_entries(path: Path) -> Iterator[tuple[str, float, float | None]]:
+    """Line by line: key, time and number; damaged lines are skipped."""
+    try:
+        with path.open("rb") as stream:
+            for line, whole in read_lines(stream):
+                _, token, text = line.rpartition(LINE_MARK)
+                try:
+                    found = decode_entry(text) if token and whole else None
+                except ValueError:
+                    continue
+                if found:
+                    yield found["key"], found["time_ms"], as_number(found.get("value"))
+    except OSError:
+        return

@@ -1,21 +1,23 @@
-"""Reads an MLPerf result log line by line, keeping what can be judged and not the log itself."""
+"""Reads an MLPerf result log line by line, keeping what the checks need; computes throughput and time to train."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
+from trainmark.features.mlperf.benchmarks import find_unit
+from trainmark.features.mlperf.convergence import olympic_mean
 from trainmark.record.errors import UsageError
 
-TOKEN = b":::MLLOG "
-OLDER = b":::MLL "
+LINE_MARK = b":::MLLOG "
+OLDER_LINE_MARK = b":::MLL "
 """Begins the lines of rounds before 0.7, which have another form."""
 MAX_LINE = 1 << 20
 MAX_EVENTS = 200_000
@@ -23,14 +25,14 @@ MAX_VALUES = 64
 """Different values kept of one key."""
 MAX_DAMAGES = 1000
 MAX_HEAD = 8 << 20
-"""Bytes of a file in which its first line of such a log must stand; launchers print much before it."""
+"""Bytes of a file within which the first log line must appear; launchers print much before it."""
 
 TIMELINE = frozenset(
     f"{what}_{end}" for what in ("init", "run", "epoch", "block", "eval") for end in ("start", "stop")
 ) | {"eval_accuracy", "eval_error", "aggregated_eval_accuracy", "averaged_validation_loss"}
 """Keys whose every occurrence is kept, in order."""
 PLACES = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num")
-"""How a log says where in the training something happened."""
+"""Metadata that locate an event in the training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +56,16 @@ class LogEvent:
 
 @dataclass(kw_only=True)
 class RunLog:
-    """One result file, reduced to what a reader or an auditor asks of it."""
+    """One result file, reduced to what readers and checks need."""
 
     name: str
     path: Path
     sha256: str = ""
-    said_sha256: str = ""
+    untimed_sha256: str = ""
     """Of keys, values and metadata without the times: two logs of one training share it."""
     entries: int = 0
     values: dict[str, list[Any]] = field(default_factory=dict)
-    """By key the different ones, in order, up to `MAX_VALUES`."""
+    """Distinct values by key, in order, up to `MAX_VALUES`."""
     events: list[LogEvent] = field(default_factory=list)
     damages: list[tuple[int, str]] = field(default_factory=list)
     """Lines that cannot be read, and why."""
@@ -82,14 +84,14 @@ class RunLog:
         value = self.value(key)
         return value if isinstance(value, str) else ""
 
-    def of(self, *keys: str) -> list[LogEvent]:
+    def find(self, *keys: str) -> list[LogEvent]:
         return [event for event in self.events if event.key in keys]
 
     def first(self, key: str) -> LogEvent | None:
-        return next(iter(self.of(key)), None)
+        return next(iter(self.find(key)), None)
 
     def last(self, key: str) -> LogEvent | None:
-        found = self.of(key)
+        found = self.find(key)
         return found[-1] if found else None
 
     @property
@@ -98,29 +100,29 @@ class RunLog:
 
     @property
     def evaluations(self) -> list[LogEvent]:
-        """Those that are held against the target."""
-        return self.of("eval_accuracy", "eval_error", "averaged_validation_loss")
+        """Evaluations that count for the target."""
+        return self.find("eval_accuracy", "eval_error", "averaged_validation_loss")
 
     @property
     def status(self) -> str:
-        """`success`, `aborted`, or empty where the log does not say how the run ended."""
+        """`success`, `aborted`, or empty where the log does not state how the run ended."""
         stop = self.last("run_stop")
         return (stop.status or "") if stop else ""
 
     @property
     def run_s(self) -> float | None:
         """What MLPerf scores: from run_start to run_stop."""
-        return self._between("run_start", "run_stop")
+        return self._seconds_between("run_start", "run_stop")
 
     @property
     def init_s(self) -> float | None:
-        return self._between("init_start", "init_stop")
+        return self._seconds_between("init_start", "init_stop")
 
     @property
     def evaluation_s(self) -> float:
         """Between eval_start and eval_stop, where both stand in the log."""
         total, began = 0.0, None
-        for event in self.of("eval_start", "eval_stop"):
+        for event in self.find("eval_start", "eval_stop"):
             if event.key == "eval_start":
                 began = event.time_ms
             elif began is not None:
@@ -136,10 +138,10 @@ class RunLog:
         """How many were trained from run_start to run_stop; None where the log does not count each of them."""
         stop = self.last("run_stop")
         until = stop.line if stop else math.inf
-        ended = {event.place.get("epoch_num") for event in self.of("epoch_stop") if event.line < until} - {None}
-        return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.of("block_start")) or None
+        ended = {event.place.get("epoch_num") for event in self.find("epoch_stop") if event.line < until} - {None}
+        return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.find("block_start")) or None
 
-    def _between(self, start: str, stop: str) -> float | None:
+    def _seconds_between(self, start: str, stop: str) -> float | None:
         first, last = self.first(start), self.last(stop)
         return (last.time_ms - first.time_ms) / 1000 if first and last else None
 
@@ -157,37 +159,37 @@ def is_log(path: Path) -> bool:
     """Whether a file holds a line of such a log."""
     try:
         with path.open("rb") as stream:
-            return any(TOKEN in line for line, _ in lines_of(stream, most=MAX_HEAD))
+            return any(LINE_MARK in line for line, _ in read_lines(stream, most=MAX_HEAD))
     except OSError:
         return False
 
 
-def read(path: Path) -> RunLog:
+def read_log(path: Path) -> RunLog:
     """UsageError where the file cannot be read or is of another kind."""
     log, older = RunLog(name=path.name, path=path), False
-    content, said = hashlib.sha256(), hashlib.sha256()
+    content, untimed = hashlib.sha256(), hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            for number, (line, whole) in enumerate(lines_of(stream), 1):
+            for number, (line, whole) in enumerate(read_lines(stream), 1):
                 content.update(line)
-                _, token, text = line.rpartition(TOKEN)
-                older = older or OLDER in line
-                if token and (found := _decoded(log, number, text, whole=whole)):
-                    said.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
-                    _keep(log, number, found)
+                _, token, text = line.rpartition(LINE_MARK)
+                older = older or OLDER_LINE_MARK in line
+                if token and (found := _decode_line(log, number, text, whole=whole)):
+                    untimed.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
+                    _keep_entry(log, number, found)
     except OSError as error:
         raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
     if not log.entries and not log.damages:
         form = "; its lines have the form of rounds before 0.7, which is not read" if older else ""
         raise UsageError(
-            f"log {path} holds no line of MLPerf's logger, which begin with {TOKEN.decode().strip()}{form}"
+            f"log {path} holds no line of MLPerf's logger, which begin with {LINE_MARK.decode().strip()}{form}"
         )
-    log.sha256, log.said_sha256 = content.hexdigest(), said.hexdigest()
+    log.sha256, log.untimed_sha256 = content.hexdigest(), untimed.hexdigest()
     return log
 
 
-def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
-    """Lines, and whether each is whole: the rest of one that is too long is passed over unread."""
+def read_lines(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
+    """Lines, and whether each is whole: the rest of an overlong line is skipped."""
     taken = 0
     while taken < most and (line := stream.readline(MAX_LINE)):
         taken += len(line)
@@ -199,19 +201,19 @@ def lines_of(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, 
                 break
 
 
-def _decoded(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
-    """The entry of a line; None of one that is damaged, which the log then names."""
+def _decode_line(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
+    """The entry of a line; a damaged one is noted on the log, and gives None."""
     try:
         if not whole:
             raise ValueError(f"it is longer than {MAX_LINE // 2**10} KiB")
-        return decoded(text)
+        return decode_entry(text)
     except ValueError as error:
         if len(log.damages) < MAX_DAMAGES:
             log.damages.append((number, str(error)))
         return None
 
 
-def _keep(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
+def _keep_entry(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
     key, value, metadata = found["key"], found.get("value"), found.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     log.entries += 1
@@ -236,13 +238,13 @@ def _keep(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
     )
 
 
-def decoded(text: bytes) -> dict[str, Any]:
-    """The entry of a line; ValueError says in a few words what is wrong with it."""
+def decode_entry(text: bytes) -> dict[str, Any]:
+    """The entry of a line; ValueError names what is wrong with it."""
     try:
         found = msgspec.json.decode(text)
     except msgspec.MsgspecError:
         try:
-            found = json.loads(text.decode("utf-8", "replace"))  # NaN and bytes of other encodings are borne
+            found = json.loads(text.decode("utf-8", "replace"))  # tolerates NaN and other encodings
         except (ValueError, RecursionError):
             raise ValueError("it is no whole JSON") from None
     if not isinstance(found, dict) or not isinstance(found.get("key"), str):
@@ -257,3 +259,66 @@ def decoded(text: bytes) -> dict[str, Any]:
         raise ValueError("it has no time")
     found["time_ms"] = number
     return found
+
+
+# Score: samples, throughput and time to train
+
+
+TOKENS_PER_SEQUENCE = 2048
+"""Of a sequence, where logs count tokens."""
+MAX_PER_EPOCH = 100
+"""A count this many times the trained epochs is not of epochs."""
+
+
+def find_convergence(log: RunLog) -> float | None:
+    """Epochs, samples or tokens, as the log counts them, at its last evaluation; rounded as the rules round it."""
+    places = [event.at for event in log.evaluations if event.at is not None]
+    return round(places[-1], 3) if places else None
+
+
+def count_samples(log: RunLog) -> float | None:
+    """Trained on from run_start to run_stop, by what the log counts: samples, tokens, epochs, parts of one. None where
+    it counts nothing; some benchmarks write samples or tokens where others write the epoch."""
+    counts = [event.place["samples_count"] for event in log.evaluations if "samples_count" in event.place]
+    if counts:
+        return max(counts)
+    place, size, epochs = find_convergence(log), log.number("train_samples"), log.epochs
+    unit = find_unit(log.benchmark, place)
+    if place is not None and (unit in ("samples", "tokens") or (epochs and place > MAX_PER_EPOCH * epochs)):
+        return place / TOKENS_PER_SEQUENCE if unit == "tokens" else place
+    if size is None:
+        return None
+    if place is not None and place != int(place):
+        return place * size
+    return size * epochs if epochs else None
+
+
+def compute_training_rate(log: RunLog) -> float | None:
+    """Samples per second from run_start to run_stop, without evaluation."""
+    done, run_s = count_samples(log), log.run_s
+    if not done or run_s is None or run_s - log.evaluation_s <= 0:
+        return None
+    return done / (run_s - log.evaluation_s)
+
+
+def compute_whole_rate(log: RunLog) -> float | None:
+    done, run_s = count_samples(log), log.run_s
+    return done / run_s if done and run_s is not None and run_s > 0 else None
+
+
+def compute_time_to_train(logs: Sequence[RunLog], dropped: int, runs: int) -> float | None:
+    """Seconds: the mean without the fastest and the slowest runs, where a failed one is the slowest; None without a
+    score. Of fewer runs than the rules ask for, the mean of those that converged."""
+    times = [run_s for log in logs if log.status == "success" and (run_s := log.run_s) is not None and run_s > 0]
+    if not times:
+        return None
+    if len(logs) < runs:
+        return sum(times) / len(times)
+    if len(times) < len(logs) - dropped:
+        return None
+    return olympic_mean([*times, *[float("inf")] * (len(logs) - len(times))], dropped)
+
+
+def mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

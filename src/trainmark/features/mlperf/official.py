@@ -1,4 +1,4 @@
-"""Asks mlcommons' own checkers (the extra `mlperf`) for their verdict, in a process of their own with a time limit."""
+"""Runs mlcommons' checkers (the extra `mlperf`) in a separate process with a time limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     ruleset: str
     logs: list[str]
     folder: str | None
-    """None where a log was named by itself: then only compliance is asked for."""
+    """None for a single log, of which only compliance is checked."""
     closed: bool
     description: str | None
     power: str | None
@@ -41,7 +41,7 @@ class OfficialVerdict(msgspec.Struct, kw_only=True):
     complaints: dict[str, list[str]] = {}
     """Of seeds, system and power, where they were checked."""
     failures: dict[str, str] = {}
-    """Checks that ended with an exception of theirs."""
+    """Checkers that raised."""
 
 
 def is_installed() -> bool:
@@ -49,7 +49,7 @@ def is_installed() -> bool:
 
 
 class Checkers:
-    """The process that asks them; started with the first question, and ended with the block."""
+    """The checkers' process: starts with the first question, ends with the block."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,30 +58,30 @@ class Checkers:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self._end()
+        self._stop()
 
     def verdict(self, folder: ResultFolder) -> OfficialVerdict | str:
         """On one result; a sentence where there is none."""
         if not is_installed():
             return INSTALL
         if folder.round is None:
-            return f"they know no benchmark {folder.benchmark or 'without a name'!r}"
-        question = _question(folder)
+            return f"mlcommons' checkers know no benchmark {folder.benchmark or 'without a name'!r}"
+        question = _make_question(folder)
         try:
             process = self._process = self._process or _start()
             return _ask(process, question)
         except (OSError, TimeoutError, msgspec.MsgspecError) as error:
-            self._end()
+            self._stop()
             return f"mlcommons' checkers gave no answer: {error or type(error).__name__}"
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
 
 
-def _question(folder: ResultFolder) -> Question:
+def _make_question(folder: ResultFolder) -> Question:
     place = str(folder.path.absolute())
     described = folder.description_file if folder.whole and folder.description is not None else None
     return Question(
@@ -95,7 +95,7 @@ def _question(folder: ResultFolder) -> Question:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # from the folder of our own package: the user's may hold anything that is called like a module
+    # in our package's folder: the user's may contain files named like modules
     home = Path(__file__).absolute().parents[3]
     command = [sys.executable, "-m", __name__]
     return subprocess.Popen(command, cwd=home, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -106,25 +106,25 @@ def _ask(process: subprocess.Popen[bytes], question: Question) -> OfficialVerdic
     questions.write(msgspec.json.encode(question) + b"\n")
     questions.flush()
     if not select.select([answers], [], [], MAX_SECONDS)[0]:
-        raise TimeoutError(f"they were given {MAX_SECONDS} s")
+        raise TimeoutError(f"timeout after {MAX_SECONDS} s")
     return msgspec.json.decode(answers.readline(), type=OfficialVerdict)
 
 
-# In that process
+# In the checkers' process
 
 
 def answer_all(questions: IO[bytes], answers: IO[bytes]) -> None:
-    said = _Messages()
-    logging.basicConfig(handlers=[said], level=logging.WARNING)
-    _module("compliance_checker.mlp_compliance").enqueue_config = _enqueue_rules
+    messages = _Messages()
+    logging.basicConfig(handlers=[messages], level=logging.WARNING)
+    _import_checker("compliance_checker.mlp_compliance").enqueue_config = _enqueue_rules
     for line in questions:
-        verdict = _answer(msgspec.json.decode(line, type=Question), said.lines)
+        verdict = _answer(msgspec.json.decode(line, type=Question), messages.lines)
         answers.write(msgspec.json.encode(verdict) + b"\n")
         answers.flush()
 
 
 class _Messages(logging.Handler):
-    """What the checkers log, which is how most of them answer."""
+    """Collects the checkers' log messages, by which most of them answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,30 +134,32 @@ class _Messages(logging.Handler):
         self.lines += record.getMessage().splitlines()
 
 
-def _answer(question: Question, said: list[str]) -> OfficialVerdict:
-    verdict = OfficialVerdict(compliance={Path(log).name: _complaints(log, question.ruleset) for log in question.logs})
+def _answer(question: Question, messages: list[str]) -> OfficialVerdict:
+    verdict = OfficialVerdict(
+        compliance={Path(log).name: _check_compliance(log, question.ruleset) for log in question.logs}
+    )
 
     def complaints(name: str, check: Callable[[], Any]) -> None:
-        said.clear()
+        messages.clear()
         try:
             check()
             home = f"{question.folder}/"
-            verdict.complaints[name] = [line.replace(home, "").strip()[:MAX_TEXT] for line in said]
+            verdict.complaints[name] = [line.replace(home, "").strip()[:MAX_TEXT] for line in messages]
         except Exception as error:
-            verdict.complaints[name] = [f"it ended with {_named(error)}"]
+            verdict.complaints[name] = [f"it ended with {_describe_error(error)}"]
 
     if question.folder and question.closed:
-        seeds = _module("package_checker.seed_checker").SeedChecker(question.ruleset)
+        seeds = _import_checker("package_checker.seed_checker").SeedChecker(question.ruleset)
         complaints("seeds", lambda: seeds.check_seeds(question.logs))
         try:
-            verdict.convergence = _convergence(question.folder, question.ruleset)
+            verdict.convergence = _check_convergence(question.folder, question.ruleset)
         except Exception as error:
-            verdict.failures["convergence"] = _named(error)
+            verdict.failures["convergence"] = _describe_error(error)
     if question.power:
-        power = _module("package_checker.power_checker").PowerChecker(question.ruleset)
+        power = _import_checker("package_checker.power_checker").PowerChecker(question.ruleset)
         complaints("power", lambda: power.check_power(question.power, question.logs))
     if question.description:
-        systems = _module("system_desc_checker.system_desc_checker")
+        systems = _import_checker("system_desc_checker.system_desc_checker")
         # the words for a status came with 4.1, and their check asks for them in 4.0 already
         ruleset = "3.1.0" if question.ruleset == "4.0.0" else question.ruleset
         complaints("system", lambda: systems.check_system_desc(question.description, "training", ruleset))
@@ -165,33 +167,33 @@ def _answer(question: Question, said: list[str]) -> OfficialVerdict:
 
 
 def _enqueue_rules(name: str) -> None:
-    """In place of theirs, which takes a word of the log for a path: the code in a file of rules is executed."""
+    """Replaces theirs, which uses a value of the log as a path: code in a rules file is executed."""
     if not re.fullmatch(r"training_[0-9.]+/[a-z0-9_]+\.yaml", name):
         raise ValueError(f"{name!r} is no file of their rules")
-    _module("compliance_checker.mlp_compliance").enqueued_configs.append(name)
+    _import_checker("compliance_checker.mlp_compliance").enqueued_configs.append(name)
 
 
-def _complaints(log: str, ruleset: str) -> list[str]:
-    compliance = _module("compliance_checker.mlp_compliance")
+def _check_compliance(log: str, ruleset: str) -> list[str]:
+    compliance = _import_checker("compliance_checker.mlp_compliance")
     compliance.enqueued_configs.clear()
     checker = compliance.make_checker("training", ruleset, True, False)
     ended = []
     try:
         checker.check_file(log, f"training_{ruleset}/common.yaml")
     except Exception as error:
-        ended = [_named(error)]
+        ended = [_describe_error(error)]
     found = [*checker.overwritable.values(), *checker.not_overwritable, *ended]
-    return [_short(text) for text in found]
+    return [_shorten(text) for text in found]
 
 
-def _short(complaint: str) -> str:
+def _shorten(complaint: str) -> str:
     """Without the line of the log and the state of the checker, which follow."""
     lines = complaint.partition("\ncurrent context")[0].splitlines()
     return " ".join(line.strip() for line in lines if not line.startswith(":::MLLOG"))[:MAX_TEXT]
 
 
-def _convergence(folder: str, ruleset: str) -> tuple[bool, str, float]:
-    check = _module("rcp_checker.rcp_checker").check_directory
+def _check_convergence(folder: str, ruleset: str) -> tuple[bool, str, float]:
+    check = _import_checker("rcp_checker.rcp_checker").check_directory
     pruned = {"rcp_pass": "pruned_rcps"}
     for by_train_samples in (False, True):  # as BERT's may count
         passed, why, factor = check(folder, "training", ruleset, False, by_train_samples, **pruned)
@@ -200,14 +202,14 @@ def _convergence(folder: str, ruleset: str) -> tuple[bool, str, float]:
     return bool(passed), why, float(factor)
 
 
-def _module(name: str) -> Any:
+def _import_checker(name: str) -> Any:
     return importlib.import_module(f"mlperf_logging.{name}")
 
 
-def _named(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:MAX_TEXT]
 
 
 if __name__ == "__main__":
-    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # what they print is no answer
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr  # keeps what they print out of the answers
     answer_all(sys.stdin.buffer, answers)

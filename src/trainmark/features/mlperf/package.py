@@ -1,4 +1,4 @@
-"""Writes the runs of a result as the folder MLPerf Training takes: logs, the system's description, how it was run."""
+"""Writes the runs of a result as an MLPerf submission folder: logs, system description, how it was run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from trainmark.analysis import device_names as names
 from trainmark.features.mlperf import write
 from trainmark.features.mlperf.write import STATUSES, MlperfRun
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
-from trainmark.record.whole_files import whole_folder
 
 GIB = 2**30
-DESCRIBED = (
+DESCRIPTION_FIELDS = (
     "submitter", "division", "status", "system_name", "number_of_nodes", "host_processors_per_node",
     "host_processor_model_name", "host_processor_core_count", "host_processor_vcpu_count", "host_processor_frequency",
     "host_processor_caches", "host_processor_interconnect", "host_memory_capacity", "host_storage_type",
@@ -27,7 +27,7 @@ DESCRIBED = (
     "accelerator_interconnect", "accelerator_interconnect_topology", "cooling", "hw_notes", "framework",
     "other_software_stack", "operating_system", "sw_notes",
 )  # fmt: skip
-"""The fields of a system's description, which must all be there."""
+"""The required fields of a system description."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,27 +43,27 @@ class Package:
 def write_package(
     runs: Sequence[MlperfRun], out: Path, *, org: str, status: str, system: str = "", division: str | None = None
 ) -> Package:
-    """One result of one benchmark; UsageError where the runs are none."""
+    """Writes one result of one benchmark; UsageError where the runs are not one."""
     chosen = sorted(runs, key=lambda run: run.record.created)
-    check_together(chosen)
-    division = write.divisions(chosen, division)
+    check_runs(chosen)
+    division = write.choose_division(chosen, division)
     first = chosen[0]
-    name = names.slug(system or write.platform_of(first.record), "system")
+    name = names.slugify(system or write.describe_platform(first.record), "system")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is there already; name another folder with --out, or take it away")
+        raise UsageError(f"{out} exists; name another folder with --out, or remove it")
     place = Path("results") / name / first.benchmark.name
-    description = {**described(first.record), "submitter": org, "division": division, "status": STATUSES[status]}
+    description = {**describe_system(first.record), "submitter": org, "division": division, "status": STATUSES[status]}
     try:
-        with whole_folder(out) as folder:
+        with atomic_folder(out) as folder:
             (folder / place).mkdir(parents=True)
             for number, run in enumerate(chosen):
-                text = write.log_text(run, division=division, org=org, platform=name, status=status)
+                text = write.format_log(run, division=division, org=org, platform=name, status=status)
                 (folder / place / f"result_{number}.txt").write_text(text, encoding="utf-8")
             (folder / "systems").mkdir()
             _write_json(folder / "systems" / f"{name}.json", {**description, "system_name": name})
             code = folder / "benchmarks" / first.benchmark.name / "implementations" / "trainmark"
             code.mkdir(parents=True)
-            (code / "README.md").write_text(_how(chosen), encoding="utf-8")
+            (code / "README.md").write_text(_write_readme(chosen), encoding="utf-8")
             _write_json(code / "recipe.json", dict(first.record.plan.recipe))
     except OSError as error:
         raise NotReadyError(f"{out} could not be written: {error.strerror}") from error
@@ -73,14 +73,14 @@ def write_package(
     )
 
 
-def check_together(runs: Sequence[MlperfRun]) -> None:
+def check_runs(runs: Sequence[MlperfRun]) -> None:
     """UsageError where the runs are not one result: too few, too many, unlike, or with one seed twice."""
     if not runs:
         raise UsageError("no runs were named; a result is made of several of one plan with different seeds")
     known = runs[0].benchmark
     if len(runs) != known.runs:
         raise UsageError(f"a result of {known.name} has {known.runs} runs, and {len(runs)} were named")
-    unlike = {_alike(run.record): run.record.run_id for run in runs}
+    unlike = {_identity(run.record): run.record.run_id for run in runs}
     if len(unlike) > 1:
         one, other = list(unlike.values())[:2]
         raise UsageError(f"runs {one} and {other} are not of one result: they differ in more than their seed")
@@ -99,7 +99,7 @@ def check_together(runs: Sequence[MlperfRun]) -> None:
         raise UsageError(f"{len(failed)} runs did not reach their target, and {known.dropped} may: {shown}")
 
 
-def _alike(record: Record) -> str:
+def _identity(record: Record) -> str:
     plan = record.plan
     recipe = {name: value for name, value in plan.recipe.items() if name != "seed"}
     return json.dumps(
@@ -108,8 +108,8 @@ def _alike(record: Record) -> str:
     )
 
 
-def described(record: Record) -> dict[str, str]:
-    """What the run saw of its system, by the fields of the rules; empty is what nobody looked at."""
+def describe_system(record: Record) -> dict[str, str]:
+    """The system by the fields of the rules; empty where the run did not collect it."""
     seen, topology = record.environment, Topology.parse(record.plan.topology)
     on_cpu = seen.device.type == "cpu"
     memory = seen.device.memory_bytes
@@ -117,19 +117,19 @@ def described(record: Record) -> dict[str, str]:
         "number_of_nodes": topology.nodes,
         "host_processor_model_name": seen.cpu.name,
         "host_processor_vcpu_count": seen.cpu.logical_cores,
-        "host_memory_capacity": _gib(seen.cpu.memory_bytes),
+        "host_memory_capacity": _format_gib(seen.cpu.memory_bytes),
         "accelerators_per_node": 0 if on_cpu else topology.devices_per_node,
         "accelerator_model_name": "" if on_cpu else seen.device.name,
-        "accelerator_memory_capacity": "" if on_cpu else _gib(memory),
+        "accelerator_memory_capacity": "" if on_cpu else _format_gib(memory),
         "framework": f"PyTorch {seen.torch}".strip(),
-        "other_software_stack": _stack(record),
+        "other_software_stack": _describe_software(record),
         "operating_system": " ".join(part for part in (seen.distribution, seen.os) if part),
         "sw_notes": f"trainmark {record.trainmark}, precision {record.precision}",
     }
-    return {name: str(known.get(name) if known.get(name) is not None else "") for name in DESCRIBED}
+    return {name: str(known.get(name) if known.get(name) is not None else "") for name in DESCRIPTION_FIELDS}
 
 
-def _stack(record: Record) -> str:
+def _describe_software(record: Record) -> str:
     seen = record.environment
     parts = {
         "Python": seen.python,
@@ -140,11 +140,11 @@ def _stack(record: Record) -> str:
     return ", ".join(f"{name} {version}" for name, version in parts.items() if version)
 
 
-def _gib(size: int | None) -> str:
+def _format_gib(size: int | None) -> str:
     return "" if size is None else f"{size / GIB:.0f} GiB"
 
 
-def _how(runs: Sequence[MlperfRun]) -> str:
+def _write_readme(runs: Sequence[MlperfRun]) -> str:
     """How to run it again, in Markdown."""
     record = runs[0].record
     plan = record.plan

@@ -1,11 +1,11 @@
-"""A run as the log MLPerf takes."""
+"""Writes a run as an MLPerf log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainmark.features.mlperf.write import divisions, log_text, opened
+from trainmark.features.mlperf.write import choose_division, format_log, open_run
 from trainmark.record.errors import UsageError
 from trainmark.record.record import Record
 
@@ -16,8 +16,8 @@ def write_log(records: Sequence[Record], *, language: str, folders: Mapping[str,
         raise UsageError(
             f"mllog is the log of one run, and {len(records)} are meant; name one, or see 'trainmark package'"
         )
-    run = opened(records[0], folders.get(records[0].run_id, Path()))
-    return log_text(run, division=divisions([run], None))
+    run = open_run(records[0], folders.get(records[0].run_id, Path()))
+    return format_log(run, division=choose_division([run], None))
 
 
 FORMATS = {"mllog": write_log}

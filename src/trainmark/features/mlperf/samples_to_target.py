@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from trainmark.analysis.needed import Needed, Reference
+from trainmark.analysis.needed import Reference, TrainingNeed
 from trainmark.features.mlperf import convergence
-from trainmark.features.mlperf.benchmarks import benchmark_of
+from trainmark.features.mlperf.benchmarks import find_benchmark
 from trainmark.record.record import Record
 from trainmark.workloads import facts_of
 
@@ -15,8 +15,8 @@ OWN_NAME = "mlperf"
 
 
 def reference(record: Record) -> Reference | None:
-    """None of a run whose recipe is not MLPerf's, or whose target is another."""
-    plan, known, benchmark = record.plan, facts_of(record), benchmark_of(record.plan.workload)
+    """None unless the run has MLPerf's recipe and target."""
+    plan, known, benchmark = record.plan, facts_of(record), find_benchmark(record.plan.workload)
     if benchmark is None or benchmark.target is None or known is None:
         return None
     own = OWN_NAME if OWN_NAME in known.recipes else "reference"
@@ -26,14 +26,14 @@ def reference(record: Record) -> Reference | None:
     trained = sum(trace.whole.items for trace in record.timeline.ranks)
     if not record.timeline.steps or not trained:
         return None
-    items_per_sample = trained / record.timeline.steps / convergence.batch_of(record)
+    items_per_sample = trained / record.timeline.steps / convergence.compute_global_batch(record)
     samples_per_unit = benchmark.train_samples if benchmark.units[-1] == "epochs" else 1
 
-    def needed(global_batch: float) -> Needed | None:
-        point = convergence.expected(benchmark, global_batch)
+    def needed(global_batch: float) -> TrainingNeed | None:
+        point = convergence.expect_point(benchmark, global_batch)
         if point is None or samples_per_unit is None:
             return None
         times = samples_per_unit * items_per_sample
-        return Needed(*(value * times for value in (point.mean, point.fastest, point.slowest)))
+        return TrainingNeed(*(value * times for value in (point.mean, point.fastest, point.slowest)))
 
     return needed

@@ -1,4 +1,4 @@
-"""Writes one of our runs as an MLPerf result log, from its events; what the run cannot claim is not written."""
+"""Writes one of our runs as an MLPerf result log, from its events; nothing the run cannot claim is written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainmark.features.mlperf.benchmarks import Benchmark, benchmark_of
-from trainmark.features.mlperf.convergence import batch_of
+from trainmark.features.mlperf.benchmarks import Benchmark, find_benchmark
+from trainmark.features.mlperf.convergence import compute_global_batch
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision
@@ -24,9 +24,9 @@ STATUSES = {
     "cloud": "Available cloud",
     "preview": "Preview",
 }
-"""Of a system, by the word logs use: how its description says it."""
+"""System status in logs, and in its description."""
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
-"""The rules' words for types."""
+"""The rules' names of types."""
 CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "resnet": {
         "optimizer": ("sgd", "lars"), "schedule": ("poly",), "decay_power": (2,), "end_learning_rate": (0.0001,),
@@ -44,13 +44,13 @@ CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     },
 }  # fmt: skip
 """What the closed division allows in a recipe, beside the target."""
-NOBODY = "not submitted"
-"""The organisation of a log that was written to be looked at."""
+NO_ORGANISATION = "not submitted"
+"""The organisation in a log that is not submitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MlperfRun:
-    """A run with what its log has to say."""
+    """A run and what its log needs."""
 
     record: Record
     log: RankLog
@@ -59,15 +59,15 @@ class MlperfRun:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """What the tables may ask for: the recipe's fields, and what follows from them."""
+        """The recipe's fields, and what follows from them."""
         plan, recipe = self.record.plan, self.record.plan.recipe
         shared = Topology.parse(plan.topology).devices if recipe.get("batch_norm") == "all-devices" else 1
         return {
             **recipe,
-            "global_batch": batch_of(self.record),
+            "global_batch": compute_global_batch(self.record),
             "bn_span": int(recipe["batch_per_device"]) * shared,
             "steps_per_epoch": self.log.steps_per_epoch,
-            "train_samples": _whole(self.record.data_facts.get("train_samples")),
+            "train_samples": _as_integer(self.record.data_facts.get("train_samples")),
             "eval_samples": self.log.evaluations[-1].samples,
             **self._types,
         }
@@ -79,9 +79,8 @@ class MlperfRun:
 
     @property
     def _types(self) -> dict[str, str]:
-        """The narrowest types of products and of what ranks send each other, by the rules' words; none where they have
-        no word for it. Only linear layers scale their factors. Sharded ranks send weights in the type they multiply in
-        otherwise, and others what their weights are."""
+        """The lowest precision of matmuls and collectives, by the rules' names; empty where they have none. Only linear
+        layers use scaled types. Sharded ranks send weights in the compute type, others in the weights' type."""
         precision = Precision.parse(self.record.precision)
         linear, computed = WORDS.get(precision.computes_in), WORDS.get(precision.unscaled)
         sharded = self.record.plan.recipe.get("parallel") == "fsdp"
@@ -99,30 +98,30 @@ class MlperfRun:
         """What keeps the run out of the closed division; nothing where it may be in it."""
         allowed = CLOSED.get(self.benchmark.name)
         if allowed is None or self.benchmark.target is None:
-            return (f"no table says what the closed division asks of {self.benchmark.name}",)
+            return (f"the closed division's rules for {self.benchmark.name} are not known",)
         values, found = self.values, []
         for field, choices in allowed.items():
             if values.get(field) not in choices:
-                asked = " or ".join(map(_shown, choices))
-                found.append(f"{field} is {_shown(values.get(field))}, the closed division asks for {asked}")
+                required = " or ".join(map(_format_value, choices))
+                found.append(f"{field} is {_format_value(values.get(field))}, the closed division requires {required}")
         goal = self.benchmark.target * (100 if self.record.quality.unit == "%" else 1)
         target = values.get("target")
         if target is None or (target > goal if self.benchmark.better == "lower" else target < goal):
-            found.append(f"target is {_shown(target)}, the closed division asks for {goal:g}")
+            found.append(f"target is {_format_value(target)}, the closed division requires {goal:g}")
         return tuple(found)
 
 
-def opened(record: Record, folder: Path) -> MlperfRun:
-    """A run and its events; UsageError where no honest log could be made of it."""
-    known = benchmark_of(record.plan.workload)
+def open_run(record: Record, folder: Path) -> MlperfRun:
+    """A run and its events; UsageError where it cannot be an MLPerf result."""
+    known = find_benchmark(record.plan.workload)
     if known is None:
         raise UsageError(f"run {record.run_id} is of {record.plan.workload}, which is no benchmark of MLPerf Training")
-    why = _why_not(record)
+    why = _find_obstacle(record)
     if why:
         raise UsageError(f"run {record.run_id} cannot be an MLPerf result: {why}")
     if not (folder / "rank0.jsonl").is_file():
         raise UsageError(
-            f"run {record.run_id} cannot be an MLPerf result: its events, which tell when everything was, are not in "
+            f"run {record.run_id} cannot be an MLPerf result: its events are not in "
             f"{folder}; name a run of a store that has them"
         )
     log = read_rank(folder, 0)
@@ -131,32 +130,34 @@ def opened(record: Record, folder: Path) -> MlperfRun:
     return MlperfRun(record=record, log=log, benchmark=known)
 
 
-def _why_not(record: Record) -> str:
+def _find_obstacle(record: Record) -> str:
     plan = record.plan
     if plan.data.synthetic:
         return "it trained on synthetic data, on which no accuracy claim may rest; give the real set by --data"
     if plan.init_from:
         return "it began with weights from a file"
     if plan.resume_from or record.restarts:
-        return "it went on from a checkpoint, and its clock did not run through"
+        return "it resumed from a checkpoint, so its clock was interrupted"
     return ""
 
 
-def log_text(run: MlperfRun, *, division: str, org: str = NOBODY, platform: str = "", status: str = "research") -> str:
+def format_log(
+    run: MlperfRun, *, division: str, org: str = NO_ORGANISATION, platform: str = "", status: str = "research"
+) -> str:
     """The log, line by line."""
-    return "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in _entries(run, division, org, platform, status))
+    return "".join(f":::MLLOG {json.dumps(entry)}\n" for entry in _list_entries(run, division, org, platform, status))
 
 
-def _entries(run: MlperfRun, division: str, org: str, platform: str, status: str) -> Iterator[dict[str, Any]]:
+def _list_entries(run: MlperfRun, division: str, org: str, platform: str, status: str) -> Iterator[dict[str, Any]]:
     writer = _Writer(run.record)
     record, values = run.record, run.values
     head = {
         "submission_benchmark": run.benchmark.name,
         "submission_division": division,
         "submission_org": org,
-        "submission_platform": platform or platform_of(record),
+        "submission_platform": platform or describe_platform(record),
         "submission_status": status,
-        "cache_clear": False,  # nobody empties the machine's caches before a run, and that is what is said
+        "cache_clear": False,  # no caches are cleared before a run
     }
     for key, value in head.items():
         yield writer.point(key, value, 0)
@@ -165,23 +166,23 @@ def _entries(run: MlperfRun, division: str, org: str, platform: str, status: str
     # Everything a worker does from its first line on counts as the run: it opens its data and tries a batch there,
     # which the rules allow no initialisation to touch.
     started = run.log.startup_ns
-    for key, value in settings(run.benchmark.name, values):
+    for key, value in list_settings(run.benchmark.name, values):
         yield writer.point(key, value, started)
     yield writer.end("init_stop", started)
     yield writer.begin("run_start", started)
-    yield from _training(run, writer)
-    ended = run.log.evaluations[-1].elapsed_ns if run.reached else _until(run.log)
+    yield from _training_entries(run, writer)
+    ended = run.log.evaluations[-1].elapsed_ns if run.reached else _find_end(run.log)
     yield writer.end("run_stop", ended, status="success" if run.reached else "aborted")
 
 
-def _training(run: MlperfRun, writer: _Writer) -> Iterator[dict[str, Any]]:
-    """Epochs and evaluations. An evaluation ends when the run said so, and began with the step before it: what lies
-    between, such as a checkpoint, is counted as evaluation."""
+def _training_entries(run: MlperfRun, writer: _Writer) -> Iterator[dict[str, Any]]:
+    """Epochs and evaluations. An evaluation lasts from the step before it to its event: what lies between, such
+    as a checkpoint, counts as evaluation."""
     log, per_epoch = run.log, None if run.by_samples else run.log.steps_per_epoch
     scored = {evaluation.step: evaluation for evaluation in log.evaluations}
     now = log.startup_ns + log.phases_ns.get("init", log.before_ns.get("init", 0))
     if first := scored.get(0):
-        yield from _evaluated(run, writer, now, first)
+        yield from _evaluation_entries(run, writer, now, first)
         now = max(now, first.elapsed_ns)
     batch, since = run.values["global_batch"], 0
     for step, (wait_ns, compute_ns) in enumerate(zip(log.wait_ns, log.compute_ns, strict=True), 1):
@@ -196,13 +197,13 @@ def _training(run: MlperfRun, writer: _Writer) -> Iterator[dict[str, Any]]:
             if not per_epoch:
                 yield writer.end("block_stop", now, samples_count=(step - since) * batch)
             since = step
-            yield from _evaluated(run, writer, now, evaluation)
+            yield from _evaluation_entries(run, writer, now, evaluation)
             now = max(now, evaluation.elapsed_ns)
 
 
-def _evaluated(run: MlperfRun, writer: _Writer, now: int, evaluation: Any) -> Iterator[dict[str, Any]]:
+def _evaluation_entries(run: MlperfRun, writer: _Writer, now: int, evaluation: Any) -> Iterator[dict[str, Any]]:
     place = (
-        {"epoch_num": _whole(evaluation.epoch)}
+        {"epoch_num": _as_integer(evaluation.epoch)}
         if evaluation.epoch is not None and not run.by_samples
         else {"samples_count": evaluation.step * run.values["global_batch"]}
     )
@@ -215,7 +216,7 @@ def _evaluated(run: MlperfRun, writer: _Writer, now: int, evaluation: Any) -> It
         yield writer.point("eval_accuracy", value / 100 if quality.unit == "%" else value, ended, **place)
 
 
-def settings(benchmark: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def list_settings(benchmark: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The hyperparameters a log states; what does not hold for the run's recipe is left out."""
     found = {
         "seed": values.get("seed"),
@@ -225,7 +226,7 @@ def settings(benchmark: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]
         "eval_samples": values["eval_samples"],
         **{"resnet": _resnet_settings, "llama31_8b": _llama_settings}[benchmark](values),
     }
-    return [(key, _whole(value)) for key, value in found.items() if value is not None]
+    return [(key, _as_integer(value)) for key, value in found.items() if value is not None]
 
 
 def _resnet_settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +276,7 @@ def _llama_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Entries at times since the launch, in the machine's own clock, which no other clock has touched since."""
+    """Entries at times since the launch, by the machine's own clock."""
 
     def __init__(self, record: Record) -> None:
         self._launched_ms = datetime.fromisoformat(record.created.replace("Z", "+00:00")).timestamp() * 1000
@@ -300,7 +301,7 @@ class _Writer:
         }
 
 
-def platform_of(record: Record) -> str:
+def describe_platform(record: Record) -> str:
     """`2x8 NVIDIA H100`."""
     device = record.environment.device.name or record.plan.platform_word
     return f"{record.plan.topology} {device}"
@@ -320,25 +321,25 @@ def _provenance(record: Record) -> dict[str, Any]:
     }
 
 
-def _until(log: RankLog) -> int:
-    """Since the launch, when the run ended."""
+def _find_end(log: RankLog) -> int:
+    """When the run ended, in ns since the launch."""
     phases = log.phases_ns or log.before_ns
     last = log.evaluations[-1].elapsed_ns
     return max(last, sum(phases.values()) + log.busy_ns)
 
 
-def _whole(value: Any) -> Any:
+def _as_integer(value: Any) -> Any:
     """3.0 as 3, which is how logs count."""
     return int(value) if isinstance(value, float) and value == int(value) else value
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "not known" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def divisions(runs: Sequence[MlperfRun], asked: str | None) -> str:
-    """The division of runs that are one result: closed where all may be, unless another is asked for."""
+def choose_division(runs: Sequence[MlperfRun], requested: str | None) -> str:
+    """The division of runs that are one result: closed where all may be, unless requested otherwise."""
     reasons = [reason for run in runs for reason in run.why_open]
-    if asked == "closed" and reasons:
+    if requested == "closed" and reasons:
         raise UsageError(f"these runs are not of the closed division: {reasons[0]}; --division open takes them")
-    return asked or ("open" if reasons else "closed")
+    return requested or ("open" if reasons else "closed")

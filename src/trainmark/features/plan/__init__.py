@@ -1,1 +1,1 @@
-"""What a run would do, and what its step costs, without running it."""
+"""Shows what a run would do, and what its step costs, without running it."""

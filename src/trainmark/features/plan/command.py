@@ -1,4 +1,4 @@
-"""`trainmark plan`: what a run would do, decided and printed, with nothing started."""
+"""`trainmark plan`: prints what a run would do, and starts nothing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainmark.cli.options import add_options, from_args
-from trainmark.cli.terminal import console, look, show
+from trainmark.cli.options import add_options, options_from_args
+from trainmark.cli.terminal import open_console, screen_options, show
+from trainmark.features.plan import roofline, step_table
 from trainmark.launch.options import PLAN, SWEEP
 from trainmark.record.errors import UsageError
+from trainmark.record.precision import Precision
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan
@@ -29,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flops",
         action="store_true",
-        help="instead, FLOPs, bytes and launches of a step by layer, and the least time cards could take for it",
+        help="instead, FLOPs, bytes and launches of a step by layer, and its roofline on cards",
     )
-    parser.add_argument("--card", metavar="NAME", help="with --flops: only of this card, such as H100")
+    parser.add_argument("--card", metavar="NAME", help="with --flops: only this card, such as H100")
     parser.add_argument("--json", action="store_true", help="one JSON document: a plan, or a list of them")
 
 
@@ -39,11 +41,11 @@ def run(args: argparse.Namespace) -> int:
     from trainmark.launch import fill, planning
 
     if args.card is not None and not args.flops:
-        raise UsageError("--card chooses among the cards of --flops, which was not asked for; add --flops")
-    options = from_args(args)
-    decided = planning.plans(options)
+        raise UsageError("--card needs --flops")
+    options = options_from_args(args)
+    decided = planning.make_plans(options)
     if args.flops:
-        return _count(decided, args.card, as_json=args.json)
+        return _print_count(decided, args.card, as_json=args.json)
     if args.json:
         documents = [plan.to_json() for plan in decided]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         show(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
         show(f"  runs until   {plan.limits}")
         if fill.needs_search(plan, options):
-            show("  batch        found when it runs; the numbers below are the published ones, before the search")
+            show("  batch        searched at the start; the numbers below are the published ones")
         if plan.init_from:
             show(f"  begins with  {plan.init_from}")
         show(f"  fingerprint  {plan.fingerprint[:16]}")
@@ -67,18 +69,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
-    from trainmark.features.plan import counted_step, roofline, step_table
-    from trainmark.record.precision import Precision
+def _print_count(decided: Sequence[Plan], card: str | None, *, as_json: bool) -> int:
+    from trainmark.features.plan import counted_step
 
-    screen, documents = console(), []
+    screen, documents = open_console(), []
     for plan in decided:
-        step = counted_step.count(plan)
-        found = roofline.bounds(step, Precision.parse(plan.precision), plan.platform, card)
+        step = counted_step.count_step(plan)
+        found = roofline.find_bounds(step, Precision.parse(plan.precision), plan.platform, card)
         if as_json:
             documents.append(step_table.to_json(plan, step, found))
         else:
-            screen.file.write(step_table.render(plan, step, found, **look(screen)))
+            screen.file.write(step_table.render(plan, step, found, **screen_options(screen)))
     if as_json:
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
     return 0

@@ -16,20 +16,20 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.flop_counter import flop_registry
 
-from trainmark.record.step_count import BACKWARD, FORWARD, UPDATE, OperatorLaunch, StepCount
+from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, OperatorLaunch, StepCount
 from trainmark.train.walker import Walker, is_view, name_of, tensors_of
 
 ACCELERATOR = torch.device("cpu", 0)
-"""Where tensors lie that are counted as a device's; those of the host lie on `cpu`, which is another place to torch.
-Autograd knows no device whose library is not there, so that none of a real one's type would do."""
+"""Device of the counted tensors; the host's are on `cpu`, another device to torch. A real accelerator's type would need
+its library."""
 
 
 class OperatorCount:
     """Counts the operators inside it, forward and backward.
 
-    An operator that computes is a launch; views, changes of shape and fresh memory are none. It reads each of its
-    inputs and writes each of its outputs once. What the layers of `model` launch goes under their names: in the
-    backward pass the layer is known by the number of the autograd node, which was made in the layer's forward.
+    An operator that computes is a launch; views, reshapes and allocations are not. It reads each input and writes each
+    output once. Launches are counted by layer of `model`: in the backward pass the layer is found by the sequence
+    number of the autograd node, which was created in the layer's forward pass.
     """
 
     def __init__(self, model: nn.Module | None = None, device: torch.device = ACCELERATOR) -> None:
@@ -52,11 +52,11 @@ class OperatorCount:
     def __exit__(self, *raised: object) -> None:
         self._inside.close()
 
-    def update_begins(self) -> None:
-        """Called when all gradients are there."""
+    def begin_update(self) -> None:
+        """Called when all gradients are computed."""
         self._updating = True
 
-    def found(self) -> StepCount:
+    def result(self) -> StepCount:
         return StepCount(
             launches=tuple(self._launches.items()), copied_bytes=self._copied, waits=tuple(self._waits.items())
         )
@@ -71,76 +71,76 @@ class OperatorCount:
         self._began.append((torch.autograd._get_sequence_nr(), self._stack[-1]))  # type: ignore[attr-defined]
 
     def _place(self) -> tuple[str, str]:
-        """The layer and the part of the step that launches something."""
+        """The layer and the part of the step of the current launch."""
         if self._updating:
             return "", UPDATE
         node: Any = torch._C._current_autograd_node()
         if node is None:
             return self._stack[-1], FORWARD
-        if len(self._stack) > 1:  # a forward that is computed again
+        if len(self._stack) > 1:  # recomputed forward pass
             return self._stack[-1], BACKWARD
         number = node._sequence_nr()
         return self._began[bisect_right(self._began, number, key=lambda began: began[0]) - 1][1], BACKWARD
 
     def _visit(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        how = _how(func)
-        if how.free:
+        traits = _read_traits(func)
+        if traits.free:
             return func(*args, **kwargs)
         given = list(tensors_of((*args, *kwargs.values())))
         here = [tensor for tensor in given if tensor.device == self._device]
-        if how.reads_on_host and here:
-            self._waits[how.name] += 1
-        if how.reads_on_host:
-            return _read(func, args, kwargs)
-        # where nothing but its own arguments come out of an operator, there is nothing to find out by calling it
-        known = how.returns is not None and self._shapes_alone and len(here) == len(given)
+        if traits.reads_on_host and here:
+            self._waits[traits.name] += 1
+        if traits.reads_on_host:
+            return _read_on_host(func, args, kwargs)
+        # an operator that returns only its own arguments need not be called
+        known = traits.returns is not None and self._shapes_alone and len(here) == len(given)
         known = known and all(tensor.numel() for tensor in given)
-        out = how.returned(args, kwargs) if known else func(*args, **kwargs)
+        out = traits.get_returned(args, kwargs) if known else func(*args, **kwargs)
         made = [tensor for tensor in tensors_of((out,)) if tensor.device == self._device]
         if not made and not here:
             return out
-        if how.copies and given[-1].device != self._device:
-            self._copied += _bytes(given[-1])
-        elif how.copies and not made:
-            self._waits[how.name] += 1
+        if traits.copies and given[-1].device != self._device:
+            self._copied += _count_bytes(given[-1])
+        elif traits.copies and not made:
+            self._waits[traits.name] += 1
         elif any(tensor.numel() for tensor in made or here):
             layer, part = self._place()
-            flops = how.flops(*args, **kwargs, out_val=out) if how.flops else 0
+            flops = traits.flops(*args, **kwargs, out_val=out) if traits.flops else 0
             self._launches[
                 OperatorLaunch(
                     layer=layer,
                     part=part,
-                    operator=how.name,
+                    operator=traits.name,
                     type=str(here[0].dtype).removeprefix("torch.") if flops else "",
                     flops=int(flops),
-                    bytes=how.moved(args, kwargs, here, made),
+                    bytes=traits.count_moved_bytes(args, kwargs, here, made),
                 )
             ] += 1
         return out
 
 
-class _How(NamedTuple):
-    """What is to be known of an operator, found out once."""
+class _OperatorTraits(NamedTuple):
+    """What is known about an operator, cached."""
 
     name: str
     free: bool
-    """A view, a question or fresh memory: no device computes anything."""
+    """A view, a query or an allocation: the device computes nothing."""
     reads_on_host: bool
-    """Its result depends on numbers, so that the host waits for them."""
+    """Its result depends on values, so the host waits for them."""
     copies: bool
     flops: Callable[..., int] | None
     returns: tuple[int | str, ...] | None
-    """The arguments it returns, where it returns nothing but what it writes to."""
+    """The arguments it returns, if it returns only what it writes to."""
     written: tuple[int | str, ...]
-    """Arguments that are written to: places, or names of those that are."""
+    """Arguments that are written to: indices or names."""
     overwritten: bool
     """What is written to is not read."""
 
-    def returned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def get_returned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         found = [kwargs[at] if isinstance(at, str) else args[at] for at in self.returns or ()]
         return tuple(found) if len(found) > 1 else found[0] if found else None
 
-    def moved(
+    def count_moved_bytes(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], here: Sequence[Tensor], made: Sequence[Tensor]
     ) -> int:
         """Bytes read and written."""
@@ -148,11 +148,11 @@ class _How(NamedTuple):
             (kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None) for at in self.written
         ]
         into = {id(tensor) for tensor in tensors_of(goes)}
-        written = sum(_bytes(tensor) for tensor in here if id(tensor) in into)
-        fresh = sum(_bytes(tensor) for tensor in made if id(tensor) not in into)
-        if self.name in _PICKING:  # of a table, only the rows that are asked for
-            return 2 * fresh + sum(_bytes(tensor) for tensor in here if not tensor.is_floating_point())
-        read = sum(_bytes(tensor) for tensor in here if id(tensor) not in into)
+        written = sum(_count_bytes(tensor) for tensor in here if id(tensor) in into)
+        fresh = sum(_count_bytes(tensor) for tensor in made if id(tensor) not in into)
+        if self.name in _PICKING:  # only the selected rows of a table
+            return 2 * fresh + sum(_count_bytes(tensor) for tensor in here if not tensor.is_floating_point())
+        read = sum(_count_bytes(tensor) for tensor in here if id(tensor) not in into)
         if self.name in _ADDING_ROWS:
             return 3 * read
         return read + fresh + written * (1 if self.overwritten else 2)
@@ -170,26 +170,26 @@ _ADDING_ROWS = {"scatter_add_", "scatter_", "index_add_", "index_put_", "_index_
 
 
 @cache
-def _how(func: Any) -> _How:
+def _read_traits(func: Any) -> _OperatorTraits:
     name, schema = name_of(func), func._schema
     alias = [value.alias_info for value in schema.returns]
     places = [(at, each) for at, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
     written = tuple(each.name if each.kwarg_only else at for at, each in places)
     only_writes = all(info is not None and info.is_write for info in alias) and torch.Tag.inplace_view not in func.tags
-    return _How(
+    return _OperatorTraits(
         name=name,
         free=func.namespace in ("prim", "profiler") or is_view(func) or name in _FRESH or name in _SHAPES,
         reads_on_host=name in _WAITS,
         copies=name in _COPIES,
-        flops=_formula(func, name),
+        flops=_find_formula(func, name),
         returns=written[: len(alias)] if places and only_writes else None,
         written=written,
         overwritten=name in _OVERWRITES or all(isinstance(at, str) for at in written),
     )
 
 
-def _formula(func: Any, name: str) -> Callable[..., int] | None:
-    """By torch's own formulas, and by ours where it has none for a CPU's operators or those that write in place."""
+def _find_formula(func: Any, name: str) -> Callable[..., int] | None:
+    """Torch's formula, or ours for CPU and in-place operators without one."""
     if name in _OWN_FORMULAS:
         return _OWN_FORMULAS[name]
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if func.namespace == "aten" else None
@@ -201,13 +201,13 @@ def _matrix_vector(*args: Any, out_val: Any, **kwargs: Any) -> int:
 
 
 def _attention(query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Scores and their mixture, over the whole window also where half of it is masked."""
+    """Both matmuls over the whole window, also where half of it is masked."""
     batch, heads, length, width = query.shape
     return 4 * batch * heads * length * key.shape[-2] * width
 
 
 def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, *args: Any, out_val: Any, **kwargs: Any) -> int:
-    """Two matmuls for each of the forward pass; that kernels compute the scores again is not the network's."""
+    """Two matmuls for each of the forward pass; recomputed scores are not counted."""
     return 2 * _attention(query, key, out_val=None)
 
 
@@ -237,14 +237,14 @@ _OWN_FORMULAS: dict[str, Callable[..., int]] = {
 }
 
 
-def _bytes(tensor: Tensor) -> int:
-    """Of what lies in memory: what is repeated by a stride of 0 lies there once."""
+def _count_bytes(tensor: Tensor) -> int:
+    """Bytes in memory: expanded dimensions (stride 0) count once."""
     count = math.prod(size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return count * tensor.element_size() if tensor.numel() else 0
 
 
-def _read(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What a host reads; where there are no numbers behind a tensor, 0."""
+def _read_on_host(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The value that the host reads; 0 for a fake tensor."""
     try:
         return func(*args, **kwargs)
     except DataDependentOutputException:

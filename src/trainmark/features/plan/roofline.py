@@ -1,4 +1,4 @@
-"""The least time a card could take for a counted step: no operator is faster than its FLOPs or its memory allow."""
+"""Bounds the time of a counted step on a card: no operator is faster than its FLOPs or its memory traffic allow."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainmark.analysis import peaks
+from trainmark.features.plan.step_count import CountedStep
 from trainmark.platforms import files
 from trainmark.platforms.files import Peak
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.precision import E4M3, E5M2, FAMILIES_OF_TYPES, Precision
-from trainmark.record.step_count import CountedStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """What a card's data sheet allows."""
+    """The bound by a card's data sheet."""
 
     card: str
     platform: str
@@ -23,52 +23,51 @@ class Bound:
     """In the step's precision."""
     memory_gb_s: float | None
     products_s: float
-    """All matmuls at the card's peaks, and nothing else."""
+    """All matmuls at the card's peak, nothing else."""
     least_s: float | None
-    """Each operator as long as its FLOPs or its memory take, whichever is longer, one after the other; None where
-    no memory bandwidth is known."""
+    """Sum over operators of the longer of compute and memory time; None where the memory bandwidth is unknown."""
     memory_percent: float | None
-    """Of that time, in operators that wait for memory."""
+    """Share of that time in memory-bound operators."""
     most_mfu: float | None
-    """Percent of the peak that the network's own FLOPs would be in that time."""
+    """MFU of the network's stated FLOPs in that time, in percent."""
     source: str
 
 
-def bounds(step: CountedStep, precision: Precision, platform: str, card: str | None = None) -> list[Bound]:
-    """Of every card whose data sheet has the precision, fastest first; or of those that `card` may mean.
+def find_bounds(step: CountedStep, precision: Precision, platform: str, card: str | None = None) -> list[Bound]:
+    """Bounds of every card whose data sheet has the precision, fastest first, or of those that match `card`.
 
-    A sheet that lacks the type of some matmuls lends them its highest peak: what is found is still a bound.
+    Matmuls of a type that a sheet lacks get its highest peak: still a bound.
     """
-    sheets = list(_sheets(platform))
+    sheets = list(_list_sheets(platform))
     if card is not None:
-        meant = peaks.cards(card)
+        meant = peaks.find_cards(card)
         sheets = [(file, sheet) for file, sheet in sheets if sheet in meant or sheet.fits(card)]
         if not sheets:
-            names = [_name(sheet) for _, sheet in _sheets(platform)]
+            names = [_name(sheet) for _, sheet in _list_sheets(platform)]
             raise UsageError(f"card {card!r} has no data sheet here; {nearest(card, names)}")
     able = [(file, sheet) for file, sheet in sheets if precision.family in sheet.tflops]
     if card is not None and not able:
         _, sheet = sheets[0]
         raise UsageError(
             f"the data sheet of {_name(sheet)} has no peak in {precision.family}; "
-            f"it has {', '.join(sheet.tflops)}: take one of these by --precision"
+            f"it has {', '.join(sheet.tflops)}; choose one with --precision"
         )
-    found = [_bound(step, precision, file, sheet) for file, sheet in able]
+    found = [_make_bound(step, precision, file, sheet) for file, sheet in able]
     return sorted(found, key=lambda bound: (bound.least_s is None, bound.least_s or bound.products_s))
 
 
-def _sheets(platform: str) -> Iterator[tuple[str, Peak]]:
-    """Those of all platform files, and of the user's own where it is one."""
+def _list_sheets(platform: str) -> Iterator[tuple[str, Peak]]:
+    """The sheets of all platform files, and of the user's own."""
     for word in dict.fromkeys((platform, *files.names())):
         file = files.load(word)
         yield from ((file.title, sheet) for sheet in file.peaks)
 
 
-def _bound(step: CountedStep, precision: Precision, platform: str, sheet: Peak) -> Bound:
+def _make_bound(step: CountedStep, precision: Precision, platform: str, sheet: Peak) -> Bound:
     peak = sheet.tflops[precision.family]
     products_s = least_s = by_memory_s = 0.0
     for launch, count in step.count.launches:
-        multiplying = launch.flops * count / (_rate(sheet, launch.type, precision) * 1e12)
+        multiplying = launch.flops * count / (_find_rate(sheet, launch.type, precision) * 1e12)
         moving = launch.bytes * count / (sheet.memory_gb_s * 1e9) if sheet.memory_gb_s else 0.0
         products_s += multiplying
         least_s += max(multiplying, moving)
@@ -88,11 +87,11 @@ def _bound(step: CountedStep, precision: Precision, platform: str, sheet: Peak) 
 
 
 def _name(sheet: Peak) -> str:
-    """As people write it."""
+    """The name as commonly written."""
     return sheet.names[0].replace(".", "-")
 
 
-def _rate(sheet: Peak, factors: str, precision: Precision) -> float:
+def _find_rate(sheet: Peak, factors: str, precision: Precision) -> float:
     """TFLOP/s for matmuls of a type."""
     if factors == "float32" and precision.allows_tf32:
         factors = "tf32"

@@ -1,4 +1,4 @@
-"""Draws what a step asks of a device, layer by layer, and the least time each card could take for it."""
+"""Renders the counted step by layer, and its bound on each card."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from trainmark.features.plan.roofline import Bound
+from trainmark.features.plan.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
 from trainmark.record.format import NOTHING, number
 from trainmark.record.plan import Plan
-from trainmark.record.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
 from trainmark.view.terminal import TerminalWriter
 
 MAX_ROWS = 20
-"""Of layers: names are cut shorter until no more are left."""
+"""Layers shown: names are shortened until no more are left."""
 MEANS = (
     "The least times are bounds, not forecasts: every operator at its peak or at the full speed of memory, each tensor "
     "read and written once, nothing between two operators. Steps that are compiled or fused move less and may pass "
-    "the bound where memory sets it; none passes what the products alone take."
+    "the bound where memory sets it; none passes the time of the matmuls alone."
 )
 
 
@@ -39,7 +39,7 @@ class _Sums(NamedTuple):
 
 
 def to_json(plan: Plan, step: CountedStep, found: Sequence[Bound]) -> dict[str, Any]:
-    """All that is known, operator by operator."""
+    """The count by operator, for programs."""
     kinds: dict[tuple[str, str, str, str], _Sums] = {}
     for launch, count in step.count.launches:
         kind = launch.layer, launch.part, launch.operator, launch.type
@@ -90,7 +90,7 @@ def render(
     writer.put(writer.grid(heads, _rows(step), left={0}), "")
     stated = 100 * step.count.flops / step.stated_flops - 100 if step.stated_flops else 0.0
     writer.put(
-        f"{number(step.items)} {step.item} a step; the workload states {number(step.stated_flops / 1e9)} GFLOP, "
+        f"{number(step.items)} {step.item} per step; the workload states {number(step.stated_flops / 1e9)} GFLOP, "
         f"from which the count differs by {stated:.1f} %."
     )
     waits = sum(count for _, count in step.count.waits)
@@ -101,19 +101,19 @@ def render(
     if plan.recipe.get("compiled", "no") != "no":
         writer.put("Counted as torch launches the step without compiling it; compiled, it has fewer launches.")
     if not found:
-        writer.put("", f"No data sheet here has a peak in {plan.precision}; --precision takes another.")
-        return writer.drawn()
-    heads = ["card", "TFLOP/s", "GB/s", "products ms", "least ms", "by memory", "most MFU"]
+        writer.put("", f"No data sheet here has a peak in {plan.precision}; choose another with --precision.")
+        return writer.getvalue()
+    heads = ["card", "TFLOP/s", "GB/s", "matmuls ms", "least ms", "by memory", "most MFU"]
     writer.put("", writer.grid(heads, map(_card, found), left={0}), "")
     writer.put(MEANS)
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _rows(step: CountedStep) -> list[list[str]]:
-    """Layers that are alike together, biggest first; then what is no layer's, and all of it."""
+    """Groups of equal layers, largest first, then the total."""
     groups: dict[str, _Sums] = {}
     total = _Sums()
-    names = _shortened({launch.layer for launch, _ in step.count.launches if launch.part != UPDATE})
+    names = _shorten({launch.layer for launch, _ in step.count.launches if launch.part != UPDATE})
     for launch, count in step.count.launches:
         name = "update of the weights" if launch.part == UPDATE else names[launch.layer]
         groups[name] = groups.get(name, _Sums()).plus(launch, count)
@@ -135,8 +135,8 @@ def _rows(step: CountedStep) -> list[list[str]]:
     ]
 
 
-def _shortened(layers: Iterable[str]) -> Mapping[str, str]:
-    """Names of layers as rows: numbers become `*`, and all are cut to the depth at which there are few."""
+def _shorten(layers: Iterable[str]) -> Mapping[str, str]:
+    """Names of rows by layer: numbers become `*`, and names are cut to the depth with at most MAX_ROWS."""
     split = {layer: [re.sub(r"(^|_)\d+$", r"\1*", part) for part in layer.split(".")] for layer in layers}
     for depth in range(max(map(len, split.values()), default=1), 0, -1):
         short = {layer: ".".join(parts[:depth]) for layer, parts in split.items()}

@@ -1,1 +1,1 @@
-"""Other people's results: the library of published rows, and readers, writers and audits of the forms they come in."""
+"""Published results: reads, audits and writes the result pages of other benchmarks."""

@@ -1,4 +1,4 @@
-"""Audits published pages: each row by itself, rows against each other, and the page's words against its figures."""
+"""Audits published pages: each row alone, rows against each other, and the page's text against its figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trainmark.analysis.published_page import PublishedPage
 from trainmark.features.published import audit_rows, audit_tables, audit_words
-from trainmark.record.audit import SEVERITIES, Audit, by_gravity, look, not_checked
+from trainmark.record.audit import SEVERITIES, Audit, mark_unchecked, run_checks, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow, RowFinding
 
@@ -15,24 +15,24 @@ CHECKS = (*audit_rows.CHECKS, *audit_tables.CHECKS, *audit_words.CHECKS)
 
 
 def audit(page: PublishedPage) -> Audit:
-    """Everything that was found on a page; one without figures has nothing that could be right or wrong."""
-    return Audit(title=page.title, checks=audit_page(page), empty=not holds_figures(page))
+    """All findings on a page; a page without figures is empty."""
+    return Audit(title=page.title, checks=audit_page(page), empty=not has_figures(page))
 
 
 def audit_page(page: PublishedPage) -> tuple[CheckResult, ...]:
-    if holds_figures(page):
-        return look(CHECKS, page, page.title)
+    if has_figures(page):
+        return run_checks(CHECKS, page, page.title)
     why = "no row of the page holds a figure" if page.rows else "no row of results was read"
-    left = [not_checked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.read]
-    return (*left, *look([audit_words.read], page, page.title))
+    left = [mark_unchecked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.unread_lines]
+    return (*left, *run_checks([audit_words.unread_lines], page, page.title))
 
 
-def holds_figures(page: PublishedPage) -> bool:
+def has_figures(page: PublishedPage) -> bool:
     return any(row.has_figures for row in page.rows)
 
 
-def by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
-    """Rows put back on the pages they were read from; of their words only what the rows hold is left."""
+def group_by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
+    """Groups rows by the page they were read from; of its text, only the rows are known."""
     pages: dict[tuple[str, str], list[PublishedRow]] = {}
     for row in rows:
         pages.setdefault((row.source.title, row.source.address), []).append(row)
@@ -40,22 +40,22 @@ def by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
 
 
 def find_doubts(pages: Iterable[PublishedPage]) -> Mapping[str, tuple[CheckResult, ...]]:
-    """What is wrong or doubtful in rows, by the row's name, the gravest first."""
+    """What is wrong or doubtful, by row name, most severe first."""
     found: dict[str, list[CheckResult]] = {}
     for page in pages:
         for check in audit_page(page):
             for finding in check.findings:
                 if finding.verdict in ("failed", "doubt"):
                     found.setdefault(finding.subject, []).append(finding)
-    return {name: tuple(by_gravity(all_of)) for name, all_of in found.items()}
+    return {name: tuple(sort_by_gravity(all_of)) for name, all_of in found.items()}
 
 
 def add_findings(page: PublishedPage) -> PublishedPage:
-    """The page with what its audit finds kept on each row, so that nobody who reads the row has to audit it again."""
-    return replace(page, rows=with_findings(page.rows, find_doubts([page])))
+    """The page with its audit's findings stored on each row, so that readers need not audit it again."""
+    return replace(page, rows=attach_findings(page.rows, find_doubts([page])))
 
 
-def with_findings(
+def attach_findings(
     rows: Sequence[PublishedRow], doubts: Mapping[str, tuple[CheckResult, ...]]
 ) -> tuple[PublishedRow, ...]:
     return tuple(

@@ -1,21 +1,21 @@
-"""Published rows and pages, as `trainmark audit` takes them."""
+"""Published rows and pages as sources of `trainmark audit`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainmark.analysis.published_lookup import published_rows
+from trainmark.analysis.published_lookup import load_published_rows
 from trainmark.features.published import read
-from trainmark.features.published.audit import audit, by_source
-from trainmark.features.published.found import ENDINGS, STANDARD_INPUT, has_pages, page_files
+from trainmark.features.published.audit import audit, group_by_source
+from trainmark.features.published.read import ENDINGS, STANDARD_INPUT, has_pages, read_page_files
 from trainmark.record.audit import Audit
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.published_row import PREFIX
 from trainmark.record.store import Store
 
 ORDER = 2
-"""After MLPerf's folders, which may hold pages, too."""
+"""After MLPerf's folders, which may contain pages, too."""
 
 
 def recognises(word: str) -> bool:
@@ -28,19 +28,19 @@ def recognises(word: str) -> bool:
 
 def audits(word: str, store: Store) -> Iterator[Audit]:
     if word == "published" or word.startswith(PREFIX):
-        yield from _rows(word.removeprefix("published").removeprefix(":"), store)
+        yield from _audit_rows(word.removeprefix("published").removeprefix(":"), store)
     else:
-        for file in page_files([word]):
-            yield audit(read.read(file.text, name=file.name))
+        for file in read_page_files([word]):
+            yield audit(read.read_page(file.text, name=file.name))
 
 
-def _rows(word: str, store: Store) -> Iterator[Audit]:
-    rows = published_rows(store)
+def _audit_rows(word: str, store: Store) -> Iterator[Audit]:
+    rows = load_published_rows(store)
     plain = word.casefold()
     chosen = [row for row in rows if plain in ("", row.workload.casefold(), row.name.removeprefix(PREFIX).casefold())]
     if not chosen:
         known = [*dict.fromkeys(row.workload for row in rows), *(row.name for row in rows)]
         close = nearest(word, known, otherwise="'trainmark published' lists them")
         raise UsageError(f"no published row or workload is called {word!r}; {close}")
-    for page in by_source(chosen):
+    for page in group_by_source(chosen):
         yield audit(page)

@@ -1,15 +1,17 @@
-"""Checks across the rows of one published page: a table can contradict itself where each row alone looks well."""
+"""Checks across the rows of one published page: rows that are plausible alone can contradict each other."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import CONTRADICTION, published_scalings
+from trainmark.analysis.scaling_published import CONTRADICTION, find_published_scalings
+from trainmark.features.published.audit_rows import require
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number
@@ -17,14 +19,14 @@ from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.published_row import PublishedRow
 
 UNLIKE_SHARES = 0.20
-"""Rows of one training may differ by so much of all their time in what evaluation, or waiting for data, takes."""
+"""Rows of one training may differ by this share of their time in evaluation or data wait."""
 ABOVE_IDEAL = 0.05
-"""More devices may look so much better than ideal before it needs an explanation."""
+"""Scaling efficiency may exceed 1 by this before it needs an explanation."""
 FAR_ABOVE_IDEAL = 0.5
 GROWS_ALIKE = 0.12
-"""Items of rows that grow with the devices to within this share grow because of them."""
+"""Items that grow like the devices to within this share grow because of them."""
 MFU_ALIKE = 0.5
-"""Parameters that a name rounds, attention and recomputing make this much of a difference at most."""
+"""Most that rounded parameter counts, attention and recomputation change."""
 
 _WAY = re.compile(r"(TP|PP|DP|EP)([0-9]{1,5})", re.IGNORECASE)
 _PARALLEL = re.compile(r"(?:(?:TP|PP|DP|EP)[0-9]{1,5}){2,6}", re.IGNORECASE)
@@ -38,21 +40,21 @@ SHARES = (
 @check("shares", "evaluation and data wait take shares of the time that rows of one training explain together")
 def shares(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
-    for rows in _alike(page, lambda row: (row.workload, row.device, _label(row), _recipe(row))).values():
+    for rows in _group_rows(page, lambda row: (row.workload, row.device, _label(row), _recipe(row))).values():
         for word, low, high in SHARES:
             known = [(row.devices or 0, share, row) for row in rows if (share := _share(row, low, high)) is not None]
             if len({count for count, _, _ in known}) < 2:
                 continue
             compared += 1
-            few, least, base = min(known, key=_first)
-            for many, most, row in sorted(known, key=_first):
-                falls, grows = least - most, most - _at_most(least, many / few) if few else 0.0
+            few, least, base = min(known, key=itemgetter(0))
+            for many, most, row in sorted(known, key=itemgetter(0)):
+                falls, grows = least - most, most - _max_share(least, many / few) if few else 0.0
                 if many <= few or max(falls, grows) <= UNLIKE_SHARES:
                     continue
                 larger, smaller = ((least, base), (most, row)) if least > most else ((most, row), (least, base))
                 yield doubtful(
                     f"{word} would take {100 * larger[0]:.0f} % of the time in the {larger[1].topology} row "
-                    f"({low} {_plain(larger[1], low)}, {high} {_plain(larger[1], high)}), "
+                    f"({low} {getattr(larger[1], low):g}, {high} {getattr(larger[1], high):g}), "
                     f"{100 * smaller[0]:.0f} % in the {smaller[1].topology} row",
                     f"with more devices the share of {word} does not fall, and grows at most as training gets faster: "
                     "a timer missed the wait for the device, or the rows were set up differently",
@@ -60,18 +62,19 @@ def shares(page: PublishedPage) -> Iterator[CheckResult]:
                     larger[1].name,
                 )
                 break
-    if not compared:
-        raise CannotCheckError("no two rows of one training give the throughputs")
+    require(compared, "no two rows of one training give the throughputs")
 
 
-def _at_most(share: float, times: float) -> float:
-    """The share of what gets no faster with so many times the devices, where all the rest does."""
+def _max_share(share: float, times: float) -> float:
+    """The share of a fixed cost once everything else runs `times` as fast."""
     return times * share / (1 - share + times * share) if 0 < share < 1 else share
 
 
 @check("scaling", "more devices are at most as good as ideal, by every throughput alike")
 def scaling(page: PublishedPage) -> Iterator[CheckResult]:
-    found = [group for group in published_scalings(page.rows) if group.points[-1].devices > group.points[0].devices]
+    found = [
+        group for group in find_published_scalings(page.rows) if group.points[-1].devices > group.points[0].devices
+    ]
     if not found:
         raise CannotCheckError("no two rows differ in topology alone")
     for group in found:
@@ -108,13 +111,13 @@ def scaling(page: PublishedPage) -> Iterator[CheckResult]:
 @check("samples-once", "e2e_time x p_whole does not grow with the devices")
 def samples_once(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
-    for rows in _alike(page, lambda row: (row.workload, row.device, _label(row))).values():
+    for rows in _group_rows(page, lambda row: (row.workload, row.device, _label(row))).values():
         timed = [
             (row.devices, row.e2e_time_s * row.p_whole, row)
             for row in rows
             if row.devices and row.e2e_time_s and row.p_whole
         ]
-        timed.sort(key=_first)
+        timed.sort(key=itemgetter(0))
         if len({count for count, _, _ in timed}) < 2:
             continue
         compared += 1
@@ -130,11 +133,10 @@ def samples_once(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether p_whole is of one card or of all, and what ended each row",
                 grown[-1][2].name,
             )
-    if not compared:
-        raise CannotCheckError("no two rows of unlike topology give e2e_time and p_whole")
+    require(compared, "no two rows of unlike topology give e2e_time and p_whole")
 
 
-@check("parallel", "the ways to cut a model make up its devices")
+@check("parallel", "the parallelism degrees multiply to the devices")
 def parallel(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
@@ -151,23 +153,26 @@ def parallel(page: PublishedPage) -> Iterator[CheckResult]:
                 "how many processes the log shows",
                 row.name,
             )
-    if not compared:
-        raise CannotCheckError("no row tells how its model was cut")
+    require(compared, "no row gives its parallelism")
 
 
-@check("tokens-mfu", "token/p/s and MFU tell of one speed")
+@check("tokens-mfu", "token/p/s and MFU agree")
 def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     for row in page.rows:
-        rate, share, size = _detail(row, "tokenps", "tokensps"), _detail(row, "mfu"), parameters(row.workload)
+        rate, share, size = (
+            _find_detail(row, "tokenps", "tokensps"),
+            _find_detail(row, "mfu"),
+            parse_parameters(row.workload),
+        )
         if not rate or not share or not size:
             continue
         compared += 1
         percent = share if share > 1 else 100 * share
         used = 6 * size * rate / 1e12
         implied = 100 * used / percent
-        card = peaks.card(row.device)
-        peak = card.tflops.get(peaks.family(row.precision) or "") if card else None
+        card = peaks.find_card(row.device)
+        peak = card.tflops.get(peaks.precision_family(row.precision) or "") if card else None
         numbers = (
             f"{number(rate)} tokens/s x 6 x {number(size / 1e9)} billion parameters = {number(used)} TFLOP/s, "
             f"MFU {percent:g} %"
@@ -179,19 +184,18 @@ def tokens_mfu(page: PublishedPage) -> Iterator[CheckResult]:
                 "whether tokens are counted on one card or on all, and which peak was taken",
                 row.name,
             )
-        elif peak is None and implied / 3 > peaks.highest():  # a third where most weights are frozen
+        elif peak is None and implied / 3 > peaks.highest_peak():  # a third where most weights are frozen
             yield doubtful(
                 f"{numbers}; of a card with {number(implied)} TFLOP/s",
                 "no card is known that has such a peak",
                 "whether tokens are counted on one card or on all",
                 row.name,
             )
-    if not compared:
-        raise CannotCheckError("no row gives token/p/s and MFU of a model whose size its name tells")
+    require(compared, "no row gives token/p/s and MFU of a model whose name gives its size")
 
 
-def parameters(model: str) -> float | None:
-    """At least so many as a model's name says: 7e9 of `llama2_7b`; of `mixtral_8x7B` one expert's."""
+def parse_parameters(model: str) -> float | None:
+    """Parameters by a model's name, at least: 7e9 for `llama2_7b`; for `mixtral_8x7B` those of one expert."""
     match = re.search(r"(?<![0-9.])([0-9]{1,4}(?:\.[0-9]{1,2})?)\s?([bm])(?![a-z0-9])", model.casefold())
     return float(match[1]) * (1e9 if match[2] == "b" else 1e6) if match else None
 
@@ -201,14 +205,14 @@ def _fits(ratio: float) -> bool:
     return any(abs(ratio / fits - 1) <= MFU_ALIKE for fits in (1, 3))
 
 
-def _detail(row: PublishedRow, *names: str) -> float | None:
+def _find_detail(row: PublishedRow, *names: str) -> float | None:
     plain = ((re.sub(r"[^a-z]", "", detail.name.casefold()), detail.value) for detail in row.details)
     return next((value for name, value in plain if name in names and value is not None), None)
 
 
 @check("one-recipe", "rows that look comparable were trained with one recipe")
 def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
-    groups = _alike(page, lambda row: (row.workload, row.device, _label(row)))
+    groups = _group_rows(page, lambda row: (row.workload, row.device, _label(row)))
     rated = ([row for row in rows if _rate(row) or row.p_whole] for rows in groups.values())
     several = [rows for rows in rated if len({row.topology for row in rows}) > 1]
     if not several:
@@ -216,7 +220,7 @@ def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
     for rows in several:
         recipes: dict[tuple[object, object], list[PublishedRow]] = {}
         for row in rows:
-            recipes.setdefault((row.batch_per_device, _learning_rate(row)), []).append(row)
+            recipes.setdefault((row.batch_per_device, _find_learning_rate(row)), []).append(row)
         known = {key: members for key, members in recipes.items() if key[0] is not None}
         if len(known) > 1:
             listed = "; ".join(
@@ -244,7 +248,7 @@ def one_recipe(page: PublishedPage) -> Iterator[CheckResult]:
 def faster_when_narrower(page: PublishedPage) -> Iterator[CheckResult]:
     compared = 0
     order = ("fp32", "tf32", "amp", "fp16", "bf16")
-    groups = _alike(page, lambda row: (row.workload, row.device, row.topology))
+    groups = _group_rows(page, lambda row: (row.workload, row.device, row.topology))
     for rows in groups.values():
         rated = [(order.index(row.precision), row) for row in rows if row.precision in order and _rate(row)]
         for place, row in rated:
@@ -257,11 +261,10 @@ def faster_when_narrower(page: PublishedPage) -> Iterator[CheckResult]:
                         f"{row.precision} {_rate(row):g}, {other.precision} {_rate(other):g} {row.item or 'items'}/s",
                         "with the same batch the narrower precision is slower, so this training is not bound by "
                         "arithmetic",
-                        "launches and data input, before anything is said of the card's arithmetic",
+                        "kernel launches and data input, before judging the card's arithmetic",
                         row.name,
                     )
-    if not compared:
-        raise CannotCheckError("no two rows differ in precision alone")
+    require(compared, "no two rows differ in precision alone")
 
 
 def _label(row: PublishedRow) -> str:
@@ -269,11 +272,11 @@ def _label(row: PublishedRow) -> str:
 
 
 def _recipe(row: PublishedRow) -> object:
-    """Rows of another batch are another training; what `/` stands for is one recipe, too."""
+    """Rows with another batch are another training; `/` stands for one recipe, too."""
     return row.batch_per_device if row.batch_per_device is not None else row.fix_hp
 
 
-def _alike(
+def _group_rows(
     page: PublishedPage, key: Callable[[PublishedRow], tuple[object, ...]]
 ) -> dict[tuple[object, ...], list[PublishedRow]]:
     groups: dict[tuple[object, ...], list[PublishedRow]] = {}
@@ -283,29 +286,21 @@ def _alike(
 
 
 def _share(row: PublishedRow, low: str, high: str) -> float | None:
-    """The part of the time that `low` counts and `high` leaves out."""
+    """The share of time that `low` includes and `high` leaves out."""
     less, more = getattr(row, low), getattr(row, high)
     return None if less is None or not more else 1 - less / more
-
-
-def _first(entry: tuple[int, float, PublishedRow]) -> int:
-    return entry[0]
-
-
-def _plain(row: PublishedRow, alias: str) -> str:
-    return f"{getattr(row, alias):g}"
 
 
 def _rate(row: PublishedRow) -> float | None:
     return row.p_core or row.p_train
 
 
-def _learning_rate(row: PublishedRow) -> float | None:
-    """As fix_hp says it, or where it does not speak of it, the reference recipe's."""
-    said = re.search(r"\blr\s*=\s*([0-9.eE+-]+)", row.fix_hp or "")
-    if said:
+def _find_learning_rate(row: PublishedRow) -> float | None:
+    """From fix_hp, else the reference recipe's."""
+    match = re.search(r"\blr\s*=\s*([0-9.eE+-]+)", row.fix_hp or "")
+    if match:
         try:
-            return float(said[1])
+            return float(match[1])
         except ValueError:
             return None
     known = workloads.facts(row.workload)

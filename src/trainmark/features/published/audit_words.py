@@ -1,4 +1,4 @@
-"""Checks on the words of a published page: units, and one thing called by two names, or two figures by one."""
+"""Checks on the text of a published page: missing units, two names for one quantity, two figures under one name."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from trainmark import workloads
 from trainmark.analysis import peaks
-from trainmark.analysis.device_names import key
-from trainmark.analysis.published_page import PublishedPage, Said
+from trainmark.analysis.device_names import fold_key
+from trainmark.analysis.published_page import PageStatement, PublishedPage
+from trainmark.features.published.cells import is_unit
 from trainmark.features.published.heads import WORDS
-from trainmark.features.published.units import is_unit
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.metrics import THROUGHPUTS
@@ -22,12 +22,12 @@ _KINDS = {
     "loss": r"loss",
     "opinion score": r"mos|score",
 }
-_RATES = {key(word) for kind in ("fps", "performance") for word in WORDS[kind]}
+_RATES = {fold_key(word) for kind in ("fps", "performance") for word in WORDS[kind]}
 NEEDING_UNITS = ("throughput", "time", "memory", "power")
 APART = 0.05
 
 
-@check("configuration", "words and brackets tell of as many devices")
+@check("configuration", "text and brackets give the same number of devices")
 def configuration(page: PublishedPage) -> Iterator[CheckResult]:
     if not page.was_read:
         raise CannotCheckError("the page's own words are not known, only its rows")
@@ -44,8 +44,8 @@ def configuration(page: PublishedPage) -> Iterator[CheckResult]:
 
 @check("quality-named-once", "the quality is called by one name throughout the page")
 def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
-    said = [entry for entry in _words(page) if entry.quantity in ("quality", "convergence")]
-    kinds: dict[str, dict[str, Said]] = {}
+    said = [entry for entry in _require_words(page) if entry.quantity in ("quality", "convergence")]
+    kinds: dict[str, dict[str, PageStatement]] = {}
     for entry in said:
         kind = next((kind for kind, pattern in _KINDS.items() if re.search(pattern, entry.word.lower())), None)
         if kind is not None:
@@ -71,14 +71,18 @@ def quality_named_once(page: PublishedPage) -> Iterator[CheckResult]:
 @check("one-throughput", "one run has one throughput of a kind")
 def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
     rated = [
-        (row, detail) for row in page.rows for detail in row.details if detail.value and key(detail.name) in _RATES
+        (row, detail) for row in page.rows for detail in row.details if detail.value and fold_key(detail.name) in _RATES
     ]
     if not rated:
         raise CannotCheckError("the page gives no throughput beside p_whole, p_train and p_core")
     for index, (row, one) in enumerate(rated):
         for other_row, other in rated[index + 1 :]:
             low, high = sorted((one.value or 0.0, other.value or 0.0))
-            if key(one.name) == key(other.name) or high <= low * (1 + APART) or not _reads_as_one(row, other_row):
+            if (
+                fold_key(one.name) == fold_key(other.name)
+                or high <= low * (1 + APART)
+                or not _is_same_run(row, other_row)
+            ):
                 continue
             units = "" if one.unit or other.unit else "; neither has a unit"
             times = f", {high / low:.2g} times as much" if low > 0 else ""
@@ -89,11 +93,11 @@ def one_throughput(page: PublishedPage) -> Iterator[CheckResult]:
             )
 
 
-def _reads_as_one(row: PublishedRow, other: PublishedRow) -> bool:
-    """Whether nothing that two rows say tells them apart."""
+def _is_same_run(row: PublishedRow, other: PublishedRow) -> bool:
+    """Whether two rows do not differ in anything they state."""
     if row is other:
         return True
-    families = [peaks.family(one.precision) for one in (row, other)]
+    families = [peaks.precision_family(one.precision) for one in (row, other)]
     alike = (row.topology, row.device, row.workload) == (other.topology, other.device, other.workload)
     same_batch = row.fix_hp is None or other.fix_hp is None or row.fix_hp == other.fix_hp
     same_quality = row.quality is not None and row.quality == other.quality
@@ -102,12 +106,12 @@ def _reads_as_one(row: PublishedRow, other: PublishedRow) -> bool:
 
 @check("units", "every figure has a unit")
 def units(page: PublishedPage) -> Iterator[CheckResult]:
-    needing = [entry for entry in _words(page) if entry.quantity in NEEDING_UNITS and _is_given(entry, page)]
+    needing = [entry for entry in _require_words(page) if entry.quantity in NEEDING_UNITS and _is_given(entry, page)]
     if not needing:
         raise CannotCheckError("the page gives no figure that needs one")
-    without: dict[str, list[Said]] = {}
+    without: dict[str, list[PageStatement]] = {}
     for entry in needing:
-        # said once is said for all; a word such as token/p/s says it itself
+        # a unit given once holds for all; a name such as token/p/s is a unit itself
         if ("/" in entry.word and is_unit(entry.word)) or any(
             other.unit for other in needing if other.word == entry.word
         ):
@@ -125,17 +129,17 @@ def units(page: PublishedPage) -> Iterator[CheckResult]:
         )
 
 
-def _is_given(entry: Said, page: PublishedPage) -> bool:
-    """Whether a figure of such a quantity stands anywhere, and not its word alone."""
+def _is_given(entry: PageStatement, page: PublishedPage) -> bool:
+    """Whether the page gives a figure of this quantity, not only its name."""
     fields = {"time": ("e2e_time_s",), "memory": ("mem_used_gib",), "throughput": THROUGHPUTS}
     given = any(getattr(row, name) is not None for row in page.rows for name in fields.get(entry.quantity, ()))
-    kept = {key(detail.name) for row in page.rows for detail in row.details if detail.value is not None}
-    return entry.value is not None or given or key(entry.word) in kept or not page.was_read
+    kept = {fold_key(detail.name) for row in page.rows for detail in row.details if detail.value is not None}
+    return entry.value is not None or given or fold_key(entry.word) in kept or not page.was_read
 
 
 @check("ratios", "a scalability is at most 1")
 def ratios(page: PublishedPage) -> Iterator[CheckResult]:
-    known = [entry for entry in _words(page) if entry.quantity == "scalability" and entry.value is not None]
+    known = [entry for entry in _require_words(page) if entry.quantity == "scalability" and entry.value is not None]
     if not known:
         raise CannotCheckError("the page gives no scalability of its own")
     for entry in known:
@@ -164,7 +168,7 @@ def val_loss(page: PublishedPage) -> Iterator[CheckResult]:
         yield note(shown, quality.caution, quality.beware, alike[0].name)
 
 
-@check("remarks", "there is nothing a reader has to be told beside the columns")
+@check("remarks", "the page needs no remarks beside its columns")
 def remarks(page: PublishedPage) -> Iterator[CheckResult]:
     named: dict[str, list[str]] = {}
     for row in page.rows:
@@ -176,19 +180,19 @@ def remarks(page: PublishedPage) -> Iterator[CheckResult]:
 
 
 @check("read", "the whole page could be read")
-def read(page: PublishedPage) -> Iterator[CheckResult]:
+def unread_lines(page: PublishedPage) -> Iterator[CheckResult]:
     if not page.was_read and not page.unread:
         raise CannotCheckError("the page's own words are not known, only its rows")
     for sentence in page.unread:
         yield note(sentence, "what could not be read was not checked either", "the line on the page")
 
 
-def _words(page: PublishedPage) -> tuple[Said, ...]:
+def _require_words(page: PublishedPage) -> tuple[PageStatement, ...]:
     if not page.said:
         raise CannotCheckError("the page's own words are not known, only its rows")
     return page.said
 
 
 CHECKS: tuple[Check[PublishedPage], ...] = (
-    configuration, quality_named_once, one_throughput, units, ratios, val_loss, remarks, read,
+    configuration, quality_named_once, one_throughput, units, ratios, val_loss, remarks, unread_lines,
 )  # fmt: skip

@@ -1,13 +1,21 @@
-"""`trainmark published`: what others measured, and where they say so."""
+"""`trainmark published`: rows of published benchmark tables, with their sources."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.record import escape
+from trainmark.record.store import default_folder
+from trainmark.view.published_table import render
+
 NAME = "published"
-HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their pages."
+HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their sources."
 EXAMPLES = """\
   trainmark published                     every row
   trainmark published vit                 those of one workload
@@ -22,31 +30,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from trainmark.analysis import imported_rows as imported, published_library as library
-    from trainmark.analysis.peaks import mfu
-    from trainmark.cli.terminal import console, look, say
-    from trainmark.record import escape
-    from trainmark.record.store import default_folder
-
-    kept = imported.contents(args.store or default_folder())
-    asked = args.workload
-    added = tuple(row for row in kept.rows if asked is None or row.workload.casefold() == asked.casefold())
-    only_imported = added and asked is not None and asked.casefold() not in library.workloads()
-    rows = added if only_imported else (*library.rows(asked), *added)
-    screen = console()
+    kept = imported.load_pages(args.store or default_folder())
+    workload = args.workload
+    added = tuple(row for row in kept.rows if workload is None or row.workload.casefold() == workload.casefold())
+    only_imported = added and workload is not None and workload.casefold() not in library.list_workloads()
+    rows = added if only_imported else (*library.load_rows(workload), *added)
+    screen = open_console()
     if args.json:
-        documents = [{**asdict(row), "mfu": mfu(row), "imported": imported.is_imported(row)} for row in rows]
+        documents = [{**asdict(row), "mfu": estimate_mfu(row), "imported": imported.is_imported(row)} for row in rows]
         screen.file.write(json.dumps(documents, indent=2) + "\n")
     else:
-        from trainmark.view.published_table import render
-
-        screen.file.write(render(rows, **look(screen)))
-        if asked is None:
-            more = library.further_rows()
+        screen.file.write(render(rows, **screen_options(screen)))
+        if workload is None:
+            more = library.load_other_rows()
             names = ", ".join(dict.fromkeys(row.workload for row in more))
-            say(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
+            print_status(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
     for sentence in kept.damaged:
-        say(escape.terminal(sentence))
+        print_status(escape.terminal(sentence))
     return 0

@@ -1,4 +1,4 @@
-"""The words of published tables in English and Chinese: which column holds what, and in which unit."""
+"""Column headers of published tables in English and Chinese: what each column holds, and in which unit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainmark import workloads
-from trainmark.analysis.device_names import key, tidy
-from trainmark.features.published import units
-from trainmark.features.published.cells import place
+from trainmark.analysis.device_names import fold_key, tidy
+from trainmark.features.published.cells import is_rate, is_unit, parse_place
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.precision import PRECISIONS
 
@@ -62,7 +61,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "value": ("指标值", "值", "value"),
     "note": ("特殊说明", "说明", "note", "notes", "remark", "备注"),
 }  # fmt: skip
-"""By kind of column. A `setting` tells runs apart, a `figure` was measured; both are kept as they stand."""
+"""By kind of column. A `setting` distinguishes runs, a `figure` was measured; both are kept verbatim."""
 
 MEASURES = {"e2e_time", *THROUGHPUTS, "quality", "mem", "fps", "performance", "convergence", "power", "scalability",
             "stability", "steady", "figure", "batch", "num_devices", "precision_results", "count_results"}  # fmt: skip
@@ -72,7 +71,7 @@ LOWER = ("[a-z]*loss", "wer", "cer", "ppl", "perplexity", "fid", "mae", "mse", "
 HIGHER = ("acc", "accuracy", "accurary", "top", "prec@", "m?ap", "ar", "m?iou", "bleu", "auc", "f1", "f1score", "exact",
           "rouge[a-z]*", "bbox", "segm", "m?dice", "hmean", "recall", "psnr", "ssim", "mos", "mota", "ndcg", "准确率",
           "精确率", "召回率")  # fmt: skip
-"""The words of qualities: fewer, or more, of these is better."""
+"""Names of qualities: lower, or higher, is better."""
 
 QUALITIES: dict[str, tuple[str, ...]] = {
     **{quality.name: quality.on_pages for quality in workloads.qualities() if quality.on_pages},
@@ -86,10 +85,10 @@ QUANTITIES = {
     "mem": "memory",
     "e2e_time": "time",
 }
-"""What a column is about, by its kind; columns that are not here only say which run it was."""
+"""What a column is about, by its kind; other columns only identify the run."""
 
-_KINDS = {key(word): kind for kind, words in WORDS.items() for word in words}
-_QUALITY_NAMES = {key(word): name for name, words in QUALITIES.items() for word in words}
+_KINDS = {fold_key(word): kind for kind, words in WORDS.items() for word in words}
+_QUALITY_NAMES = {fold_key(word): name for name, words in QUALITIES.items() for word in words}
 _LOWER = re.compile(rf"(?<![a-z])(?:{'|'.join(LOWER)})(?![a-z])")
 _QUALITY = re.compile(rf"(?<![a-z])(?:{'|'.join((*LOWER, *HIGHER))})(?![a-z])")
 _SOFTWARE = re.compile(rf"(?<![a-z])(?:{'|'.join(WORDS['software'])})(?![a-z])")
@@ -104,96 +103,96 @@ _SEPARATORS = ("&&", "/")
 @dataclass(frozen=True, kw_only=True)
 class Head:
     kind: str | None
-    """A key of WORDS, `precision_results` or `count_results` where the head says of which runs its cells are, or None
-    where the column is not known."""
+    """A key of WORDS, `precision_results` or `count_results` where the header names the runs of its cells, or None
+    for an unknown column."""
     word: str
-    """As the page writes it, without its unit; where a bracket says more exactly what is meant, what stands there."""
+    """As the page writes it, without its unit; a more exact name in brackets is preferred."""
     unit: str | None = None
     name: str | None = None
-    """Of a quality, as the page calls it, where it does."""
+    """Name of the quality on the page, if given."""
     bracketed: bool = False
     """Whether a bracket gives the name."""
     alias: str | None = None
-    """Which throughput is meant, where the head says it: `FPS (p_train, images/s)`."""
+    """Which throughput, where the header names it: `FPS (p_train, images/s)`."""
     parts: tuple[str, ...] = ()
     """Names of the figures in one cell: `map_bbox && map_segm`."""
     separator: str = ""
     place: str = ""
-    """Where its figures were measured, if it says that: `FPS (BI x 8)`."""
+    """Where its figures were measured, if given: `FPS (BI x 8)`."""
     count: int | None = None
     """Of devices, by `8 Cards`."""
 
 
-def head(text: str, quality_word: str | None = None) -> Head:
-    """What a column holds. `quality_word` is what the page has called its quality elsewhere."""
+def parse_head(text: str, quality_word: str | None = None) -> Head:
+    """Parses a column header; `quality_word` is the page's name for its quality elsewhere."""
     whole = tidy(text)
     word, bracket, rest = whole.replace("[", "(").partition("(")
     word = word.strip()
     inside = [part.strip() for part in rest.rstrip(")] ").split(",")] if bracket else []
-    known = _whole_head(whole)
+    known = _parse_whole_head(whole)
     if known is not None:
         return known
-    kind = _kind(word, quality_word)
+    kind = _find_kind(word, quality_word)
     if kind is None and not inside:
         # `e2e_time/s`, `mem, GiB`
         short, _, unit = re.sub("[,;]", "/", whole).partition("/")
-        kind = _kind(short.strip(), quality_word)
+        kind = _find_kind(short.strip(), quality_word)
         if kind is not None:
             word, inside = short.strip(), [unit.strip()]
     if kind is None:
-        return _split(Head(kind=None, word=whole))
-    if kind in ("quality", "target") and not any(map(units.is_unit, inside)):
-        return _quality_head(kind, word, rest.rstrip(")] ").strip(), whole)
-    return _measure_head(kind, word, inside)
+        return _split_parts(Head(kind=None, word=whole))
+    if kind in ("quality", "target") and not any(map(is_unit, inside)):
+        return _parse_quality_head(kind, word, rest.rstrip(")] ").strip(), whole)
+    return _parse_measure_head(kind, word, inside)
 
 
-def _whole_head(whole: str) -> Head | None:
-    """Heads that no bracket is to be cut from."""
+def _parse_whole_head(whole: str) -> Head | None:
+    """Headers whose brackets belong to the name."""
     if count := _COUNT.fullmatch(whole):
         return Head(kind="count_results", word=whole, count=_COUNTS.get(count[1].casefold()) or int(count[1]))
-    if is_precision(whole) and _KINDS.get(key(whole)) != "fp16":
+    if is_precision(whole) and _KINDS.get(fold_key(whole)) != "fp16":
         return Head(kind="precision_results", word=whole)
-    if key(whole) in _KINDS:
-        return Head(kind=_KINDS[key(whole)], word=whole)
+    if fold_key(whole) in _KINDS:
+        return Head(kind=_KINDS[fold_key(whole)], word=whole)
     if per := _PER_SECOND.fullmatch(whole):
         return Head(kind="fps", word=whole, unit=f"{per[1]}/s")
-    if units.is_rate(whole):
+    if is_rate(whole):
         return Head(kind="fps", word=whole, unit=whole)
     return None
 
 
-def _quality_head(kind: str, word: str, inside: str, whole: str) -> Head:
+def _parse_quality_head(kind: str, word: str, inside: str, whole: str) -> Head:
     """`Score(MOS)`, `mAP(0.5:0.95)`, `WER (attention)`, `目标mAP精度(bbox && segm)`, `map_bbox && map_segm`."""
     for pattern in (_AIM, _REACHED):
-        if (match := pattern.fullmatch(word)) and not _KINDS.get(key(word)):
+        if (match := pattern.fullmatch(word)) and not _KINDS.get(fold_key(word)):
             word = match[2].removesuffix("精度") or match[2]
     if not _is_general(word):
-        base = f"{word} ({inside})" if inside and not _separated(inside) else word
+        base = f"{word} ({inside})" if inside and not _find_separator(inside) else word
         found = Head(kind=kind, word=base, name=base)
-        if inside and (separator := _separated(inside)):
+        if inside and (separator := _find_separator(inside)):
             parts = tuple(f"{word} {part.strip()}" for part in inside.split(separator))
             return replace(found, parts=parts, separator=separator)
-        return _split(found)
+        return _split_parts(found)
     if inside and is_quality(word) and not is_quality(inside):
         return Head(kind=kind, word=whole, name=f"{word} ({inside})")
     if inside:
-        return _split(Head(kind=kind, word=inside, name=inside, bracketed=True))
+        return _split_parts(Head(kind=kind, word=inside, name=inside, bracketed=True))
     return Head(kind=kind, word=whole)
 
 
-def _measure_head(kind: str, word: str, inside: list[str]) -> Head:
+def _parse_measure_head(kind: str, word: str, inside: list[str]) -> Head:
     alias, where, name = None, "", None
     found: list[str] = []
     for part in inside:
-        if key(part) in _KINDS and _KINDS[key(part)] in THROUGHPUTS:
-            alias, word = _KINDS[key(part)], part
-        elif _KINDS.get(key(part)) == "steady":
+        if fold_key(part) in _KINDS and _KINDS[fold_key(part)] in THROUGHPUTS:
+            alias, word = _KINDS[fold_key(part)], part
+        elif _KINDS.get(fold_key(part)) == "steady":
             kind, word = "steady", part
-        elif kind in ("quality", "target") and part and not units.is_unit(part):
+        elif kind in ("quality", "target") and part and not is_unit(part):
             name, word = part, part
-        elif units.is_unit(part):
+        elif is_unit(part):
             found.append(part)
-        elif kind in MEASURES and place(part).topology is not None:
+        elif kind in MEASURES and parse_place(part).topology is not None:
             where = part
     bracketed = name is not None
     if kind in ("quality", "target") and name is None and not _is_general(word):
@@ -209,20 +208,20 @@ def _measure_head(kind: str, word: str, inside: list[str]) -> Head:
     )
 
 
-def _split(found: Head) -> Head:
-    separator = _separated(found.word)
+def _split_parts(found: Head) -> Head:
+    separator = _find_separator(found.word)
     if not separator:
         return found
     return replace(found, parts=tuple(part.strip() for part in found.word.split(separator)), separator=separator)
 
 
-def _separated(text: str) -> str:
+def _find_separator(text: str) -> str:
     return next((separator for separator in _SEPARATORS if separator in text), "")
 
 
-def heads(cells: Sequence[str], quality_word: str | None = None) -> list[Head]:
+def parse_heads(cells: Sequence[str], quality_word: str | None = None) -> list[Head]:
     """Of two columns for the configuration the second is its file's."""
-    found = [head(cell, quality_word) for cell in cells]
+    found = [parse_head(cell, quality_word) for cell in cells]
     first = next((index for index, one in enumerate(found) if one.kind == "configuration"), len(found))
     return [
         replace(one, kind="config_file") if one.kind == "configuration" and index > first else one
@@ -235,15 +234,15 @@ def is_software(head: Head) -> bool:
 
 
 def is_precision(text: str) -> bool:
-    """`FP32`, `AMP+NHWC`: whether a text says what was computed in, and how, and nothing else."""
+    """`FP32`, `AMP+NHWC`: whether a text names a precision and nothing else."""
     words = re.split(r"[+/ ,_]+", tidy(text).casefold())
     known = (*PRECISIONS, "amp")
     return words[0] in known and all(word in (*known, "nhwc", "nchw", "o1", "o2", "dali") for word in words)
 
 
-def measure_kind(name: str) -> str | None:
-    """What the name of a pair inside a cell speaks of; None where it is neither a known measure nor a quality."""
-    found = head(name)
+def find_measure_kind(name: str) -> str | None:
+    """The kind of a pair inside a cell; None where it is neither a known measure nor a quality."""
+    found = parse_head(name)
     return found.kind if found.kind in (MEASURES - {"precision_results", "count_results"}) else None
 
 
@@ -251,40 +250,37 @@ def is_quality(text: str) -> bool:
     return bool(_QUALITY.search(tidy(text).casefold()))
 
 
-def better(name: str) -> str | None:
-    """Whether a quality of this name is better where it is `higher` or `lower`."""
+def find_direction(name: str) -> str | None:
+    """Whether `higher` or `lower` is better for a quality."""
     plain = name.casefold()
     return "lower" if _LOWER.search(plain) else "higher" if _QUALITY.search(plain) else None
 
 
-def quality_name(word: str, workload: str = "", *, sure: bool = True) -> str | None:
+def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> str | None:
     """The name records use for a quality; the word itself where it is another, None where it names none.
 
-    A word that many tasks use, such as acc, is a workload's own quality where the page is surely about that workload.
+    A word that many tasks use, such as acc, is a workload's own quality where the page is about that workload.
     """
-    found = _QUALITY_NAMES.get(key(word))
+    found = _QUALITY_NAMES.get(fold_key(word))
     if found is not None and _is_general(word):
         known = workloads.facts(workload)
         return found if sure and known and known.find_quality(found) else tidy(word)
-    return found or (None if _is_unnamed(word) else tidy(word))
-
-
-def _is_unnamed(word: str) -> bool:
-    return _KINDS.get(key(word)) in ("quality", "target") and not is_quality(word)
+    unnamed = _KINDS.get(fold_key(word)) in ("quality", "target") and not is_quality(word)
+    return found or (None if unnamed else tidy(word))
 
 
 def _is_general(word: str) -> bool:
-    """Whether a word is used for qualities of all kinds: score, accuracy, result."""
-    return _KINDS.get(key(word)) in ("quality", "target") or key(word) in ("finalacc", "valacc", "精度", "")
+    """Whether a word may name any quality: score, accuracy, result."""
+    return _KINDS.get(fold_key(word)) in ("quality", "target") or fold_key(word) in ("finalacc", "valacc", "精度", "")
 
 
-def _kind(word: str, quality_word: str | None) -> str | None:
-    if not key(word):
+def _find_kind(word: str, quality_word: str | None) -> str | None:
+    if not fold_key(word):
         return None
-    if found := _KINDS.get(key(word)):
+    if found := _KINDS.get(fold_key(word)):
         return found
-    if quality_word and key(word) == key(quality_word):
+    if quality_word and fold_key(word) == fold_key(quality_word):
         return "quality"
     if _AIM.fullmatch(word):
         return "target"
-    return "quality" if is_quality(word) or key(word) in _QUALITY_NAMES or _REACHED.fullmatch(word) else None
+    return "quality" if is_quality(word) or fold_key(word) in _QUALITY_NAMES or _REACHED.fullmatch(word) else None

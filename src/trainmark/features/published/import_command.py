@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from trainmark.analysis.imported_rows import Kept
-    from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis import imported_rows as imported
+from trainmark.analysis.imported_rows import SavedPage
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.analysis.published_page import PublishedPage
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.features.published.audit import add_findings
+from trainmark.features.published.read import find_pages
+from trainmark.record import escape
+from trainmark.record.errors import UsageError
+from trainmark.record.store import default_folder
+from trainmark.view.published_table import render
 
 NAME = "import"
-HELP = "Read the result tables of published pages and MLPerf logs into the store, and say what could not be read."
+HELP = "Read the result tables of published pages and MLPerf logs into the store, and list what could not be read."
 EXAMPLES = """\
   trainmark import README.md                  a page in Markdown, as FlagPerf or DeepSpark publish results
   trainmark import FlagPerf/training          every page of a folder; what is not of results is named and left out
@@ -35,50 +45,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from datetime import datetime, timezone
-
-    from trainmark.analysis import imported_rows as imported
-    from trainmark.features.published.audit import add_findings
-    from trainmark.features.published.found import found_pages
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import default_folder
-
     store = args.store or default_folder()
     day = datetime.now(timezone.utc).date().isoformat()
-    pages = list(found_pages(args.pages))  # every file is looked at before anything is kept
-    found: list[tuple[str, PublishedPage, Kept | None]] = []
+    pages = list(find_pages(args.pages))  # every file is read before anything is stored
+    found: list[tuple[str, PublishedPage, SavedPage | None]] = []
     for one in pages:
         keeps = bool(one.page.rows) and not args.dry_run
-        kept = imported.keep(store, add_findings(one.page), content=one.content, day=day) if keeps else None
+        kept = imported.save_page(store, add_findings(one.page), content=one.content, day=day) if keeps else None
         found.append((one.name, one.page, kept))
-    _show(found, as_json=args.json)
-    _tell(found)
+    _print_rows(found, as_json=args.json)
+    _print_notes(found)
     if not any(page.rows for _, page, _ in found):
         names = ", ".join(str(word) for word in args.pages)
-        raise UsageError(f"no rows of results could be read from {names}; 'trainmark import --help' says what is read")
+        raise UsageError(f"no rows of results could be read from {names}; see 'trainmark import --help'")
     return 0
 
 
-def _show(found: list[tuple[str, PublishedPage, Kept | None]], *, as_json: bool) -> None:
-    from trainmark.cli.terminal import console, look
-    from trainmark.view.published_table import render
-
-    screen = console()
+def _print_rows(found: list[tuple[str, PublishedPage, SavedPage | None]], *, as_json: bool) -> None:
+    screen = open_console()
     if as_json:
-        screen.file.write(json.dumps({"pages": [_document(*entry) for entry in found]}, indent=2) + "\n")
+        screen.file.write(json.dumps({"pages": [_make_document(*entry) for entry in found]}, indent=2) + "\n")
     elif rows := [row for _, page, _ in found for row in page.rows]:
-        screen.file.write(render(rows, **look(screen)))
+        screen.file.write(render(rows, **screen_options(screen)))
 
 
-def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from trainmark.analysis.peaks import mfu
-
+def _make_document(name: str, page: PublishedPage, kept: SavedPage | None) -> dict[str, Any]:
     return {
         "file": name,
         "title": page.title,
-        "rows": [{**asdict(row), "mfu": mfu(row)} for row in page.rows],
+        "rows": [{**asdict(row), "mfu": estimate_mfu(row)} for row in page.rows],
         "said": [asdict(said) for said in page.said],
         "unread": list(page.unread),
         "kept": str(kept.path) if kept else None,
@@ -86,16 +81,13 @@ def _document(name: str, page: PublishedPage, kept: Kept | None) -> dict[str, An
     }
 
 
-def _tell(found: list[tuple[str, PublishedPage, Kept | None]]) -> None:
+def _print_notes(found: list[tuple[str, PublishedPage, SavedPage | None]]) -> None:
     """On stderr: what could not be read, and where the rest is kept."""
-    from trainmark.cli.terminal import say
-    from trainmark.record import escape
-
     for name, page, kept in found:
         for sentence in page.unread:
-            say(escape.terminal(f"{name}: not read: {sentence}"))
+            print_status(escape.terminal(f"{name}: not read: {sentence}"))
         count = f"{len(page.rows)} row{'' if len(page.rows) == 1 else 's'}"
         if kept and kept.new:
-            say(escape.terminal(f"{name}: {count} kept in {kept.path}"))
+            print_status(escape.terminal(f"{name}: {count} kept in {kept.path}"))
         elif kept:
-            say(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))
+            print_status(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))

@@ -1,4 +1,4 @@
-"""Finds the headings, list items and tables of a Markdown page, however carelessly they are laid out."""
+"""Finds the headings, list items and tables of a Markdown page, tolerating sloppy markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 MAX_COLUMNS = 200
 MAX_TABLE_LINES = 2000
-"""A page of results has a hundred; one of a million pipes must not keep anybody waiting."""
+"""A page of results has a hundred; one of a million pipes must not take long."""
 MAX_PARTS = 4000
 LONGEST_CELL = 500
 
@@ -76,10 +76,10 @@ _MARKS = re.compile(
 )
 
 
-def layout(text: str) -> Layout:
-    """The parts of a page. Never fails, and takes time in proportion to the page's length at most."""
+def parse_layout(text: str) -> Layout:
+    """The parts of a page; never fails, and takes linear time."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    fenced = _fenced(lines)
+    fenced = _find_fenced(lines)
     parts: list[Part] = []
     unread: list[str] = []
     tables, room = 0, MAX_TABLE_LINES
@@ -92,7 +92,7 @@ def layout(text: str) -> Layout:
             end = index
             while end < len(lines) and end - index < room and "|" in lines[end] and end not in fenced:
                 end += 1
-            found, problems = _tables(lines[index:end], index + 1, tables)
+            found, problems = _parse_tables(lines[index:end], index + 1, tables)
             tables += len(found)
             parts += found
             unread += problems
@@ -101,7 +101,7 @@ def layout(text: str) -> Layout:
             if not room:
                 break
         else:
-            if part := _talk(line[:LONGEST_CELL], index + 1):
+            if part := _parse_line(line[:LONGEST_CELL], index + 1):
                 parts.append(part)
             index += 1
     if index < len(lines) and any(line and not line.isspace() for line in lines[index:]):
@@ -109,45 +109,45 @@ def layout(text: str) -> Layout:
     return Layout(parts=tuple(parts), unread=tuple(unread))
 
 
-def _talk(line: str, number: int) -> Heading | Fact | None:
+def _parse_line(line: str, number: int) -> Heading | Fact | None:
     if "#" in line and (match := _HEADING.match(line)):
-        return Heading(line=number, level=len(match[1]), text=plain(match[2].rstrip(" #")))
+        return Heading(line=number, level=len(match[1]), text=strip_markup(match[2].rstrip(" #")))
     if (":" in line or "：" in line) and (match := _FACT.match(line)):
-        return Fact(line=number, key=plain(match[1]), value=plain(match[2]))
+        return Fact(line=number, key=strip_markup(match[1]), value=strip_markup(match[2]))
     return None
 
 
-def plain(text: str) -> str:
+def strip_markup(text: str) -> str:
     """What a reader of the rendered page sees: without emphasis, links, entities and escapes, on one line."""
-    return " ".join(html.unescape(_MARKS.sub(_unmarked, text)).split())
+    return " ".join(html.unescape(_MARKS.sub(_unmark, text)).split())
 
 
-def _unmarked(match: re.Match[str]) -> str:
+def _unmark(match: re.Match[str]) -> str:
     escaped, broken, link = match.groups()
     return escaped or link or (" " if broken else "")
 
 
-def _fenced(lines: Sequence[str]) -> set[int]:
-    """Lines of code blocks; a block that is never closed is none."""
+def _find_fenced(lines: Sequence[str]) -> set[int]:
+    """Lines of code blocks; an unclosed block does not count."""
     fences = [index for index, line in enumerate(lines) if _FENCE.match(line)]
     return {index for first, last in zip(fences[::2], fences[1::2], strict=False) for index in range(first, last + 1)}
 
 
 def _begins_table(lines: Sequence[str], index: int) -> bool:
     line = lines[index]
-    if line.startswith("|", _before(line)):
+    if line.startswith("|", _prefix_length(line)):
         return True
     below = lines[index + 1][:2000] if index + 1 < len(lines) else ""
-    return bool(_ONLY_RULE.fullmatch(below)) and "-" in below and _is_rule(_cells(below))
+    return bool(_ONLY_RULE.fullmatch(below)) and "-" in below and _is_rule(_split_cells(below))
 
 
-def _before(line: str) -> int:
+def _prefix_length(line: str) -> int:
     match = _BEFORE.match(line)
     return match.end() if match else 0
 
 
-def _cells(line: str) -> list[str]:
-    row = line[_before(line) :].rstrip()
+def _split_cells(line: str) -> list[str]:
+    row = line[_prefix_length(line) :].rstrip()
     row = row.removeprefix("|")
     if row.endswith("|") and not row.endswith("\\|"):
         row = row[:-1]
@@ -158,7 +158,7 @@ def _is_rule(cells: Sequence[str]) -> bool:
     return all(_RULE.fullmatch(cell.strip()) for cell in cells)
 
 
-def _tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table], list[str]]:
+def _parse_tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table], list[str]]:
     """The tables of a block of lines with pipes: usually one; more where no blank line stands between them."""
     unread: list[str] = []
     rows: list[MarkdownRow | None] = []  # None is a rule below heads
@@ -166,13 +166,13 @@ def _tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table],
         if (columns := line.count("|")) > MAX_COLUMNS:
             unread.append(f"line {number}: it has {columns} columns, and at most {MAX_COLUMNS} are read")
             continue
-        cells = _cells(line)
+        cells = _split_cells(line)
         if _is_rule(cells):
             rows.append(None)
             continue
         if any(len(cell) > LONGEST_CELL for cell in cells):
             unread.append(f"line {number}: a cell has more than {LONGEST_CELL} characters and is cut there")
-        rows.append(MarkdownRow(number=number, cells=tuple(plain(cell[:LONGEST_CELL]) for cell in cells)))
+        rows.append(MarkdownRow(number=number, cells=tuple(strip_markup(cell[:LONGEST_CELL]) for cell in cells)))
     blocks: list[list[MarkdownRow]] = [[]]
     for index, row in enumerate(rows):
         if row is None:

@@ -1,20 +1,20 @@
-"""Your machine beside published ones: throughput of one device each, on one logarithmic scale a workload."""
+"""Your machine beside published ones: throughput of one device each, on one logarithmic scale per workload."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.beside import PublishedSpeed, own_rate, same_network, speeds
-from trainmark.analysis.peaks import mfu
-from trainmark.record.format import NOTHING, device_name, number, telling
+from trainmark.analysis.beside import PublishedSpeed, is_published_network, list_speeds, rate_per_device
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number
 from trainmark.record.language import Say
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.record import Record
-from trainmark.view.chart import Axis, Dot, dots, logarithmic, ruler
+from trainmark.view.chart import Axis, Dot, draw_dots, draw_ruler, log_axis
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.headline import number_of_times
+from trainmark.view.headline import format_times
 from trainmark.workloads import title
 
 _MAX_OWN = 12
@@ -22,20 +22,20 @@ _MAX_OWN = 12
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """One machine's speed, by one device."""
+    """One machine's speed per device."""
 
     name: str
     facts: str
     rate: float
     metric: str
-    """Which throughput it is: pages do not all give the same."""
+    """Which throughput: pages give different ones."""
     spread: tuple[float, float] | None = None
     times: float | None = None
-    """Of the run that all are held against, by the same throughput."""
+    """Ratio to the base run, by the same throughput."""
     own: bool = False
     doubts: tuple[str, ...] = ()
     why: str = ""
-    """What the audit finds, in its own words."""
+    """The audit's findings."""
     source: Source | None = None
 
 
@@ -43,10 +43,11 @@ ORDER = 1
 
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
-    """A table of dots for each workload that was both run and published."""
-    published = speeds(rows)
+    """One table of dots per workload that was both run and published."""
+    published = list_speeds(rows)
     figures = [
-        _figure(workload, records, published, say) for workload in dict.fromkeys(r.plan.workload for r in records)
+        _draw_workload(workload, records, published, say)
+        for workload in dict.fromkeys(r.plan.workload for r in records)
     ]
     if not any(figures):
         return None
@@ -66,18 +67,20 @@ def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> M
     )
 
 
-def _figure(workload: str, records: Sequence[Record], published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
-    alike = [record for record in records if record.plan.workload == workload and same_network(record)]
-    alike = [record for record in alike if own_rate(record, "p_core") is not None]
+def _draw_workload(
+    workload: str, records: Sequence[Record], published: Sequence[PublishedSpeed], say: Say
+) -> Markup | None:
+    alike = [record for record in records if record.plan.workload == workload and is_published_network(record)]
+    alike = [record for record in alike if rate_per_device(record, "p_core") is not None]
     theirs = [speed for speed in published if speed.row.workload == workload]
     if not alike or not theirs:
         return None
-    base = max(alike, key=lambda record: own_rate(record, "p_core") or 0.0)
-    own = [_of_record(record, base, say) for record in alike[:_MAX_OWN]]
-    others = [_of_published(speed, base, say) for speed in theirs]
+    base = max(alike, key=lambda record: rate_per_device(record, "p_core") or 0.0)
+    own = [_place_record(record, base, say) for record in alike[:_MAX_OWN]]
+    others = [_place_published(speed, base, say) for speed in theirs]
     places = sorted([*own, *others], key=lambda place: -place.rate)
-    rates = logarithmic([place.rate for place in places])
-    unit = say("{item}/s a device").format(item=base.item)
+    rates = log_axis([place.rate for place in places])
+    unit = say("{item}/s per device").format(item=base.item)
     doubtful = any(place.doubts for place in others)
     left_out = sum(record.plan.workload == workload for record in records) - len(own)
     sources = list(dict.fromkeys(place.source for place in places if place.source))
@@ -91,28 +94,28 @@ def _figure(workload: str, records: Sequence[Record], published: Sequence[Publis
                 el(
                     "tr",
                     el("th", say("Machine"), scope="col"),
-                    el("td", ruler(rates), class_="room"),
+                    el("td", draw_ruler(rates), class_="room"),
                     el("th", say("Throughput"), scope="col", class_="number"),
                     el("th", say("Which"), scope="col", class_="which"),
                     el("th", say("Times yours"), scope="col", class_="number"),
                     el("th", say("Source"), scope="col", class_="number"),
                 ),
             ),
-            el("tbody", [_row(place, rates, unit, sources) for place in places]),
+            el("tbody", [_draw_row(place, rates, unit, sources) for place in places]),
             class_="strips places",
         ),
-        el("p", _key("own", say("measured by trainmark")), _key("other", say("published")),
-           _key("doubted", say("published, and doubted by the audit")) if doubtful else None,
+        el("p", _draw_key("own", say("measured by trainmark")), _draw_key("other", say("published")),
+           _draw_key("doubted", say("published, and doubted by the audit")) if doubtful else None,
            class_="keys"),
         el("p", say("p_core counts computing only, p_train also waiting for data, p_whole also evaluation; each row is "
                     "held against yours by its own."), class_="note"),
         el("p", say("{count} runs are not in it: another network, not valid, or one of many.").format(count=left_out),
            class_="note") if left_out else None,
-        el("ol", [el("li", _linked(source.title, source), _dated(source)) for source in sources], class_="sources"),
+        el("ol", [el("li", _link(source.title, source), _format_date(source)) for source in sources], class_="sources"),
     )  # fmt: skip
 
 
-def _row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -> Markup:
+def _draw_row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -> Markup:
     parts = [f"{place.name}, {place.facts}: {number(place.rate)} {unit} ({place.metric})", *place.doubts]
     parts += [part for part in (place.why, place.source.title if place.source else "") if part]
     dot = Dot(
@@ -121,72 +124,72 @@ def _row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -> Mar
         own=place.own,
         doubted=bool(place.doubts) and not place.own,
         tip=". ".join(parts),
-        leads_to=_address(place.source),
+        leads_to=_web_address(place.source),
     )
     marks: list[Child] = [el("small", doubt, class_="doubt") for doubt in place.doubts]
     return el(
         "tr",
         el("th", place.name, el("small", place.facts), marks, scope="row"),
-        el("td", dots([dot], axis), class_="room"),
+        el("td", draw_dots([dot], axis), class_="room"),
         el("td", number(place.rate), class_="number"),
         el("td", place.metric, class_="which"),
-        el("td", NOTHING if place.times is None else _times(place.times), class_="number"),
-        el("td", _linked(f"[{sources.index(place.source) + 1}]", place.source) if place.source else None,
+        el("td", NOTHING if place.times is None else _format_times(place.times), class_="number"),
+        el("td", _link(f"[{sources.index(place.source) + 1}]", place.source) if place.source else None,
            class_="number"),
         class_="own" if place.own else None,
     )  # fmt: skip
 
 
-def _times(value: float) -> str:
-    return number_of_times(value, 1.0) if value >= 1 else number(value, 2)
+def _format_times(value: float) -> str:
+    return format_times(value, 1.0) if value >= 1 else number(value, 2)
 
 
-def _linked(text: str, source: Source) -> Markup:
-    """A link to a page that rows were read from; what is no web address is not made one."""
-    address = _address(source)
+def _link(text: str, source: Source) -> Markup:
+    """A link to a source page, or its plain text where it has no web address."""
+    address = _web_address(source)
     return el("a", text, href=address, rel="noreferrer") if address else el("span", text)
 
 
-def _address(source: Source | None) -> str | None:
+def _web_address(source: Source | None) -> str | None:
     return source.address if source and source.address.startswith(("https://", "http://")) else None
 
 
-def _dated(source: Source) -> str:
+def _format_date(source: Source) -> str:
     return f", {source.date}" if source.date else ""
 
 
-def _key(kind: str, word: str) -> Markup:
+def _draw_key(kind: str, word: str) -> Markup:
     mark = el("svg", el("circle", cx=7, cy=7, r=5, class_=kind), class_="swatch dots", aria_hidden="true")
     return el("span", mark, word)
 
 
-def _of_record(record: Record, base: Record, say: Say) -> _Place:
+def _place_record(record: Record, base: Record, say: Say) -> _Place:
     devices = Topology.parse(record.plan.topology).devices
-    low_high = telling(record.metrics["p_core"].interval)
+    low_high = drop_noisy(record.metrics["p_core"].interval)
     used = record.metrics.get("mfu")
-    rate = own_rate(record, "p_core") or 0.0
+    rate = rate_per_device(record, "p_core") or 0.0
     above = used is not None and used.value is not None and used.value > 100
     return _Place(
         name=device_name(record),
         facts=f"{record.plan.topology} · {record.precision}",
         rate=rate,
         metric="p_core",
-        times=rate / (own_rate(base, "p_core") or rate),
+        times=rate / (rate_per_device(base, "p_core") or rate),
         spread=None if low_high is None else (low_high[0] / devices, low_high[1] / devices),
         own=True,
-        doubts=(_share(used.value, record.precision, say),) if above and used and used.value else (),
+        doubts=(_describe_mfu(used.value, record.precision, say),) if above and used and used.value else (),
     )
 
 
-def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
+def _place_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
     row = speed.row
     batch = f" · bs={row.batch_per_device}" if row.batch_per_device is not None else ""
-    ours, used = own_rate(base, speed.metric), mfu(row)
+    ours, used = rate_per_device(base, speed.metric), estimate_mfu(row)
     doubts = []
     if row.findings:
         doubts.append(say("wrong by the audit") if row.is_wrong else say("doubtful by the audit"))
         if used is not None and any(finding.check == "mfu" for finding in row.findings):
-            doubts.append(_share(used, row.precision, say))
+            doubts.append(_describe_mfu(used, row.precision, say))
     return _Place(
         name=row.device,
         facts=f"{row.topology} · {row.precision}{batch}",
@@ -199,5 +202,5 @@ def _of_published(speed: PublishedSpeed, base: Record, say: Say) -> _Place:
     )
 
 
-def _share(used: float, precision: str, say: Say) -> str:
+def _describe_mfu(used: float, precision: str, say: Say) -> str:
     return say("mfu {share} % of the {precision} peak").format(share=number(used), precision=precision)

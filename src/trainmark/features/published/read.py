@@ -1,22 +1,105 @@
-"""Turns a published page into rows: finds its tables, recognises what they hold, and says what it could not read."""
+"""Reads published pages (UTF-8 or GB 18030, files or folders) into rows, and lists what it could not read."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from trainmark import features
 from trainmark.analysis import device_names as names
-from trainmark.analysis.device_names import key, tidy
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.device_names import fold_key, tidy
+from trainmark.analysis.published_page import FoundPage, PublishedPage
 from trainmark.features.published import results
-from trainmark.features.published.cells import is_blank, place
-from trainmark.features.published.heads import Head, heads, is_software
-from trainmark.features.published.markdown import Fact, Heading, Layout, Table, layout
-from trainmark.features.published.section import Section, TableRun, quoted
+from trainmark.features.published.cells import is_blank, parse_place
+from trainmark.features.published.heads import Head, is_software, parse_heads
+from trainmark.features.published.markdown import Fact, Heading, Layout, Table, parse_layout
+from trainmark.features.published.section import Section, TableRun, quote
+from trainmark.record.errors import UsageError
 from trainmark.record.published_row import PublishedRow, Source
 
+ENDINGS = (".md", ".markdown", ".txt")
+"""Of files that are pages, in a folder or named by themselves."""
+STANDARD_INPUT = "-"
+MAX_BYTES = 8 * 2**20
+"""A longer file is no page of results."""
+MAX_PAGES = 5000
+
+_ENCODINGS = ("utf-8-sig", "gb18030")
+"""The second is what older Chinese pages are written in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFile:
+    name: str
+    """As the user reaches it: its path, or `-`."""
+    content: bytes
+    text: str
+
+
+def read_page_files(words: Sequence[str | Path]) -> Iterator[PageFile]:
+    """Reads every page named; one that cannot be read or is not text is an error."""
+    for word in words:
+        if str(word) == STANDARD_INPUT:
+            yield _decode_page("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
+            continue
+        path = Path(word)
+        for found in _list_pages(path) if path.is_dir() else (path,):
+            yield _decode_page(str(found), _read_bytes(found))
+
+
+def has_pages(folder: Path) -> bool:
+    return any(_list_pages(folder, wanted=False))
+
+
+def _list_pages(folder: Path, *, wanted: bool = True) -> list[Path]:
+    """Pages below a folder, sorted by name, without hidden ones."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.suffix.lower() in ENDINGS and path.is_file() and not any(part.startswith(".") for part in inside.parts):
+            found.append(path)
+    if wanted and not found:
+        raise UsageError(f"folder {folder} has no pages, which end in {', '.join(ENDINGS)}")
+    if len(found) > MAX_PAGES:
+        raise UsageError(f"folder {folder} has {len(found)} pages, more than {MAX_PAGES}; name a folder inside it")
+    return found
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
+
+
+def _decode_page(name: str, content: bytes) -> PageFile:
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"page {name} has more than {MAX_BYTES // 2**20} MiB; give a page of results in Markdown")
+    for encoding in _ENCODINGS:
+        try:
+            return PageFile(name=name, content=content, text=content.decode(encoding))
+        except UnicodeDecodeError:
+            continue
+    raise UsageError(f"page {name} is not text in UTF-8 or GB 18030; give a page in Markdown")
+
+
+def find_pages(words: Sequence[str | Path]) -> Iterator[FoundPage]:
+    """Every page and result named, in order."""
+    for word in words:
+        source = next((one for one in features.offers("import_source") if one.recognises(word)), None)
+        if source:
+            yield from source.pages(word)
+            continue
+        for file in read_page_files([word]):
+            yield FoundPage(name=file.name, page=read_page(file.text, name=file.name), content=file.content)
+
+
 MAX_UNREAD = 200
-"""More sentences than this help nobody."""
+"""Sentences listed per page."""
 
 _ACCELERATOR = ("加速卡型号", "acceleratormodel", "accelerator", "gpumodel", "加速卡")
 _NOT_ACCELERATOR = ("驱动", "driver")
@@ -25,31 +108,28 @@ _RESULTS = re.compile(r"result|performance|benchmark|结果|性能|运行情况"
 """In the heading of tables of results."""
 
 
-def read(text: str, *, name: str) -> PublishedPage:
-    """What a page says. `name` is its address or path, which is all that tells two untitled pages apart.
-
-    Junk has no rows.
-    """
-    found = layout(text)
+def read_page(text: str, *, name: str) -> PublishedPage:
+    """Parses a page; `name` is its address or path. A page that is not of results has no rows."""
+    found = parse_layout(text)
     page = names.page_name(name)
-    sections = _sections(found, name)
+    sections = _read_sections(found, name)
     rows = [row for section in sections for row in section.rows]
-    source = Source(title=_title(found, sections, name), address=tidy(name), date=None)
+    source = Source(title=_find_title(found, sections, name), address=tidy(name), date=None)
     unread = [*found.unread, *(sentence for section in sections for sentence in section.unread)]
     for section in sections:
         if any(row.workload == names.UNKNOWN for row in section.rows):
-            unread.append("the page does not say which model was trained")
+            unread.append("the page does not name the model that was trained")
     if not any(isinstance(part, Table) for part in found.parts):
         unread.append("line 1: the page has no table")
     elif not rows:
         unread.append("line 1: no table of the page has rows of results")
     if len(unread) > MAX_UNREAD:
         unread = [*unread[:MAX_UNREAD], f"and {len(unread) - MAX_UNREAD} more"]
-    framework = names.framework(re.sub(r"[/\\]", " ", name))
+    framework = names.find_framework(re.sub(r"[/\\]", " ", name))
     rows = [replace(row, source=source, framework=framework or row.framework) for row in rows]
     return PublishedPage(
         title=source.title,
-        rows=names.named(rows, page),
+        rows=names.name_rows(rows, page),
         said=tuple(said for section in sections for said in section.said),
         unread=tuple(unread),
         devices=tuple(dict.fromkeys(name for section in sections for name in section.devices)),
@@ -58,29 +138,29 @@ def read(text: str, *, name: str) -> PublishedPage:
     )
 
 
-def _title(found: Layout, sections: list[Section], name: str) -> str:
-    """The page's own, or what it is about: pages of results are often cut out of larger ones."""
+def _find_title(found: Layout, sections: list[Section], name: str) -> str:
+    """The page's own title, else its subject: result pages are often parts of larger ones."""
     first = next((part.text for part in found.parts if isinstance(part, Heading) and part.level == 1), "")
-    about = next((_about(section) for section in sections if section.model and section.rows), "")
+    about = next((_describe_section(section) for section in sections if section.model and section.rows), "")
     return tidy(first) or about or tidy(name)
 
 
-def _about(section: Section) -> str:
-    """`bert on A100`: by the words of the page where they are those of its rows."""
+def _describe_section(section: Section) -> str:
+    """`bert on A100`, in the page's own spelling where possible."""
     row: PublishedRow = section.rows[0]
     short = names.short_device(row.device)
-    words = (text for text in section.abbreviations if key(text).endswith(key(short)))
+    words = (text for text in section.abbreviations if fold_key(text).endswith(fold_key(short)))
     return f"{section.model} on {next(words, f'{row.vendor} {short}'.strip())}"
 
 
-def _sections(found: Layout, page: str) -> list[Section]:
+def _read_sections(found: Layout, page: str) -> list[Section]:
     sections = [Section(page=page)]
     speeds: list[TableRun] = []
     wholes: list[TableRun] = []
 
     def begin() -> Section:
-        """What is said after results is about the next ones."""
-        results.combine(sections[-1], speeds, wholes)
+        """Text after results belongs to the next ones."""
+        results.combine_tables(sections[-1], speeds, wholes)
         speeds.clear()
         wholes.clear()
         if sections[-1].results:
@@ -92,41 +172,43 @@ def _sections(found: Layout, page: str) -> list[Section]:
         if isinstance(part, Heading):
             section = begin() if part.level == 1 else section
             section.latest = part.text
-            _head_section(section, part)
+            _add_heading(section, part)
         elif isinstance(part, Fact):
-            if _tells_accelerator(part):
+            if _is_accelerator(part):
                 (begin() if section.results else section).add_device(tidy(part.value))
-            elif any(word in key(part.key) for word in _FRAMEWORK):
-                section.framework = section.framework or names.framework(part.value)
+            elif any(word in fold_key(part.key) for word in _FRAMEWORK):
+                section.framework = section.framework or names.find_framework(part.value)
         else:
-            columns = heads(part.heads.cells, section.quality_word)
+            columns = parse_heads(part.heads.cells, section.quality_word)
             if {"metric", "value"} <= {head.kind for head in columns}:
                 section = begin() if section.results else section
                 for line in part.rows:
-                    section.learn(part, columns, line)
-            elif _take(section, part, columns, speeds, wholes):
+                    section.learn_metric(part, columns, line)
+            elif _read_table(section, part, columns, speeds, wholes):
                 section.results += 1
     begin()
     return sections
 
 
-def _take(section: Section, table: Table, columns: list[Head], speeds: list[TableRun], wholes: list[TableRun]) -> bool:
+def _read_table(
+    section: Section, table: Table, columns: list[Head], speeds: list[TableRun], wholes: list[TableRun]
+) -> bool:
     """Whether the table held results."""
     if _is_environment(columns):
-        _learn_devices(section, table, columns)
+        _add_devices(section, table, columns)
         return False
     if not results.is_results(columns, table.rows, under_results=bool(_RESULTS.search(section.latest))):
         if any(head.kind == "device" for head in columns):
-            _learn_devices(section, table, columns)
-        shown = ", ".join(quoted(cell, 20) for cell in table.heads.cells[:8])
-        section.complain(table.heads.number, f"this table has no columns that are known: {shown}")
+            _add_devices(section, table, columns)
+        shown = ", ".join(quote(cell, 20) for cell in table.heads.cells[:8])
+        section.add_unread(table.heads.number, f"this table has no columns that are known: {shown}")
         return False
     if results.is_whole(columns):
-        wholes += results.take(section, table, columns)
+        wholes += results.read_runs(section, table, columns)
     else:
         if any(head.kind == "configuration" for head in columns):
             section.tabled.add(table.index)
-        speeds += results.take(section, table, columns)
+        speeds += results.read_runs(section, table, columns)
     return True
 
 
@@ -137,15 +219,15 @@ def _is_environment(columns: list[Head]) -> bool:
     return has_device and bool(others) and all(is_software(head) or not head.word for head in others)
 
 
-def _head_section(section: Section, part: Heading) -> None:
+def _add_heading(section: Section, part: Heading) -> None:
     if part.level == 1 and section.title is None:
         section.title = tidy(part.text) or None
-    elif section.heading is None and names.workload(part.text):
+    elif section.heading is None and names.find_workload(part.text):
         section.heading = part.text
 
 
-def _tells_accelerator(part: Fact) -> bool:
-    word = key(part.key)
+def _is_accelerator(part: Fact) -> bool:
+    word = fold_key(part.key)
     return (
         any(known in word for known in _ACCELERATOR)
         and not any(other in word for other in _NOT_ACCELERATOR)
@@ -153,13 +235,13 @@ def _tells_accelerator(part: Fact) -> bool:
     )
 
 
-def _learn_devices(section: Section, table: Table, columns: list[Head]) -> None:
+def _add_devices(section: Section, table: Table, columns: list[Head]) -> None:
     for line in table.rows:
         cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
         whole = tidy(cells.get("device", ""))
         if is_blank(whole):
             continue
-        name = place(whole).device or whole
+        name = parse_place(whole).device or whole
         section.add_device(name)
         if not is_blank(cells.get("vendor", "")):
             section.vendors.update(dict.fromkeys((name, whole), tidy(cells["vendor"])))

@@ -1,4 +1,4 @@
-"""Runs as the tables that published pages have."""
+"""Writes runs as FlagPerf or DeepSpark pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collects what one section of a page says: about which model and devices, its rows, and what could not be read."""
+"""Collects one section of a page: its model, devices, rows, and what could not be read."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from dataclasses import dataclass, field, replace
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
-from trainmark.analysis.device_names import DeviceName, key, tidy
-from trainmark.analysis.published_page import Said
-from trainmark.features.published import heads, units
-from trainmark.features.published.cells import Figure, Place, is_blank, precision
-from trainmark.features.published.heads import QUALITIES, QUANTITIES, Head, head, is_precision, quality_name
+from trainmark.analysis.device_names import DeviceName, fold_key, tidy
+from trainmark.analysis.published_page import PageStatement
+from trainmark.features.published import heads
+from trainmark.features.published.cells import (
+    Figure,
+    Place,
+    is_blank,
+    normalize_precision,
+    parse_item,
+)
+from trainmark.features.published.heads import QUALITIES, QUANTITIES, Head, find_quality_name, is_precision, parse_head
 from trainmark.features.published.markdown import MarkdownRow, Table
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.plan import Topology
@@ -44,12 +50,12 @@ class PageQuality:
     unit: str | None = None
     text: str = ""
     sure: bool = False
-    """Whether a general word such as acc surely means what the page's model is judged by."""
+    """Whether a general word such as acc certainly names the model's target quality."""
 
 
 @dataclass(kw_only=True)
 class TableRun:
-    """One run, filled from the cells that speak of it."""
+    """One run, filled from its cells."""
 
     line: int
     device: str = ""
@@ -58,7 +64,7 @@ class TableRun:
     topology: Topology | None = None
     precision: str = ""
     half: bool | None = None
-    """What a column FP16 says."""
+    """The FP16 column."""
     fix_hp: str | None = None
     batch: int | None = None
     e2e_time_s: float | None = None
@@ -68,10 +74,10 @@ class TableRun:
     judged_by: str = ""
     """What the table calls its quality, whether or not the row gives one."""
     criterion: str = ""
-    """What the quality is called where the value to reach stands."""
+    """Name of the quality beside the value to reach."""
     criterion_unit: str | None = None
     target: tuple[float | None, str | None] = (None, None)
-    """The value to reach, and which direction is better where the page says it."""
+    """The value to reach, and which direction is better where given."""
     targets: dict[str, float] = field(default_factory=dict)
     """The same by the quality's name, where there are several."""
     memory: tuple[float | None, float | None] = (None, None)
@@ -87,30 +93,30 @@ class TableRun:
 
     @property
     def rate(self) -> float | None:
-        """What a table calls its speed, where it does not say which throughput that is."""
+        """The table's speed, where it does not name the throughput."""
         words = heads.WORDS["fps"] + heads.WORDS["performance"]
-        known = {key(word) for word in words}
-        return next((entry.value for entry in self.details if key(entry.name) in known and entry.value), None)
+        known = {fold_key(word) for word in words}
+        return next((entry.value for entry in self.details if fold_key(entry.name) in known and entry.value), None)
 
-    def keep(self, name: str, text: str, found: Figure | None = None) -> None:
+    def add_detail(self, name: str, text: str, found: Figure | None = None) -> None:
         unit = found.unit if found else None
         self.details.append(
             PublishedDetail(name=tidy(name), text=tidy(text), value=found.value if found else None, unit=unit or None)
         )
 
-    def bare(self) -> TableRun:
+    def without_measures(self) -> TableRun:
         """The same run before anything was measured."""
         return replace(self, e2e_time_s=None, throughputs={}, qualities=[], memory=(None, None), details=[], remarks=[])
 
 
 @dataclass(kw_only=True)
 class Section:
-    """Filled while the page is walked from top to bottom."""
+    """Filled while the page is read from top to bottom."""
 
     page: str
-    """Its file's name with the folders, which can tell the model where nothing else does."""
+    """Its path, which may name the model where nothing else does."""
     model: str | None = None
-    """What the table of metrics calls it: then it is this, whatever else the page speaks of."""
+    """As the table of metrics names it, which overrides the rest of the page."""
     title: str | None = None
     heading: str | None = None
     devices: list[str] = field(default_factory=list)
@@ -127,97 +133,97 @@ class Section:
     data_set: str = ""
     quality_word: str | None = None
     quality_means: str | None = None
-    """The name records use for it, where a note says which it is: top-1 accuracy."""
+    """The name records use for it, where a note gives it: top-1 accuracy."""
     gives_target: bool = False
-    """Whether a note says that cells hold what was reached and what was aimed at."""
+    """Whether a note says that cells hold result and target."""
     target: float | None = None
     better: str | None = None
     latest: str = ""
     """The heading above, of whatever level."""
     rows: list[PublishedRow] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
+    said: list[PageStatement] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     results: int = 0
     """Tables of results so far."""
     tabled: set[int] = field(default_factory=set)
-    """Tables whose rows are told by nodes and devices."""
+    """Tables whose rows have a configuration of nodes and devices."""
 
     @property
     def workload(self) -> str:
         if self.model:
-            return names.workload(self.model) or self.model
+            return names.find_workload(self.model) or self.model
         for text in (self.title, self.heading):
-            if text and (known := names.workload(text)):
+            if text and (known := names.find_workload(text)):
                 return known
-        of_path = names.workload_of_path(self.page)
-        return of_path or self.title or names.model_of_path(self.page) or names.UNKNOWN
+        of_path = names.find_workload_in_path(self.page)
+        return of_path or self.title or names.find_model_in_path(self.page) or names.UNKNOWN
 
     def add_device(self, name: str) -> None:
         if name not in self.devices and len(self.devices) < MAX_DEVICES:
             self.devices.append(name)
 
-    def device(self, word: str, memory_gib: float | None = None) -> DeviceName:
+    def find_device(self, word: str, memory_gib: float | None = None) -> DeviceName:
         """The device a row means: by its full name where the page gives one, with the vendor the page names.
 
         A row that gives its device's memory does not mean one of another size.
         """
-        if not word and len({key(name) for name in self.devices}) == 1:
+        if not word and len({fold_key(name) for name in self.devices}) == 1:
             word = self.devices[0]
         vendors = [
             text[: -len(word)].strip(" _") for text in self.abbreviations if text.endswith((f" {word}", f"_{word}"))
         ]
-        full = self._full(word)
+        full = self._find_full_name(word)
         size = re.search(r"([0-9]{1,4}) ?gi?b?\b", full, re.IGNORECASE)
         if memory_gib is not None and size and float(size[1]) != memory_gib:
             full = word
         if word and vendors:
-            return DeviceName(vendor=names.vendor(min(vendors, key=len)), name=full)
-        found = names.device(full)
+            return DeviceName(vendor=names.find_vendor(min(vendors, key=len)), name=full)
+        found = names.parse_device(full)
         vendor = self.vendors.get(word, self.vendors.get(full, found.vendor))
-        return DeviceName(vendor=names.vendor(vendor), name=found.name) if word else found
+        return DeviceName(vendor=names.find_vendor(vendor), name=found.name) if word else found
 
-    def _full(self, word: str) -> str:
+    def _find_full_name(self, word: str) -> str:
         """The one name among the page's devices that the word is short for, without its vendor; else the word."""
         found: set[str] = set()
         begun: set[str] = set()
         for name in self.devices:
-            known = names.device(name).name
+            known = names.parse_device(name).name
             if word in (name, known):
                 return word
             tails = (known, re.split(r"[\s_]+", known, maxsplit=1)[-1])
-            found.update(tail for tail in tails if key(names.short_device(tail)) == key(word))
+            found.update(tail for tail in tails if fold_key(names.short_device(tail)) == fold_key(word))
             if word and known.casefold().startswith((f"{word.casefold()}-", f"{word.casefold()} ")):
                 begun.add(known)
         return found.pop() if len(found) == 1 else begun.pop() if len(begun) == 1 and not found else word
 
     def knows_device(self, word: str) -> bool:
-        """Whether the page names such a device, or somebody is known to make it."""
-        own = {key(names.short_device(names.device(name).name)) for name in self.devices}
-        return key(names.short_device(word)) in own or bool(names.device(word).vendor)
+        """Whether the page names such a device, or its vendor is known."""
+        own = {fold_key(names.short_device(names.parse_device(name).name)) for name in self.devices}
+        return fold_key(names.short_device(word)) in own or bool(names.parse_device(word).vendor)
 
-    def _foreign(self, device: DeviceName) -> str:
-        """What a reader has to know where a row names another maker's card than its page."""
-        own = {names.device(name).vendor: name for name in self.devices if names.device(name).vendor}
+    def _describe_foreign(self, device: DeviceName) -> str:
+        """A remark where a row names another vendor's card than its page."""
+        own = {names.parse_device(name).vendor: name for name in self.devices if names.parse_device(name).vendor}
         if not device.vendor or not own or device.vendor in own:
             return ""
         return f"the row names {device.name}, and the page's own device is {', '.join(own.values())}"
 
     def note(self, table: Table, head: Head, *, line: int | None = None, unit: str | None = None) -> None:
-        """Remembers how the page speaks of a quantity."""
-        self._say(table, head, line or table.heads.number, unit or "", None)
+        """Notes how the page names a quantity."""
+        self._add_said(table, head, line or table.heads.number, unit or "", None)
 
     def note_figure(self, table: Table, line: int, head: Head, figure: Figure | None) -> None:
         """The same with a figure; where rows have a configuration of nodes and devices, they themselves hold it."""
-        if figure is not None and not self.rows_tell(table):
-            self._say(table, head, line, figure.unit, figure.value)
+        if figure is not None and not self.has_configurations(table):
+            self._add_said(table, head, line, figure.unit, figure.value)
 
-    def rows_tell(self, table: Table) -> bool:
+    def has_configurations(self, table: Table) -> bool:
         return table.index in self.tabled
 
-    def said_place(self, table: Table, line: int, text: str, where: Place) -> None:
-        """Remembers a configuration whose words say another number of devices than its bracket."""
+    def note_place(self, table: Table, line: int, text: str, where: Place) -> None:
+        """Notes a configuration whose text and bracket give different numbers of devices."""
         self.said.append(
-            Said(
+            PageStatement(
                 place=f"table {table.index}, line {line}",
                 quantity="configuration",
                 word=text,
@@ -225,11 +231,11 @@ class Section:
             )
         )
 
-    def _say(self, table: Table, head: Head, line: int, unit: str, value: float | None) -> None:
+    def _add_said(self, table: Table, head: Head, line: int, unit: str, value: float | None) -> None:
         quantity = QUANTITIES.get(head.kind or "")
         if quantity:
             self.said.append(
-                Said(
+                PageStatement(
                     place=f"table {table.index}, line {line}",
                     quantity=quantity,
                     word=head.word,
@@ -238,33 +244,33 @@ class Section:
                 )
             )
 
-    def complain(self, line: int, text: str) -> None:
+    def add_unread(self, line: int, text: str) -> None:
         self.unread.append(f"line {line}: {text}")
 
-    def learn(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
-        """One row of the table of metrics: what stands where, by which word, in which unit."""
+    def learn_metric(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
+        """Reads one row of the table of metrics: name, column and unit."""
         cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
         name, value = cells.get("metric", ""), cells.get("value", "")
         note = unicodedata.normalize("NFKC", cells.get("note", ""))
-        kind = _metric_kind(name)
+        kind = parse_head(name).kind or ""
         if kind == "model" and not is_blank(value):
             self.model = tidy(value)
         elif kind == "device" and not is_blank(value):
             self.abbreviations = [*self.abbreviations, tidy(value)][:MAX_DEVICES]
-        elif key(name) in _DATA_SET and not is_blank(value):
+        elif fold_key(name) in _DATA_SET and not is_blank(value):
             self.data_set = tidy(value)
         elif kind == "precision" and is_precision(value):
-            self.precision = precision(value)
+            self.precision = normalize_precision(value)
         elif kind == "quality" and self.quality_word is None:
             self.quality_word = tidy(re.split("[,，]", value)[0]) or None
-            self.quality_means = _meant(note)
+            self.quality_means = _find_meant_quality(note)
             self.gives_target = bool(_REACHED_AND_AIMED.search(note.casefold()))
             self._learn_target(note)
         if kind in QUANTITIES:
             word = tidy(re.split("[,，]", value)[0])
-            if unit := _unit(note):
+            if unit := _find_unit(note):
                 self.units[kind] = unit
-                # all three count the same items, and pages say which only once
+                # all three count the same items, and pages name the unit only once
                 self.units.update({alias: self.units.get(alias, unit) for alias in THROUGHPUTS if kind in THROUGHPUTS})
             self.note(table, Head(kind=kind, word=word or tidy(name)), line=line.number)
 
@@ -276,27 +282,27 @@ class Section:
                 return
             self.better = "higher" if match[1] in (">=", "≥", ">") else "lower"
 
-    def add(self, run: TableRun) -> None:
-        """One more row, with what the library knows beside what the page says."""
-        device = self.device(run.device, run.memory_total)
-        workload = (names.workload(run.model) or run.model) if run.model else self.workload
-        first, others = self._qualities(run, workload)
-        known = names.quality(workload, first.name) if first else None
-        goal, better = self._goal(run, first, known)
+    def add_row(self, run: TableRun) -> None:
+        """One more row, completed by what the library knows."""
+        device = self.find_device(run.device, run.memory_total)
+        workload = (names.find_workload(run.model) or run.model) if run.model else self.workload
+        first, others = self._pick_qualities(run, workload)
+        known = names.find_quality(workload, first.name) if first else None
+        goal, better = self._find_goal(run, first, known)
         half = "" if run.half is None else "fp16" if run.half else "fp32"
-        foreign = self._foreign(device)
+        foreign = self._describe_foreign(device)
         self.rows.append(
             PublishedRow(
                 name="",
                 source=_UNTITLED,
-                vendor=names.vendor(run.vendor) or device.vendor or names.vendor_of_path(self.page),
+                vendor=names.find_vendor(run.vendor) or device.vendor or names.find_vendor_in_path(self.page),
                 device=device.name or names.UNKNOWN,
                 workload=workload,
                 topology=str(run.topology) if run.topology else names.UNKNOWN,
                 precision=run.precision or half or self.precision or names.UNKNOWN,
                 fix_hp=run.fix_hp,
                 batch_per_device=run.batch,
-                item=self._item(run, workload),
+                item=self._find_item(run, workload),
                 e2e_time_s=run.e2e_time_s,
                 p_whole=run.throughputs.get("p_whole"),
                 p_train=run.throughputs.get("p_train"),
@@ -315,23 +321,23 @@ class Section:
             )
         )
 
-    def _item(self, run: TableRun, workload: str) -> str | None:
+    def _find_item(self, run: TableRun, workload: str) -> str | None:
         """What its throughputs count; what a page calls samples may be what the workload's rate counts."""
-        item = run.item or next((found for alias in THROUGHPUTS if (found := units.item(self.units.get(alias)))), None)
+        item = run.item or next((found for alias in THROUGHPUTS if (found := parse_item(self.units.get(alias)))), None)
         if item is None and not run.throughputs:
             return None
-        return item if item not in (None, "samples") else names.item(workload) or item
+        return item if item not in (None, "samples") else names.find_item(workload) or item
 
-    def _qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
-        """What the row is judged by, and what else was measured of the trained model."""
-        found = [self._named(quality, workload) for quality in run.qualities]
+    def _pick_qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
+        """The row's target quality, and all other qualities."""
+        found = [self._name_quality(quality, workload) for quality in run.qualities]
         known = workloads.facts(workload)
         aims = [quality for quality in found if known and known.find_quality(quality.name)]
-        scores = [quality for quality in found if heads.better(quality.name) != "lower"]
+        scores = [quality for quality in found if heads.find_direction(quality.name) != "lower"]
         first = next(iter((*aims, *scores, *found)), None)
         if first is None:
             name = run.criterion or run.judged_by or self.quality_word
-            return (self._named(PageQuality(name=name, value=None, sure=True), workload) if name else None), []
+            return (self._name_quality(PageQuality(name=name, value=None, sure=True), workload) if name else None), []
         others = [
             PublishedDetail(name=quality.name, text=quality.text, value=quality.value, unit=quality.unit)
             for quality in found
@@ -340,32 +346,32 @@ class Section:
         goals = [
             PublishedDetail(name=f"target of {name}", text=f"{goal:g}", value=goal)
             for name, goal in run.targets.items()
-            if key(name) != key(first.name)
+            if fold_key(name) != fold_key(first.name)
         ]
         return first, [*others, *goals]
 
-    def _named(self, quality: PageQuality, workload: str) -> PageQuality:
+    def _name_quality(self, quality: PageQuality, workload: str) -> PageQuality:
         """By the name records use; an accuracy of 0.755 without a unit is a share, which others write as 75.5 %."""
-        name = quality_name(quality.name, workload, sure=quality.sure) or tidy(quality.name)
-        if self.quality_means and self.quality_word and key(quality.name) == key(self.quality_word):
+        name = find_quality_name(quality.name, workload, sure=quality.sure) or tidy(quality.name)
+        if self.quality_means and self.quality_word and fold_key(quality.name) == fold_key(self.quality_word):
             name = self.quality_means
         value, unit = quality.value, quality.unit
         if unit is None and value is not None and _is_share(name):
             value, unit = round(100 * value, 10) if 0 < value <= 1 else value, "%"
         return replace(quality, name=name, value=value, unit=unit)
 
-    def _goal(
+    def _find_goal(
         self, run: TableRun, first: PageQuality | None, known: names.PublishedQuality | None
     ) -> tuple[float | None, str | None]:
         if first is None:
             return None, None
         goal, better = run.target if run.target[0] is not None else (self.target, self.better)
-        goal = next((value for name, value in run.targets.items() if key(name) == key(first.name)), goal)
+        goal = next((value for name, value in run.targets.items() if fold_key(name) == fold_key(first.name)), goal)
         if goal is not None and 0 < goal <= 1 and _is_share(first.name) and run.criterion_unit is None:
             goal = round(100 * goal, 10) if first.unit == "%" else goal
         if goal is None and known and self.model:  # another page's training may have had another aim
             goal, better = known.target, known.better
-        return goal, better or (known.better if known else None) or heads.better(first.name)
+        return goal, better or (known.better if known else None) or heads.find_direction(first.name)
 
 
 def _is_share(name: str) -> bool:
@@ -373,8 +379,8 @@ def _is_share(name: str) -> bool:
     return any(quality.counted for quality in workloads.qualities() if quality.name == name)
 
 
-def _meant(note: str) -> str | None:
-    """The name records use for the quality a note speaks of, if it says that as pages do: `top1`, `acc1`."""
+def _find_meant_quality(note: str) -> str | None:
+    """The name records use for the quality a note mentions: `top1`, `acc1`."""
     plain = note.casefold()
     for name, words in QUALITIES.items():
         for word in words:
@@ -383,15 +389,11 @@ def _meant(note: str) -> str | None:
     return None
 
 
-def quoted(text: str, most: int = 60) -> str:
+def quote(text: str, most: int = 60) -> str:
     return repr(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def _metric_kind(name: str) -> str:
-    return head(name).kind or ""
-
-
-def _unit(note: str) -> str | None:
+def _find_unit(note: str) -> str | None:
     if match := _UNIT.search(note):
         return match[1].strip()
     return next((unit for word, unit in _COUNTED.items() if word in note.casefold()), None)

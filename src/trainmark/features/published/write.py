@@ -1,28 +1,24 @@
-"""What pages of both forms have in common when they are written: tables, sections, notes, and the environment."""
+"""Parts common to both written page formats: tables, sections, notes, and the environment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import tidy
 from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
-from trainmark.record.format import device_name, goal, links_summary
-from trainmark.record.language import Say, speaker
-from trainmark.record.numbers import telling_digits
+from trainmark.record.format import device_name, format_goal, summarise_links
+from trainmark.record.language import Say, translator
+from trainmark.record.machine import Environment
+from trainmark.record.numbers import digits_to_tell_apart
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.recipe import fix_hp
-from trainmark.record.record import translate_coverage
+from trainmark.record.record import Record, translate_coverage
 from trainmark.workloads import facts_of, quality_word
-
-if TYPE_CHECKING:
-    from trainmark.record.machine import Environment
-    from trainmark.record.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +46,10 @@ class WrittenSection:
     @property
     def goal(self) -> str:
         """`≥ 75.5 %`."""
-        return goal(self.records[0].quality)
+        return format_goal(self.records[0].quality)
 
 
-def sections(records: Sequence[Record]) -> list[WrittenSection]:
+def group_sections(records: Sequence[Record]) -> list[WrittenSection]:
     """Runs that can share a table's heads, in the order they were given."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
@@ -61,38 +57,38 @@ def sections(records: Sequence[Record]) -> list[WrittenSection]:
         key = (record.plan.workload, record.item, quality.name, quality.unit, quality.goal, quality.better)
         groups.setdefault(key, []).append(record)
     return [
-        WrittenSection(records=tuple(members), rows=tuple(own_row(record) for record in members))
+        WrittenSection(records=tuple(members), rows=tuple(make_row(record) for record in members))
         for members in groups.values()
     ]
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a Markdown table whose cells hold what they are given and nothing more."""
+def format_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a Markdown table, cells escaped."""
     heads = list(heads)
-    return [_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *(_line(row) for row in rows)]
+    return [_format_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *(_format_line(row) for row in rows)]
 
 
 class Strong(str):
-    """What stands out in a table."""
+    """Bold text in a table."""
 
     __slots__ = ()
 
 
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+def _format_line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(_format_cell(cell) for cell in cells) + " |"
 
 
-def _cell(cell: str) -> str:
+def _format_cell(cell: str) -> str:
     text = escape.markdown_cell(cell)
     return f"**{text}**" if isinstance(cell, Strong) else text
 
 
-def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
-    """What to know before trusting a row, numbered, with the rows it is about; why one of the shown is missing, too."""
-    say = speaker(lang)
+def list_notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
+    """Numbered notes with the rows they are about, including why a shown metric is missing."""
+    say = translator(lang)
     about: dict[str, list[int]] = {}
     for index, record in enumerate(section.records, 1):
-        for sentence in _sentences(record, shown, say):
+        for sentence in _list_sentences(record, shown, say):
             about.setdefault(sentence, []).append(index)
     lines = []
     for number, (sentence, rows) in enumerate(about.items(), 1):
@@ -102,11 +98,11 @@ def notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]
     return lines
 
 
-def _sentences(record: Record, shown: Sequence[str], say: Say) -> list[str]:
+def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> list[str]:
     statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
     found = [] if record.status == "valid" else [f"{statuses[record.status]}: {translate_ending(record.ended, say)}"]
     if record.precision != record.plan.precision:
-        found.append(say("{asked} was asked for, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
+        found.append(say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
     missing: dict[str, list[str]] = {}
     for alias in shown:
         quantity = record.metrics.get(alias)
@@ -120,7 +116,7 @@ def _sentences(record: Record, shown: Sequence[str], say: Say) -> list[str]:
     return [*found, *(translate_doubt(doubt, say) for doubt in record.doubts)]
 
 
-def data_set(record: Record, say: Say) -> str:
+def describe_data_set(record: Record, say: Say) -> str:
     """Where the data comes from."""
     name = escape.markdown_cell(record.plan.data.name)
     if record.plan.data.synthetic:
@@ -130,7 +126,7 @@ def data_set(record: Record, say: Say) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What was collected of where a run ran, ready to be written; empty where it was not collected."""
+    """The environment of a run as text; empty where it was not collected."""
 
     model: str
     device: str
@@ -140,38 +136,38 @@ class Machine:
     kernel: str
     driver: str
     sdk: str
-    """What drives the device under PyTorch: its plugin, or what PyTorch was built with."""
+    """The device's PyTorch plugin, or what PyTorch was built with."""
     framework: str
     software: str
     container: str
 
 
-def machines(section: WrittenSection, say: Say) -> list[Machine]:
-    """Every machine the runs of a section ran on, each once, with what all of them measured of the links."""
+def list_machines(section: WrittenSection, say: Say) -> list[Machine]:
+    """Every machine of a section once, with all its link measurements."""
     found: dict[Machine, list[str]] = {}
     for record, row in zip(section.records, section.rows, strict=True):
-        found.setdefault(_machine(record, row, say), []).append(_network(record, say))
+        found.setdefault(_describe_machine(record, row, say), []).append(_describe_network(record, say))
     return [
         replace(machine, network=say("; ").join(dict.fromkeys(line for line in lines if line)))
         for machine, lines in found.items()
     ]
 
 
-def _network(record: Record, say: Say) -> str:
+def _describe_network(record: Record, say: Say) -> str:
     if not (measured := record.environment.link):
         return ""
     hosts = len({trace.host for trace in record.timeline.ranks})
-    return links_summary(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1), say=say)
+    return summarise_links(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1), say=say)
 
 
-def _sdk(environment: Environment) -> str:
+def _describe_sdk(environment: Environment) -> str:
     platform = environment.platform
     if platform.plugin:
         return f"{platform.plugin} {platform.plugin_version or ''}".strip()
     return environment.torch.partition("+")[2]
 
 
-def _machine(record: Record, row: PublishedRow, say: Say) -> Machine:
+def _describe_machine(record: Record, row: PublishedRow, say: Say) -> Machine:
     environment = record.environment
     cores = environment.cpu.logical_cores
     versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
@@ -183,23 +179,23 @@ def _machine(record: Record, row: PublishedRow, say: Say) -> Machine:
         distribution=environment.distribution,
         kernel=environment.os,
         driver=environment.device.driver or "",
-        sdk=_sdk(environment),
+        sdk=_describe_sdk(environment),
         framework=f"pytorch-{environment.torch}" if environment.torch else "",
         container=environment.container,
         software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
     )
 
 
-# A run of ours as a row of a published table: the same columns, rounded as they are written
+# A run as a row of a published table, rounded as written
 
 
-def own_row(record: Record) -> PublishedRow:
-    """What is written of a run. Time and quality stand only where a whole training was done, as published pages do."""
+def make_row(record: Record) -> PublishedRow:
+    """A run as a published row; time and quality only for a full training, as on published pages."""
     plan, quality = record.plan, record.quality
     vendor, device = tidy(plan.platform_word), tidy(device_name(record))
     if device.casefold().startswith(f"{vendor.casefold()} "):
         device = device[len(vendor) :].strip()
-    device = names.device(device.rstrip(" ,") or vendor).name
+    device = names.parse_device(device.rstrip(" ,") or vendor).name
     aim = quality.goal
     value = quality.value if plan.limits.full else None
     return PublishedRow(
@@ -213,44 +209,45 @@ def own_row(record: Record) -> PublishedRow:
         fix_hp=tidy(fix_hp(plan.deviations, most=len(plan.deviations))),
         batch_per_device=int(plan.recipe["batch_per_device"]) if "batch_per_device" in plan.recipe else None,
         item=tidy(record.item),
-        e2e_time_s=_metric(record, "e2e_time") if plan.limits.full else None,
-        p_whole=_metric(record, "p_whole"),
-        p_train=_metric(record, "p_train"),
-        p_core=_metric(record, "p_core"),
+        e2e_time_s=_round_metric(record, "e2e_time") if plan.limits.full else None,
+        p_whole=_round_metric(record, "p_whole"),
+        p_train=_round_metric(record, "p_train"),
+        p_core=_round_metric(record, "p_core"),
         quality_name=quality.name,
         quality_unit=quality.unit or "-",
-        quality=None if value is None else rounded(value, telling_digits(value, aim, quality.better, least=5)),
+        quality=None
+        if value is None
+        else round_digits(value, digits_to_tell_apart(value, aim, quality.better, least=5)),
         target=aim,
         better=quality.better,
-        mem_used_gib=memory_gib(metric(record, "mem")),
-        mem_total_gib=memory_gib(metric(record, "mem_total")),
+        mem_used_gib=round_memory(find_metric(record, "mem")),
+        mem_total_gib=round_memory(find_metric(record, "mem_total")),
         remark=None,
     )
 
 
-def rounded(value: float, digits: int = 5) -> float:
-    """To so many digits that mean something; what stands before the point is kept whole."""
+def round_digits(value: float, digits: int = 5) -> float:
+    """Rounds to significant digits; the integer part is kept."""
     return float(round(value)) if abs(value) >= 10 ** (digits - 1) else float(f"{value:.{digits}g}")
 
 
-def written(value: float | None, unit: str = "") -> str:
-    """A figure that is read back as the same: no digit is lost, and no exponent is needed."""
+def format_exact(value: float | None, unit: str = "") -> str:
+    """A figure that parses back to the same value, without an exponent."""
     if value is None:
         return ""
     text = format(Decimal(repr(value)), "f")
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
 
 
-def metric(record: Record, alias: str) -> float | None:
+def find_metric(record: Record, alias: str) -> float | None:
     quantity = record.metrics.get(alias)
     return quantity.value if quantity else None
 
 
-def _metric(record: Record, alias: str) -> float | None:
-    value = metric(record, alias)
-    return None if value is None else rounded(value)
+def _round_metric(record: Record, alias: str) -> float | None:
+    value = find_metric(record, alias)
+    return None if value is None else round_digits(value)
 
 
-def memory_gib(value: float | None) -> float | None:
-    """As it is written."""
-    return None if value is None else round(value, 1) if value >= 10 else rounded(value, 3)
+def round_memory(value: float | None) -> float | None:
+    return None if value is None else round(value, 1) if value >= 10 else round_digits(value, 3)

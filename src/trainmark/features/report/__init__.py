@@ -1,1 +1,1 @@
-"""The report as one HTML file that needs nothing from outside: tables, charts, sound and pictures of runs."""
+"""Reports of runs: one self-contained HTML page with tables, charts, audio and images, or other formats."""

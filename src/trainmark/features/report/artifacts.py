@@ -1,4 +1,4 @@
-"""Puts into the page what a trained model left behind: sound to play, pictures to look at."""
+"""Embeds samples of a trained model into the page: audio, images and text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmark.record.sample import SampleDocument, documents
 from trainmark.view.element import Markup, el
 
 MAX_BYTES = 300_000
-"""Of one file; a larger one is named and not put in."""
+"""Of one file; a larger one is named but not embedded."""
 ALL_BYTES = 400_000
 """Of all files of a page, so that ten runs stay below a megabyte."""
 MAX_LATER = 5
@@ -26,8 +26,8 @@ KINDS = {
 """By the end of a file's name: its type, and what such a file begins with."""
 
 
-class Room:
-    """What a page may still hold of sound and pictures."""
+class ByteBudget:
+    """Bytes of audio and images a page may still embed."""
 
     def __init__(self, left_bytes: int = ALL_BYTES) -> None:
         self._left_bytes = left_bytes
@@ -39,20 +39,20 @@ class Room:
         return True
 
 
-def draw(artifacts: Sequence[Artifact], folder: Path | None, room: Room, say: Say) -> Markup | None:
+def draw_artifacts(artifacts: Sequence[Artifact], folder: Path | None, room: ByteBudget, say: Say) -> Markup | None:
     if not artifacts:
         return None
     return el(
         "section",
-        el("h3", say("What the trained model left")),
-        [_one(artifact, folder, room, say) for artifact in artifacts],
+        el("h3", say("Samples of the trained model")),
+        [_draw_one(artifact, folder, room, say) for artifact in artifacts],
         [draw_scores(document, say) for document in (documents(folder) if folder else ())],
         class_="samples",
     )
 
 
 def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
-    """What networks of others made of speech, as a table."""
+    """Scores that other networks gave speech, as a table."""
     scores = document.scores
     if scores is None:
         return None
@@ -65,24 +65,24 @@ def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
     return el("div", el("div", table, class_="scroll") if rows else None, el("p", ears, class_="note"))
 
 
-def draw_later(samples: Path | None, room: Room, say: Say) -> Markup | None:
-    """What the network was asked to show after its run, with all networks that took part."""
+def draw_samples(samples: Path | None, room: ByteBudget, say: Say) -> Markup | None:
+    """Samples made after the run, with all networks that took part."""
     found = list(documents(samples))[-MAX_LATER:] if samples else []
     if not found:
         return None
     figures = [
         [
-            *(_one(artifact, samples, room, say) for artifact in document.files),
+            *(_draw_one(artifact, samples, room, say) for artifact in document.files),
             draw_scores(document, say),
             el("p", say("Made by {networks}").format(networks=", ".join(map(str, document.networks))), class_="note"),
         ]
         for document in found
     ]
-    return el("section", el("h3", say("What it was asked to show later")), figures, class_="samples")
+    return el("section", el("h3", say("Samples made after the run")), figures, class_="samples")
 
 
-def _one(artifact: Artifact, folder: Path | None, room: Room, say: Say) -> Markup:
-    content = _content(artifact, folder, room)
+def _draw_one(artifact: Artifact, folder: Path | None, room: ByteBudget, say: Say) -> Markup:
+    content = _read_content(artifact, folder, room)
     caption = el("figcaption", artifact.caption)
     if content is None:
         return el("figure", caption, el("p", say("Not in this page: {file}").format(file=artifact.file), class_="note"))
@@ -96,8 +96,8 @@ def _one(artifact: Artifact, folder: Path | None, room: Room, say: Say) -> Marku
     return el("figure", caption, el("img", src=address, alt=artifact.caption, loading="lazy"))
 
 
-def _content(artifact: Artifact, folder: Path | None, room: Room) -> bytes | None:
-    """The file's bytes if they are what its name says; a record from elsewhere may name any file, but gets none."""
+def _read_content(artifact: Artifact, folder: Path | None, room: ByteBudget) -> bytes | None:
+    """The file's bytes if its type matches its name and it lies in the folder: a foreign record may name any path."""
     kind = KINDS.get(Path(artifact.file).suffix.lower())
     if folder is None or kind is None:
         return None

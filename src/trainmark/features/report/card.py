@@ -5,23 +5,28 @@ from __future__ import annotations
 from importlib.resources import files
 
 from trainmark.analysis.record_checks import check_record
-from trainmark.features.report import curves, header, validity
-from trainmark.record.language import by_locale, speaker
+from trainmark.features.report import curves, header
+from trainmark.record.language import locale_language, translator
 from trainmark.record.record import Record
-from trainmark.view.element import el, raw
+from trainmark.view.element import el, mark_raw
 
 
 def card(record: Record) -> str:
-    say = speaker(by_locale())
+    say = translator(locale_language())
     section = el(
         "section",
-        el("h2", header.sentence(record, say)),
-        header.facts(record, say),
-        header.figures(record, say),
-        el("div", curves.time_spent(record, say), validity.card(record, check_record(record), say), class_="pair"),
+        el("h2", header.write_sentence(record, say)),
+        header.draw_facts(record, say),
+        header.draw_figures(record, say),
+        el(
+            "div",
+            curves.draw_time_spent(record, say),
+            header.draw_validity(record, check_record(record), say),
+            class_="pair",
+        ),
         class_="run",
     )
-    return el("div", el("style", raw(_style())), el("main", section), class_="trainmark-card")
+    return el("div", el("style", mark_raw(_style())), el("main", section), class_="trainmark-card")
 
 
 def _style() -> str:

@@ -1,21 +1,30 @@
-"""`trainmark report`: runs as one page, or as a table, a list or a build server's tests."""
+"""`trainmark report`: writes runs as one HTML page, or in another format."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainmark.cli.price import add_price_options, price_of
-from trainmark.cli.terminal import console, result_is_kept, say
+from trainmark import workloads
+from trainmark.analysis.beside import find_published_rows
+from trainmark.analysis.published_lookup import find_subject
+from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status
+from trainmark.features.report import output, run_page
+from trainmark.features.report.output import list_formats
+from trainmark.features.report.trend import select_trend_rows
+from trainmark.record import escape
+from trainmark.record.atomic_files import is_stream
+from trainmark.record.errors import UsageError
+from trainmark.record.index import make_row
 from trainmark.record.language import LANGUAGES
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
+from trainmark.record.store import Store, default_folder, read_record
 from trainmark.view import NEWEST, TRENDED, WITH_ROWS
-
-if TYPE_CHECKING:
-    from trainmark.record.published_row import PublishedRow
-    from trainmark.record.record import Record
-    from trainmark.record.store import Store
+from trainmark.view.files import save_page, write_report
+from trainmark.view.publish import make_publishable
 
 NAME = "report"
 HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
@@ -33,13 +42,11 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from trainmark.features.report.output import formats_known
-
-    add, known = parser.add_argument, formats_known()
+    add, known = parser.add_argument, list_formats()
     add("runs", nargs="*", metavar="RUN", help="run ids, groups, record files or published:NAME (default: the newest)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE")
     add("--format", choices=known, metavar="FORM", help=f"one of {', '.join(known)} (default: html)")
-    add("--bom", action="store_true", help="begin CSV with a byte-order mark, by which Excel knows UTF-8")
+    add("--bom", action="store_true", help="begin CSV with a byte-order mark, for Excel")
     add("--out", type=Path, metavar="FILE", help="write to FILE (default: stdout; a page goes to the store)")
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
@@ -54,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--limit",
-        type=_count,
+        type=_parse_count,
         metavar="N",
         help=f"the newest N runs, 0 for all (default: {NEWEST}, of a trend {TRENDED})",
     )
@@ -63,31 +70,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.analysis.beside import rows_beside
-    from trainmark.features.report import output, run_page
-    from trainmark.record import escape
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import Store, default_folder
-    from trainmark.record.whole_files import is_stream
-    from trainmark.view.files import keep_page, write
-
-    form, out = _asked(args)
+    form, out = _parse_output(args)
     if args.bom and form != "csv":
         raise UsageError(f"--bom is for --format csv, not for {form}; leave it out")
     if args.labels and not args.publish:
         raise UsageError("--labels is about the copy that --publish makes; elsewhere tags and notes are always kept")
     store = Store(args.store or default_folder())
     if args.trend is None:
-        records, rows = _chosen(args.runs, args.limit, store)
+        records, rows = _find_records(args.runs, args.limit, store)
     else:
-        records, rows = _followed(args, store), []
+        records, rows = _find_trend_records(args, store), []
     if args.published:
-        rows = [*rows, *(row for row in rows_beside(records, store.folder) if row not in rows)]
-    folders = run_page.run_folders(records, store)
+        rows = [*rows, *(row for row in find_published_rows(records, store.folder) if row not in rows)]
+    folders = run_page.find_run_folders(records, store)
     if args.publish:
-        records = _published(records, labels=args.labels)
+        records = _make_publishable(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
-        say(f"{len(rows)} published rows are left out: {form} is about runs")
+        print_status(f"{len(rows)} published rows are left out: {form} is about runs")
     text = output.render(
         form,
         records,
@@ -97,83 +96,69 @@ def run(args: argparse.Namespace) -> int:
         folders=folders,
         published=args.publish,
         trend=args.trend is not None,
-        # what a site pays is its own affair: a copy to share holds only a price that was asked for
-        price=None if args.publish and args.price is None else price_of(args),
+        # a price is private: a shared copy has one only if requested
+        price=None if args.publish and args.price is None else read_price(args),
     )
     text = f"\ufeff{text}" if args.bom else text
     if out is not None:
-        write(out, text, store)
+        write_report(out, text, store)
     elif form == "html":
-        out = keep_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
+        out = save_page(f"report-{records[0].run_id if records else 'published'}.html", text, store)
     if out is None:
-        screen = console()
-        screen.file.write(escape.fitted(text, screen.encoding))
+        screen = open_console()
+        screen.file.write(escape.fit_encoding(text, screen.encoding))
     else:
-        result_is_kept()
+        mark_result_saved()
         if form == "html" and not is_stream(out):
             print(escape.terminal(str(out)))
     return 0
 
 
-def _asked(args: argparse.Namespace) -> tuple[str, Path | None]:
-    """The form and the file; words that contradict each other are refused."""
-    from trainmark.record.errors import UsageError
-
+def _parse_output(args: argparse.Namespace) -> tuple[str, Path | None]:
+    """The form and the file; contradicting options are refused."""
     if args.html is None:
         form: str = args.format or "html"
         out: Path | None = args.out
         return form, out
     if args.format not in (None, "html"):
-        raise UsageError(f"--html writes a page, but --format {args.format} was asked for; leave one of them out")
+        raise UsageError(f"--html writes a page, but --format {args.format} was given; leave one of them out")
     if args.out is not None:
         raise UsageError(f"--html {args.html} and --out {args.out} both name the page; leave one of them out")
     return "html", args.html
 
 
-def _chosen(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
-    """The records and published rows meant; without words the newest records."""
-    from trainmark.analysis.published_lookup import subject
-    from trainmark.record import escape
-    from trainmark.record.errors import UsageError
-    from trainmark.record.store import read_record
-
+def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tuple[list[Record], list[PublishedRow]]:
+    """The records and published rows named, else the newest records."""
     if words:
         if limit is not None:
             raise UsageError("--limit counts the newest runs, but runs were named; leave one of them out")
-        subjects = [subject(word, store) for word in words]
+        subjects = [find_subject(word, store) for word in words]
         # one run may be meant by several words
         records = {record.run_id: record for found in subjects for record in found.records}
         rows = dict.fromkeys(found.row for found in subjects if found.row is not None)
         return list(records.values()), list(rows)
     contents = store.contents()
     for damaged in contents.damaged:
-        say(escape.terminal(str(damaged)))
+        print_status(escape.terminal(str(damaged)))
     newest = contents.rows[: NEWEST if limit is None else limit or None]
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
     return [read_record(store.path(row.run_id)) for row in newest], []
 
 
-def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
-    """The newest runs of the plans that are to be followed."""
-    from trainmark import workloads
-    from trainmark.analysis.published_lookup import subject
-    from trainmark.features.report.trend import followed
-    from trainmark.record.errors import UsageError
-    from trainmark.record.index import row_of
-    from trainmark.record.store import read_record
-
+def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
+    """The newest runs of the plans to follow."""
     word = args.trend
     if args.runs:
         raise UsageError(f"--trend finds the runs of a plan itself, but {args.runs[0]} was named too; leave one out")
     rows = store.rows()
     if not word or word in {*workloads.names(), *(row.workload for row in rows)}:
-        found = followed(rows, workload=word or None)
+        found = select_trend_rows(rows, workload=word or None)
     else:
-        meant = subject(word, store).records
+        meant = find_subject(word, store).records
         if not meant:
             raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
-        found = followed(rows, of=row_of(meant[0]))
+        found = select_trend_rows(rows, of=make_row(meant[0]))
     if not found:
         if word:
             raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
@@ -182,21 +167,18 @@ def _followed(args: argparse.Namespace, store: Store) -> list[Record]:
     return [read_record(store.path(row.run_id)) for row in newest]
 
 
-def _published(records: list[Record], *, labels: bool) -> list[Record]:
-    from trainmark.record import escape
-    from trainmark.view.publish import publishable
-
-    safe = publishable(records, labels=labels)
+def _make_publishable(records: list[Record], *, labels: bool) -> list[Record]:
+    safe = make_publishable(records, labels=labels)
     for replaced in safe.replaced:
-        say(escape.terminal(f"replaced {replaced}"))
+        print_status(escape.terminal(f"replaced {replaced}"))
     if safe.dropped:
-        say(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} of which it is not known what may stand there")
+        print_status(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} that may hold anything")
     if not safe.replaced:
-        say("nothing had to be replaced")
+        print_status("nothing had to be replaced")
     return list(safe.records)
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count; try {NEWEST}")
     return int(text)

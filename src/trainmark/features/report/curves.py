@@ -1,11 +1,11 @@
-"""Charts of a run: where its time went, the time of each step, the loss, the quality, and how alike its ranks were."""
+"""Charts of a run: where its time went, the time of each step, the loss, the quality, and the skew of its ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-from trainmark.record.format import NOTHING, goal, number, with_unit
+from trainmark.record.format import NOTHING, format_goal, number, with_unit
 from trainmark.record.language import Say
 from trainmark.record.record import Record
 from trainmark.view import chart
@@ -13,11 +13,11 @@ from trainmark.view.breakdown import (
     MAX_RANKS,
     RankTime,
     TimeStep,
-    evaluations,
-    rank_times,
-    rate_word,
-    time_steps,
-    time_word,
+    format_rate,
+    list_evaluations,
+    list_rank_times,
+    name_time_step,
+    split_time,
 )
 from trainmark.view.chart import Point
 from trainmark.view.element import Markup, el
@@ -28,7 +28,7 @@ _ROWS = 20
 _MAX_EVALUATIONS = 200
 
 
-def step_times(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
     """Every step of the slowest rank, with its warm-up and its steady part marked."""
     timeline = record.timeline
     if not timeline.ranks or not timeline.steps:
@@ -40,8 +40,8 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
     first = max(timeline.steady_from, timeline.warmup_steps)
     counted = [value for _, value in points[timeline.warmup_steps :]] or [value for _, value in points]
     middle = median([value for _, value in points[first:]] or counted)
-    # warm-up may be many times slower than what follows and would press it flat: what does not fit is said
-    vertical = chart.linear([*counted, middle * 0.95, middle * 1.05])
+    # warm-up may be many times slower than what follows and would flatten it: a note tells what does not fit
+    vertical = chart.linear_axis([*counted, middle * 0.95, middle * 1.05])
     above = max((value for _, value in points[:first]), default=0.0)
     notes = []
     if above > vertical.high:
@@ -63,14 +63,14 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
                 late=True,
             )
         )
-    said = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
+    sentence = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
         count=len(points), first=first + 1, time=f"{number(middle)} {unit}"
     )
-    return chart.draw(
+    return chart.draw_chart(
         say("Step time"),
-        said,
+        sentence,
         say,
-        x=chart.exact(0, len(points) + 1),
+        x=chart.exact_axis(0, len(points) + 1),
         y=vertical,
         x_name=say("step"),
         y_name=unit,
@@ -85,27 +85,27 @@ def step_times(record: Record, say: Say, columns: int) -> Markup | None:
         ],
         heads=_piece_heads(say),
         rows=_pieces(points),
-        note=[f"{said} ", *notes],
+        note=[f"{sentence} ", *notes],
         counts_x=True,
         size=(980, 220),
         columns=columns * 4 // 3,
     )
 
 
-def loss(record: Record, say: Say, columns: int) -> Markup | None:
+def draw_loss(record: Record, say: Say, columns: int) -> Markup | None:
     points: list[Point] = [(step, value) for step, value in enumerate(record.loss, 1) if value is not None]
     if len(points) < 2:
         return None
-    said = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
+    sentence = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
     missing = len(record.loss) - len(points)
     if missing:
-        said += " " + say("{count} values were not finite.").format(count=missing)
-    return chart.draw(
+        sentence += " " + say("{count} values were not finite.").format(count=missing)
+    return chart.draw_chart(
         say("Training loss"),
-        said,
+        sentence,
         say,
-        x=chart.exact(0, len(record.loss) + 1),
-        y=chart.linear([value for _, value in points]),
+        x=chart.exact_axis(0, len(record.loss) + 1),
+        y=chart.linear_axis([value for _, value in points]),
         x_name=say("step"),
         y_name=say("mean over all ranks"),
         y_unit="",
@@ -117,7 +117,7 @@ def loss(record: Record, say: Say, columns: int) -> Markup | None:
     )
 
 
-def quality(record: Record, say: Say) -> Markup | None:
+def draw_quality(record: Record, say: Say) -> Markup | None:
     """Each evaluation, and the target it was trained to."""
     found = record.quality
     points: list[Point] = [
@@ -129,23 +129,23 @@ def quality(record: Record, say: Say) -> Markup | None:
         return None
     unit = "" if found.unit in ("", "-") else found.unit
     word = quality_word(found.name)
-    aim = say("target {goal}").format(goal=goal(found))
-    every = evaluations(record, say)
+    aim = say("target {goal}").format(goal=format_goal(found))
+    every = list_evaluations(record, say)
     last = max(points[-1][0], 1)
-    x = chart.exact(0, last * 1.04)
-    said = say("{word} {value} at the last of {count} evaluations; {target}.").format(
+    x = chart.exact_axis(0, last * 1.04)
+    sentence = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
     )
     beside = {name: value for name, value in found.history[-1].values.items() if name != found.name}
     if beside:  # without its floor, its ceiling and the like a figure can hardly be judged
         others = ", ".join(f"{quality_word(name)} {number(value, 4)}" for name, value in beside.items())
-        said += " " + say("Beside it: {others}.").format(others=others)
-    return chart.draw(
+        sentence += " " + say("Beside it: {others}.").format(others=others)
+    return chart.draw_chart(
         say("Quality"),
-        said,
+        sentence,
         say,
         x=x,
-        y=chart.linear([*(value for _, value in points), found.goal]),
+        y=chart.linear_axis([*(value for _, value in points), found.goal]),
         x_name=say("step"),
         y_name=f"{word} {unit}".rstrip(),
         y_unit=unit,
@@ -164,24 +164,24 @@ def _piece_heads(say: Say) -> list[str]:
 def _pieces(points: Sequence[Point]) -> list[list[str]]:
     """A long series as a short table: the lowest, middle and highest of neighbouring values."""
     rows = []
-    for part in chart.parts(points, _ROWS):
+    for part in chart.split_points(points, _ROWS):
         values = [value for _, value in part]
         ends = f"{part[0][0]:g}–{part[-1][0]:g}" if len(part) > 1 else f"{part[0][0]:g}"
         rows.append([ends, *(number(value, 4) for value in (min(values), median(values), max(values)))])
     return rows
 
 
-def time_spent(record: Record, say: Say) -> Markup | None:
+def draw_time_spent(record: Record, say: Say) -> Markup | None:
     """From the end-to-end time to the time p_core divides by, phase by phase, as bars beside their numbers."""
-    found = time_steps(record)
+    found = split_time(record)
     if not found:
         return None
     whole = found[0].ns or 1
     rows = [
-        chart.strip(
-            time_word(step, say),
-            rate_word(step, record),
-            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_color(step))],
+        chart.draw_strip(
+            name_time_step(step, say),
+            format_rate(step, record),
+            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_pick_color(step))],
             (f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %"),
             class_=None if step.kind == "phase" else step.kind,
             data_ns=step.ns,
@@ -192,20 +192,20 @@ def time_spent(record: Record, say: Say) -> Markup | None:
     ]
     caption = say("As the slowest rank saw it; every step is exact to the nanosecond")
     heads = (say("Time"), say("Share"))
-    table = chart.strips(say("Phase"), heads, rows, caption=caption, kind="strips waterfall")
+    table = chart.draw_strips(say("Phase"), heads, rows, caption=caption, kind="strips waterfall")
     return el("figure", el("figcaption", el("b", say("Where the time went"))), table)
 
 
-def _color(step: TimeStep) -> int:
-    """What is taken off stands out, and so does what is left in the end."""
+def _pick_color(step: TimeStep) -> int:
+    """Highlights what is subtracted and what remains."""
     if step.kind == "phase":
         return 1
     return {"p_core": 0, "computing": 0, "exchange": 2}.get(step.name, 5)
 
 
-def ranks(record: Record, say: Say) -> Markup | None:
-    """How alike the ranks were: each one's own computing, and its exchange with the others."""
-    found = rank_times(record)
+def draw_ranks(record: Record, say: Say) -> Markup | None:
+    """Rank skew: compute and exchange time of each rank."""
+    found = list_rank_times(record)
     if not found:
         return None
     longest = max(one.own_ns + (one.exchange_ns or 0) for one in found) or 1
@@ -218,12 +218,12 @@ def ranks(record: Record, say: Say) -> Markup | None:
     return el(
         "figure",
         el("figcaption", el("b", say("Ranks")), el("span", say("slowest first"), class_="unit")),
-        chart.strips(say("Rank"), heads, [_rank(one, longest) for one in found[:MAX_RANKS]]),
+        chart.draw_strips(say("Rank"), heads, [_draw_rank(one, longest) for one in found[:MAX_RANKS]]),
         [el("p", note, class_="note") for note in notes],
     )
 
 
-def _rank(one: RankTime, longest: float) -> Markup:
+def _draw_rank(one: RankTime, longest: float) -> Markup:
     exchange = one.exchange_ns or 0
     pieces = [
         chart.Bar(start=0, length=one.own_ns / longest),
@@ -234,4 +234,4 @@ def _rank(one: RankTime, longest: float) -> Markup:
         NOTHING if one.exchange_ns is None else f"{number(exchange / 1e9)} s",
         f"+{100 * one.over_fastest:.1f} %",
     )
-    return chart.strip(str(one.rank), one.host, pieces, numbers)
+    return chart.draw_strip(str(one.rank), one.host, pieces, numbers)

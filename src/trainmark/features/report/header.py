@@ -1,32 +1,38 @@
-"""The head of a run: its sentence, where and how it ran, and its key figures."""
+"""The head of a run: its sentence, where and how it ran, its key figures and its validity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from trainmark.analysis.beside import PublishedSpeed
-from trainmark.record.format import NOTHING, device_name, goal, number, plus_minus, shown_quality, verdict
+from trainmark.record.audit import SEVERITIES, sort_by_gravity
+from trainmark.record.checks import CheckResult
+from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.endings import translate_ending
+from trainmark.record.format import NOTHING, device_name, format_goal, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
-from trainmark.record.record import Record
+from trainmark.record.record import Doubt, Record
 from trainmark.view import headline
-from trainmark.view.element import Markup, el
+from trainmark.view.element import Child, Markup, el
 from trainmark.workloads import quality_word
 
 
-def sentence(record: Record, say: Say) -> str:
-    """The run's main number in words, as the terminal says it of this machine."""
-    return headline.opening(record, say, where=device_name(record))
+def write_sentence(record: Record, say: Say) -> str:
+    """The run's main number in words, as on the terminal."""
+    return headline.describe_speed(record, say, where=device_name(record))
 
 
-def lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
-    """What the heading goes on with: beside published devices, and what the run learnt."""
-    told = [headline.beside_published(record, published, say), headline.what_it_learnt(record, say)]
-    said = say("; ").join(part for part in told if part)
-    return el("p", say("{sentence}.").format(sentence=said[0].upper() + said[1:]), class_="lead") if said else None
+def draw_lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> Markup | None:
+    """Below the heading: comparison with published devices, and what the run learned."""
+    parts = [headline.compare_with_published(record, published, say), headline.describe_learning(record, say)]
+    sentence = say("; ").join(part for part in parts if part)
+    if not sentence:
+        return None
+    return el("p", say("{sentence}.").format(sentence=sentence[0].upper() + sentence[1:]), class_="lead")
 
 
-def facts(record: Record, say: Say) -> Markup:
-    """Where, how and when, in a line of small words."""
+def draw_facts(record: Record, say: Say) -> Markup:
+    """Where, how and when, in one line."""
     plan = record.plan
     data = say("synthetic data") if plan.data.synthetic else plan.data.name
     words = [
@@ -39,12 +45,12 @@ def facts(record: Record, say: Say) -> Markup:
     return el("p", [el("span", word) for word in words], el("code", record.run_id), class_="facts")
 
 
-def figures(record: Record, say: Say) -> Markup:
-    """The numbers most people came for."""
-    return el("dl", [_figure(*found) for found in _figures(record, say)], class_="figures")
+def draw_figures(record: Record, say: Say) -> Markup:
+    """The key figures."""
+    return el("dl", [_draw_figure(*found) for found in _list_figures(record, say)], class_="figures")
 
 
-def shown_verdict(record: Record, say: Say) -> str:
+def translate_verdict(record: Record, say: Say) -> str:
     words = {
         "reached": say("reached"),
         "missed": say("missed"),
@@ -57,11 +63,11 @@ def shown_verdict(record: Record, say: Say) -> str:
     return words[verdict(record)]
 
 
-def shown_status(status: str, say: Say) -> str:
+def translate_status(status: str, say: Say) -> str:
     return {"valid": say("valid"), "invalid": say("invalid"), "incomplete": say("incomplete")}.get(status, status)
 
 
-def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
+def _list_figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     """Word, number, unit, remark."""
     for alias, remark in (
         ("p_core", say("computing only")),
@@ -70,45 +76,153 @@ def _figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
     ):
         quantity = record.metrics.get(alias)
         known = quantity is not None and quantity.value is not None
-        around = plus_minus(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
-        yield alias, *_number(record, alias), f"{remark} {around}".rstrip() if known else _why(record, alias, say)
-    reached = f"{shown_verdict(record, say)}, {goal(record.quality)}"
-    yield quality_word(record.quality.name), shown_quality(record.quality), "", reached
-    yield "e2e_time", *_number(record, "e2e_time"), say("all phases")
-    memory, total = _number(record, "mem"), _number(record, "mem_total")
+        around = format_interval(quantity.interval, say("too noisy to say")) if quantity is not None and known else ""
+        yield (
+            alias,
+            *_format_number(record, alias),
+            f"{remark} {around}".rstrip() if known else _explain_missing(record, alias, say),
+        )
+    reached = f"{translate_verdict(record, say)}, {format_goal(record.quality)}"
+    yield quality_word(record.quality.name), format_quality(record.quality), "", reached
+    yield "e2e_time", *_format_number(record, "e2e_time"), say("all phases")
+    memory, total = _format_number(record, "mem"), _format_number(record, "mem_total")
     of_total = say("of {total} GiB").format(total=total[0]) if total[1] else ""
-    yield "mem", *memory, of_total if memory[1] else _why(record, "mem", say)
-    yield "mfu", *_number(record, "mfu"), say("of the peak") if _known(record, "mfu") else _why(record, "mfu", say)
-    mean = say("a device, mean")
-    yield "power", *_number(record, "power"), mean if _known(record, "power") else _why(record, "power", say)
+    yield "mem", *memory, of_total if memory[1] else _explain_missing(record, "mem", say)
+    yield (
+        "mfu",
+        *_format_number(record, "mfu"),
+        say("of the peak") if has_value(record, "mfu") else _explain_missing(record, "mfu", say),
+    )
+    mean = say("per device, mean")
+    yield (
+        "power",
+        *_format_number(record, "power"),
+        mean if has_value(record, "power") else _explain_missing(record, "power", say),
+    )
     for alias, remark in (
         ("energy_kwh", say("of the devices, with the building's share")),
         ("cost", say("of the run, at the reader's price")),
         ("cost_per_million", say("at p_train and the reader's price")),
     ):
-        if _known(record, alias):
-            yield alias, *_number(record, alias), remark
+        if has_value(record, alias):
+            yield alias, *_format_number(record, alias), remark
 
 
-def _figure(word: str, value: str, unit: str, remark: str) -> Markup:
+def _draw_figure(word: str, value: str, unit: str, remark: str) -> Markup:
     main = "main" if word == "p_core" else None
     shown = el("dd", el("b", value), el("span", unit, class_="unit") if unit else None, class_="value")
     return el("div", el("dt", word), shown, el("dd", remark, class_="remark"), class_=main)
 
 
-def _known(record: Record, alias: str) -> bool:
+def has_value(record: Record, alias: str) -> bool:
     quantity = record.metrics.get(alias)
     return quantity is not None and quantity.value is not None
 
 
-def _number(record: Record, alias: str) -> tuple[str, str]:
+def _format_number(record: Record, alias: str) -> tuple[str, str]:
     quantity = record.metrics.get(alias)
     if quantity is None or quantity.value is None:
         return NOTHING, ""
     return number(quantity.value), quantity.unit
 
 
-def _why(record: Record, alias: str, say: Say) -> str:
+def _explain_missing(record: Record, alias: str, say: Say) -> str:
     quantity = record.metrics.get(alias)
     reason = quantity.unavailable if quantity else None
     return say(reason) if reason else say("not on the record")
+
+
+# Validity: what was checked, what failed, what could not be checked
+
+
+MAX_FINDINGS = 3
+
+
+def draw_validity(record: Record, checks: Sequence[CheckResult], say: Say) -> Markup:
+    failed = [check for check in checks if check.findings]
+    unseen = [check for check in checks if check.verdict == "unknown"]
+    passed = [check for check in checks if check.verdict == "ok"]
+    is_bad = record.status != "valid" or any(check.verdict == "failed" for check in failed)
+    kind = "bad" if is_bad else "fair" if failed or record.doubts else "good"
+    return el(
+        "section",
+        el("h3", say("Can this be trusted?")),
+        el(
+            "p",
+            el("span", translate_status(record.status, say), class_=f"status {record.status}"),
+            translate_ending(record.ended, say),
+            class_="ended",
+        ),
+        _draw_counts(len(passed), len(failed), len(unseen), say) if checks else el("p", say("Nothing was checked.")),
+        _draw_findings([finding for check in failed for finding in check.findings], say),
+        _draw_doubts(record.doubts, say),
+        _draw_list(say("Could not be checked"), [f"{say(check.claim)}: {check.sentence}" for check in unseen]),
+        _draw_list(say("Passed"), [say(check.claim) for check in passed]),
+        class_=f"card validity {kind}",
+    )
+
+
+def _draw_counts(passed: int, failed: int, unseen: int, say: Say) -> Markup:
+    counted = (
+        ("good", passed, say("passed")),
+        ("bad" if failed else "none", failed, say("failed")),
+        ("fair" if unseen else "none", unseen, say("could not be checked")),
+    )
+    return el(
+        "ul", [el("li", el("b", str(count)), el("span", word), class_=kind) for kind, count, word in counted],
+        class_="counts",
+    )  # fmt: skip
+
+
+def _draw_findings(found: Sequence[CheckResult], say: Say) -> list[Child]:
+    """The most severe first; the rest is folded."""
+    ordered = sort_by_gravity(found)
+    first, rest = ordered[:MAX_FINDINGS], ordered[MAX_FINDINGS:]
+    shown: list[Child] = (
+        [el("ul", [_draw_finding(finding, say) for finding in first], class_="findings")] if first else []
+    )
+    if rest:
+        shown.append(
+            el(
+                "details",
+                el("summary", say("{count} more findings").format(count=len(rest))),
+                el("ul", [_draw_finding(finding, say) for finding in rest], class_="findings"),
+                class_="data",
+            )
+        )
+    return shown
+
+
+def _draw_finding(finding: CheckResult, say: Say) -> Markup:
+    severities = {"failed": say("wrong"), "doubt": say("doubtful"), "note": say("note")}
+    return el(
+        "li",
+        el("b", severities[finding.verdict], class_=f"severity {SEVERITIES[finding.verdict]}"),
+        f" {finding.sentence} ",
+        el("span", finding.evidence, class_="numbers"),
+        el("small", say("Look at: {check}").format(check=finding.remedy)),
+    )
+
+
+def _draw_doubts(doubts: Sequence[Doubt], say: Say) -> list[Child]:
+    if not doubts:
+        return [el("p", say("The run itself has no doubts."), class_="note")]
+    return [
+        el("h4", say("Doubts")),
+        el(
+            "ul",
+            [el("li", translate_doubt(doubt, say)) for doubt in doubts],
+            class_="doubts",
+        ),
+    ]
+
+
+def _draw_list(title: str, sentences: Sequence[str]) -> Markup | None:
+    if not sentences:
+        return None
+    return el(
+        "details",
+        el("summary", f"{title} ({len(sentences)})"),
+        el("ul", [el("li", sentence) for sentence in sentences]),
+        class_="data",
+    )

@@ -5,33 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark import __version__, features
-from trainmark.analysis.beside import rows_beside
-from trainmark.analysis.priced import priced
+from trainmark.analysis.beside import find_published_rows
+from trainmark.analysis.priced import add_cost
 from trainmark.analysis.record_checks import check_record
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.trend import Trend
 from trainmark.record.checks import CheckResult
-from trainmark.record.language import by_locale, speaker
+from trainmark.record.language import locale_language, translator
 from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store
-from trainmark.view.files import keep_page
+from trainmark.view.files import save_page
 from trainmark.view.sections import FactSection
-
-if TYPE_CHECKING:
-    from trainmark.features.report.trend import Trend
 
 
 def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:
-    """Draws the page that a run ends with, and keeps it: its checks are those a record alone allows, and cost nothing;
-    `report` and `audit` hold it against its events."""
+    """Draws the page that a run ends with, and keeps it: its checks need the record alone;
+    `report` and `audit` also check its events."""
     checks = {record.run_id: check_record(record) for record in records}
-    page = draw_page(records, store, checks=checks, folders=run_folders(records, store), price=price)
-    return keep_page(f"{records[-1].run_id}.html", page, store)
+    page = draw_page(records, store, checks=checks, folders=find_run_folders(records, store), price=price)
+    return save_page(f"{records[-1].run_id}.html", page, store)
 
 
 def draw_page(
@@ -45,17 +42,18 @@ def draw_page(
     language: str | None = None,
     published: bool = False,
     trends: Sequence[Trend] = (),
+    facts: Mapping[str, Sequence[FactSection]] | None = None,
 ) -> str:
     """The page as text; `folders` are the runs' own by their ids."""
-    language = language or by_locale()
+    language = language or locale_language()
     return render(
         ReportInputs(
-            records=tuple(priced(record, price or Price()) for record in records),
+            records=tuple(add_cost(record, price or Price()) for record in records),
             rows=tuple(rows),
-            beside=tuple(rows_beside(records, store.folder)),
+            beside=tuple(find_published_rows(records, store.folder)),
             checks=checks,
             folders=folders,
-            facts=facts_beside(records, store, language),
+            facts=facts or {},
             trends=tuple(trends),
             samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -65,14 +63,14 @@ def draw_page(
     )
 
 
-def run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
+def find_run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
     return {record.run_id: store.runs / record.run_id for record in records}
 
 
-def facts_beside(records: Sequence[Record], store: Store, language: str) -> dict[str, list[FactSection]]:
+def collect_facts(records: Sequence[Record], store: Store, language: str) -> dict[str, list[FactSection]]:
     """By run id, what features know of the runs beside their records."""
     found: dict[str, list[FactSection]] = {}
     for feature in features.offers("record_facts"):
-        for run_id, section in feature.sections(records, store, speaker(language)).items():
+        for run_id, section in feature.sections(records, store, translator(language)).items():
             found.setdefault(run_id, []).append(section)
     return found

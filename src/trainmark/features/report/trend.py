@@ -1,4 +1,4 @@
-"""Follows one plan on one device from run to run, and finds where its speed or quality took a step."""
+"""Follows one plan on one device from run to run, and finds and charts steps in its speed or quality."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from trainmark.analysis import quantities
-from trainmark.analysis.comparison import compare, side_of
+from trainmark.analysis.comparison import collect_values, compare
 from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
-from trainmark.record.format import short_device
+from trainmark.record.format import NOTHING, device_name, drop_noisy, number, short_device, with_unit
 from trainmark.record.index import StoreRow
+from trainmark.record.intervals import Bounds
+from trainmark.record.language import Say
 from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
+from trainmark.view import chart
+from trainmark.view.element import Markup, el
+from trainmark.view.headline import name_network
 
 COMMIT = "commit"
-"""The tag by which a run says which state of its user's own code ran."""
+"""The tag that names the revision of the user's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrendPoint:
-    """A run, or the repeats of a group, of which each is one sample of the same moment."""
+    """A run, or the repeats of a group, each one sample of the same point in time."""
 
     records: tuple[Record, ...]
     value: float
     interval: tuple[float, float] | None
-    """95 % confidence; None where one run does not tell it."""
+    """95 % confidence; None where one run does not give it."""
     change: float | None = None
-    """The step from the point before, as a part of its value, where the verdict on the two is a difference."""
+    """Relative change from the point before, where the two differ by verdict."""
     worse: bool = False
 
     @property
@@ -59,7 +65,9 @@ class Trend:
         return [point for point in self.points if point.change is not None]
 
 
-def followed(rows: Sequence[StoreRow], *, of: StoreRow | None = None, workload: str | None = None) -> list[StoreRow]:
+def select_trend_rows(
+    rows: Sequence[StoreRow], *, of: StoreRow | None = None, workload: str | None = None
+) -> list[StoreRow]:
     """The rows of plans that were measured more than once on one device; of one plan or workload, or of all."""
 
     def plan(row: StoreRow) -> tuple[str, str]:
@@ -77,7 +85,7 @@ def followed(rows: Sequence[StoreRow], *, of: StoreRow | None = None, workload: 
     return [row for row in measured if runs[plan(row)] > 1]
 
 
-def trends(records: Sequence[Record]) -> list[Trend]:
+def compute_trends(records: Sequence[Record]) -> list[Trend]:
     """Speed and quality of each plan that has at least two points, the plan that ran last first."""
     plans: dict[tuple[str, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: (record.created, record.run_id)):
@@ -85,24 +93,24 @@ def trends(records: Sequence[Record]) -> list[Trend]:
             key = record.plan.fingerprint, short_device(record.environment.device.name)
             plans.setdefault(key, []).append(record)
     newest_first = sorted(plans.values(), key=lambda runs: runs[-1].created, reverse=True)
-    found = [_trend(runs, metric) for runs in newest_first for metric in ("p_core", "quality")]
+    found = [_compute_trend(runs, metric) for runs in newest_first for metric in ("p_core", "quality")]
     return [trend for trend in found if trend is not None]
 
 
-def _trend(runs: Sequence[Record], metric: str) -> Trend | None:
-    runs = [record for record in runs if _has(record, metric)]
+def _compute_trend(runs: Sequence[Record], metric: str) -> Trend | None:
+    runs = [record for record in runs if _has_value(record, metric)]
     groups: dict[str, list[Record]] = {}
     for record in runs:
         groups.setdefault(record.group or record.run_id, []).append(record)
     subjects = [Subject(word=name, label=name, records=tuple(group)) for name, group in groups.items()]
     if len(subjects) < 2:
         return None
-    compared = quantities.find(metric, subjects)
-    changes = [None, *(_change(a, b, metric) for a, b in pairwise(subjects))]
-    sides = [side_of(subject.records, compared) for subject in subjects]
+    compared = quantities.find_compared(metric, subjects)
+    changes = [None, *(_compute_change(a, b, metric) for a, b in pairwise(subjects))]
+    sides = [collect_values(subject.records, compared) for subject in subjects]
     return Trend(
         metric=compared.name,
-        unit=quantities.of_record(runs[0], compared)[1],
+        unit=quantities.value_of_record(runs[0], compared)[1],
         points=tuple(
             TrendPoint(
                 records=subject.records,
@@ -116,7 +124,7 @@ def _trend(runs: Sequence[Record], metric: str) -> Trend | None:
     )
 
 
-def _change(a: Subject, b: Subject, metric: str) -> float | None:
+def _compute_change(a: Subject, b: Subject, metric: str) -> float | None:
     try:
         found = compare(a, b, metric=metric)
     except UsageError:  # they are not alike, as where one was measured by another definition: no verdict, no step
@@ -124,8 +132,129 @@ def _change(a: Subject, b: Subject, metric: str) -> float | None:
     return None if found.verdict in ("same", "inconclusive") else found.judgement.ratio - 1
 
 
-def _has(record: Record, metric: str) -> bool:
+def _has_value(record: Record, metric: str) -> bool:
     if metric == "quality":
         return (record.quality.value or 0) > 0
     found = record.metrics.get(metric)
     return found is not None and (found.value or 0) > 0
+
+
+# Charts: every run with its interval and revision, steps between neighbours marked
+
+
+_MAX_MARKS = 6
+"""Revisions that have room below a chart."""
+_SHORT = 7
+"""Characters of a short revision."""
+
+
+def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
+    """A chart for each number that is followed; nothing where there is none."""
+    if not trends:
+        return None
+    charts = [_draw_chart(trend, say) for trend in trends]
+    return el("section", el("h2", say("Trend")), el("div", charts, class_="charts"), class_="growth")
+
+
+def _draw_chart(trend: Trend, say: Say) -> Markup:
+    points, unit = trend.points, "" if trend.unit == "-" else trend.unit
+    sentence = _describe_trend(trend, say)
+    spread = [drop_noisy(point.interval) for point in points]
+    values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
+    # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
+    middle, room = median(values), 0.15 * (max(values) - min(values))
+    y = chart.linear_axis([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
+    every = -(-len(points) // _MAX_MARKS)
+    marks = {float(place): _mark_label(points[place - 1]) for place in range(1, len(points) + 1, every)}
+    record = trend.record
+    steps = [place for place, point in enumerate(points, 1) if point.change is not None]
+    return chart.draw_chart(
+        f"{name_network(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
+        sentence,
+        say,
+        x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
+        x_marks=marks,
+        y=y,
+        x_name=say("day and revision, oldest first"),
+        y_name=f"{trend.metric} {unit}".rstrip(),
+        y_unit=unit,
+        lines=[
+            chart.Line(
+                name=trend.metric,
+                points=[(place, point.value) for place, point in enumerate(points, 1)],
+                color=0 if trend.metric == "p_core" else 4,
+                dots=True,
+                spread=[_clip_interval(point, ends, y) for point, ends in zip(points, spread, strict=True)],
+                labels=["" if point.change is None else _format_change(point.change) for point in points],
+                tips=[_describe_point(point, trend.metric, unit, say) for point in points],
+            )
+        ],
+        rules=[
+            chart.Rule(
+                name=say("a step, by the verdict of compare") if place == steps[0] else "",
+                points=((place - 0.5, y.low), (place - 0.5, y.high)),
+            )
+            for place in steps
+        ],
+        heads=[say("run"), say("created"), say("source"), trend.metric, say("95 % interval"), say("step")],
+        rows=[
+            [
+                _run_label(point),
+                point.record.created[:16].replace("T", " "),
+                point.source,
+                with_unit(point.value, unit, 4),
+                _format_interval(point, ends, say),
+                NOTHING if point.change is None else _format_change(point.change),
+            ]
+            for point, ends in zip(points, spread, strict=True)
+        ],
+        size=(980, 240),
+    )
+
+
+def _clip_interval(point: TrendPoint, ends: Bounds | None, y: chart.Axis) -> Bounds | None:
+    """An uninformative interval spans the whole chart: without a bar the point would look the most certain."""
+    if ends or point.interval is None:
+        return ends
+    return max(point.interval[0], y.low), min(point.interval[1], y.high)
+
+
+def _format_interval(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
+    if ends:
+        return f"{number(ends[0], 4)} – {number(ends[1], 4)}"
+    return NOTHING if point.interval is None else say("too noisy to say")
+
+
+def _describe_trend(trend: Trend, say: Say) -> str:
+    first, last = (trend.points[place].record.created[:10] for place in (0, -1))
+    points = say("{count} points from {first} to {last}.").format(count=len(trend.points), first=first, last=last)
+    if not trend.steps:
+        return f"{points} " + say("No neighbours differ by the verdict of compare.")
+    step = trend.steps[-1]
+    worse = say("worse") if step.worse else say("better")
+    return f"{points} " + say("Steps: {count}; the last is {change} at {source}, which is {worse}.").format(
+        count=len(trend.steps), change=_format_change(step.change or 0.0), source=step.source, worse=worse
+    )
+
+
+def _describe_point(point: TrendPoint, metric: str, unit: str, say: Say) -> str:
+    runs = say("{count} runs").format(count=len(point.records)) if len(point.records) > 1 else _run_label(point)
+    parts = [point.record.created[:16].replace("T", " "), point.source, runs]
+    parts.append(f"{metric} {with_unit(point.value, unit, 4)}")
+    if point.change is not None:
+        parts.append(_format_change(point.change))
+    return " · ".join(parts)
+
+
+def _mark_label(point: TrendPoint) -> str:
+    dirty = "+" if point.source.endswith("-dirty") else ""
+    short = point.source if point.source == point.record.trainmark else point.source[:_SHORT]
+    return f"{point.record.created[5:10]} {short}{dirty}"
+
+
+def _run_label(point: TrendPoint) -> str:
+    return point.record.group or point.record.run_id.rpartition("-")[2]
+
+
+def _format_change(change: float) -> str:
+    return f"{100 * change:+.1f} %".replace("-", "−")

@@ -1,1 +1,1 @@
-"""The same plan again, then compared."""
+"""Runs a plan again and compares the results."""

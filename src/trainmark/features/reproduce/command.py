@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from trainmark.cli.progress import watching
-from trainmark.cli.terminal import say
-from trainmark.cli.verdict import add_verdict_options, parse_threshold, show
+from trainmark import api
+from trainmark.analysis import quantities
+from trainmark.cli.progress import show_progress
+from trainmark.cli.terminal import print_status
+from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
+from trainmark.launch import reproduction, session
+from trainmark.launch.options import RunOptions
+from trainmark.record.lookup import find_runs
 
 NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
@@ -14,7 +19,7 @@ EXAMPLES = """\
   trainmark reproduce last                         the newest run, once more
   trainmark reproduce a1b2c3 --repeat 5            five times, as one run cannot show what changes between processes
   trainmark reproduce theirs.json --data /data/imagenet
-  trainmark reproduce before.json --gate           in CI: exit 6 if slower than before, 7 if it cannot be told
+  trainmark reproduce before.json --gate           in CI: exit 6 if slower than before, 7 if inconclusive
 
 Exit codes are those of 'run' where the run fails, else those of 'compare'."""
 
@@ -37,25 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
-    from trainmark.analysis import quantities
-    from trainmark.launch import reproduction, session
-    from trainmark.launch.options import RunOptions
-    from trainmark.record.lookup import find_runs
-
     options = RunOptions(repeat=args.repeat, store=args.store, quiet=args.quiet)
     threshold = parse_threshold(args.threshold)
-    store = session.store_of(options)
+    store = session.open_store(options)
     original = find_runs(args.run, store)
-    plan = reproduction.plan_again(original.records, args.data, platform=args.platform, trust=args.trust)
-    quantities.find(args.metric, (original,))  # a wrong word ends here and not after the run
-    result = session.run_plan(plan, options, say=say, watching=watching)
+    plan = reproduction.rebuild_plan(original.records, args.data, platform=args.platform, trust=args.trust)
+    quantities.find_compared(args.metric, (original,))  # a wrong word ends here and not after the run
+    result = session.run_plan(plan, options, say=print_status, watching=show_progress)
     for complaint in result.complaints:
-        say(f"trainmark: {complaint}")
+        print_status(f"trainmark: {complaint}")
     if result.exit_code:
         return result.exit_code
     for record in result.records:
-        say(f"record: {store.path(record.run_id)}")
-    # the plan was the same: what came out unlike, such as the precision that ran, is told and not refused
+        print_status(f"record: {store.path(record.run_id)}")
+    # the plan was the same: differences, such as the precision that ran, are listed and not refused
     found = api.compare(original, result.records, metric=args.metric, threshold=threshold, anyway=True)
-    return show(found, as_json=args.json, gate=args.gate)
+    return show_verdict(found, as_json=args.json, gate=args.gate)

@@ -1,1 +1,1 @@
-"""What a trained network makes of an input."""
+"""Runs a trained network on an input: speech, sound or an image."""

@@ -1,4 +1,4 @@
-"""`trainmark sample`: has a trained network show what it learnt, in sound, pictures or text."""
+"""`trainmark sample`: runs a trained network on inputs, and writes sound, images or text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.cli.terminal import result_is_kept, say
+import msgspec
+
+from trainmark import api
+from trainmark.cli.terminal import mark_result_saved, print_status
+from trainmark.record import escape
 from trainmark.record.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
@@ -16,9 +20,9 @@ if TYPE_CHECKING:
     from trainmark.record.sample import SampleDocument, SpeechScores
 
 NAME = "sample"
-HELP = "Have a trained network show what it learnt: read a text aloud, make a sound again, name a picture."
+HELP = "Run a trained network: read a text aloud, resynthesize a sound, classify an image."
 EXAMPLES = """\
-  trainmark sample last                                  of the newest run, by an example of its own data
+  trainmark sample last                                  the newest run, on an example of its own data
   trainmark sample last-tacotron2 "It can speak." --vocoder last-wavenet
   trainmark sample last-wavenet recording.wav --out again.wav
   trainmark sample last-resnet50 cat.jpg dog.jpg         one sample for each
@@ -39,33 +43,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("inputs", nargs="*", metavar="INPUT", help="a text, or a file (default: an example of the run's data)")
     add("--lines", type=Path, metavar="FILE", help="each line of FILE is an INPUT; empty ones and # are left out")
-    add("--vocoder", metavar="RUN", help="what makes sound of mels: a run of a vocoder, or griffin-lim (the default)")
+    add("--vocoder", metavar="RUN", help="vocoder: a run of one, or griffin-lim (the default)")
     add(
         "--out",
         type=Path,
         metavar="PATH",
         help="the file of the sample; with several INPUTs the folder of 001, 002, ... (default: in the store)",
     )
-    add("--score", action="store_true", help="predict what listeners would say of the speech, and what is understood")
+    add("--score", action="store_true", help="score speech: predicted mean opinion score and word error rate")
     add("--seed", type=int, metavar="N", help="another seed, another sample (default: 0)")
-    add("--set", action="append", default=[], metavar="key=value", dest="settings", help="change how it is made")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="key=value",
+        dest="settings",
+        help="change a setting",
+    )
     add("--platform", default="auto", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
     add("--store", type=Path, metavar="DIR", help="where runs are kept (default: $TRAINMARK_STORE)")
-    add("--force", action="store_true", help="overwrite files that are there")
+    add("--force", action="store_true", help="overwrite existing files")
     add("--json", action="store_true", help="one JSON document on stdout: of the sample, or a list of them")
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark import api
-    from trainmark.record import escape
-
-    inputs = _inputs(args)
-    said = [*args.settings]
-    said += [f"{key}={value}" for key, value in (("vocoder", args.vocoder), ("seed", args.seed)) if value is not None]
+    inputs = _read_inputs(args)
+    settings = [*args.settings]
+    settings += [
+        f"{key}={value}" for key, value in (("vocoder", args.vocoder), ("seed", args.seed)) if value is not None
+    ]
     made = api.samples(
         args.run,
         inputs,
-        settings=said,
+        settings=settings,
         out=args.out,
         numbered=args.lines is not None or len(inputs) > 1,
         score=args.score,
@@ -75,32 +85,32 @@ def run(args: argparse.Namespace) -> int:
     )
     documents: list[SampleDocument] = []
     for shown in made:
-        result_is_kept()
+        mark_result_saved()
         documents.append(shown.document)
         for doubt in shown.document.doubts:
-            say(escape.terminal(f"{shown.files[0]}: {doubt.code}: {doubt.text}"))
+            print_status(escape.terminal(f"{shown.files[0]}: {doubt.code}: {doubt.text}"))
         if not args.json:
             _print(shown)
     if args.json:
         _print_json(documents, several=args.lines is not None or len(inputs) > 1)
     elif args.out is None and documents[-1].networks[0].run_id:
-        say(f"`trainmark report {documents[-1].networks[0].run_id}` shows it on the page of its run")
+        print_status(f"`trainmark report {documents[-1].networks[0].run_id}` shows it on the page of its run")
     return 0
 
 
-def _inputs(args: argparse.Namespace) -> list[str]:
+def _read_inputs(args: argparse.Namespace) -> list[str]:
     if args.lines is None:
         return list(args.inputs)
     if args.inputs:
         raise UsageError("give either INPUTs or --lines FILE, not both")
-    lines = [line.strip() for line in _lines(args.lines)]
+    lines = [line.strip() for line in _read_lines(args.lines)]
     found = [line for line in lines if line and not line.startswith("#")]
     if not found:
-        raise UsageError(f"{args.lines} has no line to take; give one INPUT a line")
+        raise UsageError(f"{args.lines} has no input; give one INPUT per line")
     return found
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
@@ -110,8 +120,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _print(shown: Shown) -> None:
-    from trainmark.record import escape
-
     document = shown.document
     for path, left in zip(shown.files, document.files, strict=True):
         print(escape.terminal(f"{path}  {left.caption}"))
@@ -131,7 +139,5 @@ def _print_scores(scores: SpeechScores) -> None:
 
 
 def _print_json(documents: list[SampleDocument], *, several: bool) -> None:
-    import msgspec
-
     text = msgspec.json.encode(documents if several else documents[0]).decode()
     sys.stdout.write(f"{text}{os.linesep}")

@@ -1,4 +1,4 @@
-"""`trainmark scaling`: how much of the ideal speed-up more devices brought."""
+"""`trainmark scaling`: shows the scaling efficiency of runs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.analysis import imported_rows as imported, published_library as library, scaling, scaling_published
+from trainmark.analysis.scaling import find_scalings
+from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.features.scaling import table as scaling_table
+from trainmark.record import escape
+from trainmark.record.errors import UsageError
+from trainmark.record.lookup import find_records
+from trainmark.record.metrics import THROUGHPUTS
+from trainmark.record.store import Store, default_folder, read_record
+
 if TYPE_CHECKING:
     from trainmark.analysis.scaling import Scaling
     from trainmark.analysis.scaling_published import PublishedScaling
-    from trainmark.record.store import Store
 
 NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
@@ -38,52 +48,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.analysis import scaling, scaling_published
-    from trainmark.cli.terminal import console, look
-    from trainmark.features.scaling import table as scaling_table
-    from trainmark.record.errors import UsageError
-    from trainmark.record.lookup import records_of
-    from trainmark.record.metrics import THROUGHPUTS
-    from trainmark.record.store import Store, default_folder
-
     store = Store(args.store or default_folder())
-    screen = console()
+    screen = open_console()
     if args.published is None:
         metric = args.metric or "p_core"
-        found = [scaling.scaling(records_of(args.runs, store), metric)] if args.runs else _in_store(store, metric)
+        found = (
+            [scaling.compute_scaling(find_records(args.runs, store), metric)]
+            if args.runs
+            else _read_store(store, metric)
+        )
         document = [scaling.to_json(group) for group in found]
-        text = scaling_table.render(found, **look(screen)) if found else ""
+        text = scaling_table.render(found, **screen_options(screen)) if found else ""
     elif args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     else:
-        alias = scaling.throughput_alias(args.metric) if args.metric else None
-        groups = _published(args.published, store)
+        alias = scaling.find_throughput(args.metric) if args.metric else None
+        groups = _read_published(args.published, store)
         document = [scaling_published.to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
-        text = scaling_table.render_published(groups, metric=alias, **look(screen))
+        text = scaling_table.render_published(groups, metric=alias, **screen_options(screen))
     screen.file.write(json.dumps({"scalings": document}, indent=2) + "\n" if args.json else text)
     return 0
 
 
-def _in_store(store: Store, metric: str) -> list[Scaling]:
-    """Every group of the store; says on stderr what was left out, and what is missing where there is no group."""
-    from trainmark.analysis.scaling import all_scalings
-    from trainmark.cli.terminal import say
-    from trainmark.record import escape
-    from trainmark.record.store import read_record
-
+def _read_store(store: Store, metric: str) -> list[Scaling]:
+    """Every group of the store; reports on stderr what is left out, and why there is no group."""
     contents = store.contents()
     for damaged in contents.damaged:
-        say(escape.terminal(str(damaged)))
-    # whole records are long: only those are read that can have another topology beside them
+        print_status(escape.terminal(str(damaged)))
+    # records are long: read only those that may have another topology
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for row in contents.rows:
         if row.status == "valid":
             key = (row.workload, row.precision, row.platform, row.device)
             alike.setdefault(key, []).append((row.topology, row.run_id))
     runs = [run_id for rows in alike.values() if len({size for size, _ in rows}) > 1 for _, run_id in rows]
-    found = all_scalings([read_record(store.path(run_id)) for run_id in runs], metric)
+    found = find_scalings([read_record(store.path(run_id)) for run_id in runs], metric)
     if not found:
-        say(
+        print_status(
             escape.terminal(
                 f"the store {store.folder} holds no valid runs that differ in their topology alone; "
                 "'trainmark run --topology 1x2' makes another, 'trainmark scaling RUN RUN' says what differs"
@@ -92,20 +93,16 @@ def _in_store(store: Store, metric: str) -> list[Scaling]:
     return found
 
 
-def _published(workload: str, store: Store) -> list[PublishedScaling]:
-    """Of one workload or all, with the rows that the user imported."""
-    from trainmark.analysis import imported_rows as imported, published_library as library
-    from trainmark.analysis.scaling_published import published_scalings
-    from trainmark.cli.terminal import say
-
-    imports = imported.rows(store.folder)
+def _read_published(workload: str, store: Store) -> list[PublishedScaling]:
+    """Published rows of one workload or all, with imported ones."""
+    imports = imported.load_rows(store.folder)
     rows = [
-        *library.rows(workload or None),
+        *library.load_rows(workload or None),
         *(row for row in imports if workload.casefold() in ("", row.workload.casefold())),
     ]
-    found = published_scalings(rows)
+    found = find_published_scalings(rows)
     if left_out := len(rows) - sum(len(group.points) for group in found):
-        say(
+        print_status(
             f"{left_out} of {len(rows)} published rows are left out: they have no throughput, or no other topology of "
             "the same batch beside them; 'trainmark published' shows them"
         )

@@ -1,4 +1,4 @@
-"""Charts of how much more devices brought, against the ideal line."""
+"""Charts the speed-up of runs against the ideal line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainmark.analysis.scaling import Point, Scaling, all_scalings
-from trainmark.record.format import NOTHING, number, telling
+from trainmark.analysis.scaling import Point, Scaling, find_scalings
+from trainmark.record.format import NOTHING, drop_noisy, number
 from trainmark.record.language import Say
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
@@ -19,8 +19,8 @@ ORDER = 2
 
 
 def draw(records: Sequence[Record], rows: Sequence[PublishedRow], say: Say) -> Markup | None:
-    """One chart for each group of runs that differ in their topology alone; nothing where there is none."""
-    charts = [_chart(group, say) for group in all_scalings(records)]
+    """One chart per group of runs that differ in topology alone; None where there is none."""
+    charts = [_chart(group, say) for group in find_scalings(records)]
     if not charts:
         return None
     return el("section", el("h2", say("Scaling")), el("div", charts, class_="charts"), class_="growth")
@@ -31,15 +31,16 @@ def _chart(group: Scaling, say: Say) -> Markup:
     devices = [point.topology.devices for point in group.points]
     last = group.points[-1]
     kind = say("weak scaling") if group.kind == "weak" else say("strong scaling")
-    said = say("{topology} reaches {efficiency} of the ideal speed-up over {base}, by {metric}.").format(
+    summary = say("{topology} reaches {efficiency} of the ideal speed-up over {base}, by {metric}.").format(
         topology=last.topology, efficiency=_efficiency(last), base=base.topology, metric=group.metric
     )
-    x = replace(chart.doubling(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
+    x = replace(chart.doubling_axis(devices), high=devices[-1] * 1.6)  # the last point's label stands behind it
     ideal = [(float(count), count / devices[0]) for count in (devices[0], devices[-1])]
-    notes: list[Child] = [said, " ", el("span", " · ".join((kind, group.device, group.precision, group.recipe_name)))]
-    drawn = chart.draw(
+    facts = " · ".join((kind, group.device, group.precision, group.recipe_name))
+    notes: list[Child] = [summary, " ", el("span", facts)]
+    drawn = chart.draw_chart(
         title(group.workload),
-        said,
+        summary,
         say,
         x=x,
         y=_speed_ups([point.speed_up for point in group.points], ideal[-1][1]),
@@ -77,7 +78,7 @@ def _chart(group: Scaling, say: Say) -> Markup:
 
 
 def _speed_ups(values: Sequence[float], ideal: float) -> chart.Axis:
-    """Powers of two, on the same kind of axis as the devices: only so is the ideal a straight line."""
+    """A log axis like that of the devices, so that the ideal is a straight line."""
     low, high = min(*values, 1.0) / 1.3, max(*values, ideal) * 1.3
     exponents = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
     return chart.Axis(low=low, high=high, log=True, ticks=tuple(2.0**exponent for exponent in exponents))
@@ -85,14 +86,14 @@ def _speed_ups(values: Sequence[float], ideal: float) -> chart.Axis:
 
 def _efficiency(point: Point) -> str:
     shown = f"{100 * point.efficiency.value:.1f} %"
-    if (interval := telling(point.efficiency.interval)) is None:
+    if (interval := drop_noisy(point.efficiency.interval)) is None:
         return shown
     low, high = interval
     return f"{shown} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def _spread(point: Point, base: Point) -> tuple[float, float] | None:
-    if (interval := telling(point.efficiency.interval)) is None:
+    if (interval := drop_noisy(point.efficiency.interval)) is None:
         return None
     ideal = point.topology.devices / base.topology.devices
     return interval[0] * ideal, interval[1] * ideal

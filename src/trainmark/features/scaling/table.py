@@ -1,4 +1,4 @@
-"""Draws scaling efficiency: one table per group of like runs, or of published rows."""
+"""Renders scaling efficiency: one table per group of runs or of published rows."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 
 from trainmark.analysis.scaling import EXPLAINING, Point, Scaling
 from trainmark.analysis.scaling_published import PublishedPoint, PublishedScaling
-from trainmark.record.format import NOTHING, number, telling, with_unit
+from trainmark.record.format import NOTHING, drop_noisy, number, with_unit
 from trainmark.record.metrics import THROUGHPUTS
-from trainmark.view.published_table import NOT_PUBLISHED, figure
-from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw, interval_pieces
+from trainmark.view.published_table import NOT_PUBLISHED, format_figure
+from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table, interval_pieces
 
 
 def render(found: Sequence[Scaling], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
-    """A table for each group of like runs, with what to know before trusting it."""
+    """One table per group of like runs, with notes."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for index, group in enumerate(found):
         facts = (group.workload, group.recipe_name, group.precision, group.device, f"{group.data} data")
         writer.put(*([""] if index else []), writer.text(" · ".join(facts), "bold"))
-        draw(writer, _table_model(group))
+        draw_table(writer, _table_model(group))
         kept = "batch per device" if group.kind == "weak" else "global batch"
         base = group.points[0].topology
         writer.put(f"{group.kind.capitalize()} scaling by {group.metric}: the same {kept}; {base} is the base.")
         if group.notes:
-            writer.put("", writer.numbered(group.notes))
-    return writer.drawn()
+            writer.put("", writer.numbered_list(group.notes))
+    return writer.getvalue()
 
 
 def render_published(
@@ -35,20 +35,20 @@ def render_published(
     color: bool = False,
     encoding: str = "utf-8",
 ) -> str:
-    """A table for each group of published rows: by every throughput, or by one of them."""
+    """One table per group of published rows, by every throughput or one of them."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     for group in found:
         base = group.base
-        batch = "batch not published" if base.batch_per_device is None else f"batch {base.batch_per_device} a device"
+        batch = "batch not published" if base.batch_per_device is None else f"batch {base.batch_per_device} per device"
         facts = (base.workload, base.device, f"labelled {base.precision}", batch)
         writer.put(writer.text(" · ".join(facts), "bold"))
-        draw(writer, _published_table_model(group, THROUGHPUTS if metric is None else (metric,)))
+        draw_table(writer, _published_table_model(group, THROUGHPUTS if metric is None else (metric,)))
         writer.put_unbroken(f"{base.source.title} ({base.source.date or 'undated'}): {base.source.address}")
         if group.notes:
-            writer.put("", writer.numbered(group.notes))
+            writer.put("", writer.numbered_list(group.notes))
         writer.put("")
     writer.put(f"{NOT_PUBLISHED} Published rows have no intervals, so none can be given here.")
-    return writer.drawn()
+    return writer.getvalue()
 
 
 def _table_model(group: Scaling) -> TableModel:
@@ -73,14 +73,14 @@ def _topology(point: Point) -> tuple[str, ...]:
 
 
 def _throughput(point: Point) -> tuple[str, ...]:
-    return (figure(point.throughput.value), *interval_pieces(point.throughput.interval))
+    return (format_figure(point.throughput.value), *interval_pieces(point.throughput.interval))
 
 
 def _efficiency(point: Point) -> tuple[str, ...]:
     value = f"{point.efficiency.value:.3f}"
     if point.efficiency.interval is None:
         return (value,)
-    if telling(point.efficiency.interval) is None:
+    if drop_noisy(point.efficiency.interval) is None:
         return (value, *interval_pieces(point.efficiency.interval))
     low, high = point.efficiency.interval
     return (value, f"[{low:.3f}, {high:.3f}]")
@@ -113,6 +113,6 @@ def _published_row(point: PublishedPoint, aliases: Sequence[str]) -> list[str]:
     return [
         point.row.topology,
         str(point.devices),
-        *(figure(getattr(point.row, alias)) for alias in aliases),
+        *(format_figure(getattr(point.row, alias)) for alias in aliases),
         *(NOTHING if value is None else f"{value:.3f}" for value in (point.efficiency[alias] for alias in aliases)),
     ]

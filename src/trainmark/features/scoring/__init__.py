@@ -1,1 +1,1 @@
-"""Scores speech: a predicted opinion score and word errors."""
+"""Scores speech: predicted mean opinion score and word error rate."""

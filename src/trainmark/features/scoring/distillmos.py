@@ -18,13 +18,13 @@ from torch import Tensor, nn
 PACKAGE = "distillmos"
 RATE = 16_000
 WINDOW = 122_880
-"""Samples the network hears at once: 7.68 s."""
+"""Samples per input of the network: 7.68 s."""
 HOP = 16_000
-"""Windows over a longer sound begin at most so far from each other; their scores are averaged."""
+"""Largest hop between the windows of a longer sound; their scores are averaged."""
 CHANNELS, WIDTH, HEADS, LAYERS, STEPS = 256, 200, 8, 7, 384
 
 
-def weights_file() -> Path | None:
+def find_weights() -> Path | None:
     """Where the installed package keeps its weights; None where it is not installed."""
     found = util.find_spec(PACKAGE)
     folders = found.submodule_search_locations if found else None
@@ -93,7 +93,7 @@ class AttentionPool(nn.Module):
         return self.linear3((weights * x).sum(1))[:, 0]  # type: ignore[no-any-return]
 
 
-class Judge(nn.Module):
+class OpinionHead(nn.Module):
     def __init__(self, inputs: int = 4 * CHANNELS) -> None:
         super().__init__()
         self.norm_input, self.transformer = nn.BatchNorm1d(inputs), Encoder(inputs)
@@ -107,7 +107,7 @@ class Judge(nn.Module):
 class DistillMos(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.cnn, self.transformer_pool_attn = Spectrum(), Judge()
+        self.cnn, self.transformer_pool_attn = Spectrum(), OpinionHead()
 
     @classmethod
     def read(cls, file: Path) -> DistillMos:
@@ -117,16 +117,16 @@ class DistillMos(nn.Module):
 
     @torch.no_grad()
     def predict(self, sound: Tensor) -> float:
-        """The opinion, from 1 to 5, of a sound (samples) of 16 kHz; a short one is repeated, as silence after it would
-        be heard as a fault."""
-        windows = torch.stack([part / (part.abs().max() + 1e-8) for part in cut(sound)])
+        """The score, from 1 to 5, of a sound (samples) at 16 kHz; a short one is repeated, as silence would
+        lower it."""
+        windows = torch.stack([part / (part.abs().max() + 1e-8) for part in cut_windows(sound)])
         return float((1 + 4 * self.transformer_pool_attn(self.cnn(windows))).mean())
 
 
-def cut(sound: Tensor) -> list[Tensor]:
-    """A sound as the windows that are heard."""
+def cut_windows(sound: Tensor) -> list[Tensor]:
+    """Cuts a sound into windows."""
     if not len(sound):
-        raise ValueError("there is no sound to be heard")
+        raise ValueError("the sound is empty")
     whole = sound.repeat(-(-WINDOW // len(sound)))[: max(len(sound), WINDOW)]
     spare = len(whole) - WINDOW
     count = -(-spare // HOP) + 1

@@ -1,4 +1,4 @@
-"""Scores speech by the networks of the extra `mos`: a predicted mean opinion score, and a recogniser's word errors."""
+"""Scores speech by the networks of the extra `mos`: predicted mean opinion score, and word error rate."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trainmark.record.sample import RECORDINGS, SpeechScore, SpeechScores, Spoke
 INSTALL = "pip install 'trainmark[mos]'"
 RECOGNISER = "moonshine-voice"
 MIN_MOS, MAX_WER = 3.0, 0.3
-"""Recordings of people that score worse are not what the scorers learnt from."""
+"""Recordings of people that score worse are unlike the scorers' training data."""
 
 
 class Scorer(NamedTuple):
-    """What hears a sound of 16 kHz; either is None where it is not installed."""
+    """Scores a sound at 16 kHz; either is None where it is not installed."""
 
     opinion: Callable[[torch.Tensor], float] | None
     predictor: str
@@ -34,39 +34,39 @@ class Scorer(NamedTuple):
     recogniser: str
 
 
-NOBODY = Scorer(None, "", None, "")
+NO_SCORER = Scorer(None, "", None, "")
 
 
 def installed() -> Scorer:
     """The networks that are installed here."""
-    file = distillmos.weights_file()
+    file = distillmos.find_weights()
     opinion = distillmos.DistillMos.read(file).predict if file else None
     predictor = distillmos.title() if file else f"unavailable: DistillMOS is not installed; {INSTALL}"
-    transcript, recogniser = _recogniser()
+    transcript, recogniser = _load_recogniser()
     return Scorer(opinion, predictor, transcript, recogniser)
 
 
 def score(clips: Sequence[SpokenClips], scorer: Scorer) -> SpeechScores:
-    """Each kind of clips by the same ears."""
-    with torch.autocast("cpu", enabled=False):  # whatever spoke, it is heard in float32
-        rows = tuple(_row(kind, scorer) for kind in clips)
+    """Scores each kind of clips."""
+    with torch.autocast("cpu", enabled=False):  # always scored in float32
+        rows = tuple(_score_clips(kind, scorer) for kind in clips)
     return SpeechScores(predictor=scorer.predictor, recogniser=scorer.recogniser, rows=rows)
 
 
 def doubts(scores: SpeechScores | None) -> Iterator[Doubt]:
-    """What to think of a score: it says little where the recordings themselves are not liked or not understood."""
+    """A score means little where the recordings themselves score badly."""
     for row in scores.rows if scores else ():
         low = row.predicted_mos is not None and row.predicted_mos < MIN_MOS
         if row.of == RECORDINGS and (low or (row.wer or 0) > MAX_WER):
             yield Doubt(
                 code="unheard-voice",
                 text=f"the recordings themselves have a {row}: the predictor and the recogniser do not know such a "
-                "voice, so they tell little about speech that imitates it",
+                "voice, so they say little about speech that imitates it",
             )
 
 
-def _row(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
-    heard = [_at_16_khz(sound) for sound in kind.sounds if len(sound)]
+def _score_clips(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
+    heard = [_resample(sound) for sound in kind.sounds if len(sound)]
     opinions = [scorer.opinion(sound) for sound in heard] if scorer.opinion else []
     rate = None
     if scorer.transcript and kind.texts and len(heard) == len(kind.sounds):
@@ -83,22 +83,22 @@ def _row(kind: SpokenClips, scorer: Scorer) -> SpeechScore:
     )
 
 
-def _at_16_khz(sound: np.ndarray[Any, Any]) -> torch.Tensor:
+def _resample(sound: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(resample_poly(sound.astype(np.float64), 320, 441).astype(np.float32))
 
 
-def _recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
+def _load_recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
     """Moonshine's smallest English model, where the package that carries its weights is installed."""
     try:
         from moonshine_voice.moonshine_api import ModelArch
         from moonshine_voice.transcriber import Transcriber
         from moonshine_voice.utils import get_model_path
-    except (ImportError, OSError) as error:  # an OSError where the system's libraries are too old for its own
+    except (ImportError, OSError) as error:  # OSError: the system's libraries are too old
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load ({error})"
         return None, f"unavailable: {RECOGNISER} {why}; {INSTALL}"
     try:
         network = Transcriber(str(get_model_path("tiny-en")), ModelArch.TINY)
-    except Exception as error:  # whatever a stranger's package raises, the sample is not lost
+    except Exception as error:  # whatever the package raises, the sample is not lost
         return None, f"unavailable: {RECOGNISER} has no model ({type(error).__name__}: {error})"
 
     def transcript(sound: torch.Tensor) -> str:
@@ -111,15 +111,15 @@ def _recogniser() -> tuple[Callable[[torch.Tensor], str] | None, str]:
     return transcript, f"moonshine tiny-en {version}"
 
 
-def normalised(text: str) -> list[str]:
-    """The words of a text in small letters; letters and the apostrophe are all that counts."""
+def split_words(text: str) -> list[str]:
+    """The words of a text in lower case; only letters and apostrophes count."""
     return re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split()
 
 
-def errors(said: Sequence[str], heard: Sequence[str]) -> int:
-    """The fewest words that must be put in, left out or changed to make one of the other."""
+def count_errors(reference: Sequence[str], heard: Sequence[str]) -> int:
+    """The edit distance in words."""
     row = list(range(len(heard) + 1))
-    for place, word in enumerate(said, 1):
+    for place, word in enumerate(reference, 1):
         diagonal, row[0] = row[0], place
         for other, found in enumerate(heard, 1):
             changed = diagonal + (word != found)
@@ -128,7 +128,7 @@ def errors(said: Sequence[str], heard: Sequence[str]) -> int:
 
 
 def error_rate(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Over pairs of what was said and what was heard: errors a word said; above 1 where more was heard than said."""
-    words = [(normalised(said), normalised(heard)) for said, heard in pairs]
-    count = sum(len(said) for said, _ in words)
-    return sum(errors(said, heard) for said, heard in words) / count if count else None
+    """Word error rate over pairs of reference and transcript; may exceed 1."""
+    words = [(split_words(text), split_words(heard)) for text, heard in pairs]
+    count = sum(len(reference) for reference, _ in words)
+    return sum(count_errors(reference, heard) for reference, heard in words) / count if count else None

@@ -1,3 +1,3 @@
-"""A site of many results: a table a workload, a page a run, an audit on every row."""
+"""A static site of results: one table per workload, one page per run, every row audited."""
 
 NEEDS = ("published", "report")

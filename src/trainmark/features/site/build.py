@@ -1,4 +1,4 @@
-"""Writes a site: its first page, a table a workload, a page and a record a run; files that any server can serve."""
+"""Writes a static site: an index, one table per workload, one page and one record per run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,31 @@ from trainmark.analysis import device_names as names
 from trainmark.features.report.document import render as run_page
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.site.contents import SiteContents
-from trainmark.features.site.rows import SiteResult, fastest, heads, of_row, of_run, tr, word
+from trainmark.features.site.rows import (
+    SiteResult,
+    draw_row,
+    find_fastest,
+    list_heads,
+    make_row_result,
+    make_run_result,
+    translate_severity,
+)
+from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
-from trainmark.record.language import Say, speaker
-from trainmark.record.whole_files import whole_folder
+from trainmark.record.language import Say, translator
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, filter_bar, page_footer, page_header, skip_link, sortable_table, whole_page
+from trainmark.view.frame import STYLE, build_page, filter_bar, page_footer, page_header, skip_link, sortable_table
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
-"""Tells a folder that a site was written to, which another may replace."""
+"""Marks a folder as a site, which may be replaced."""
 KIND = "trainmark site"
 STYLES = (STYLE, ("trainmark.features.site", "site.css"))
 NEWEST = 15
 MAX_PLACES = 12
-"""Workloads a table's page leads to; the first page leads to all."""
+"""Workloads a table page links to; the index links to all."""
 MAX_CHIPS = 9
 SEVERITY_ORDER = ("passed", "note", "doubtful", "wrong")
 
@@ -48,14 +56,17 @@ class _Site:
 
 
 def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
-    """Writes the whole site, or nothing, and returns how many pages it has; a site that is there is replaced."""
-    _check_place(out)
-    say = speaker(language)
-    pages = _file_names([run.record.run_id for run in contents.runs], "run")
-    tables = _file_names(contents.workloads, "workload")
+    """Writes the whole site or nothing, replacing an existing one; returns the number of pages."""
+    _check_out(out)
+    say = translator(language)
+    pages = _make_file_names([run.record.run_id for run in contents.runs], "run")
+    tables = _make_file_names(contents.workloads, "workload")
     results = (
-        *(of_run(run, f"r{index}", f"runs/{pages[index]}.html", say) for index, run in enumerate(contents.runs)),
-        *(of_row(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
+        *(
+            make_run_result(run, f"r{index}", f"runs/{pages[index]}.html", say)
+            for index, run in enumerate(contents.runs)
+        ),
+        *(make_row_result(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
     )
     site = _Site(
         contents=contents,
@@ -68,8 +79,8 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     )
     written = 0
     try:
-        with whole_folder(out) as folder:
-            for name, text in _files(site, pages):
+        with atomic_folder(out) as folder:
+            for name, text in _render_files(site, pages):
                 path = folder / name
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -79,17 +90,17 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     return written
 
 
-def _check_place(out: Path) -> None:
+def _check_out(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()) and not (out / MARK).is_file():
-        raise UsageError(f"{out} is there and is no site of ours; name another folder with --out, or take it away")
+        raise UsageError(f"{out} exists and is not a trainmark site; name another folder with --out, or remove it")
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; name a folder with --out")
 
 
-def _files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]]:
-    yield "index.html", _index(site)
+def _render_files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]]:
+    yield "index.html", _draw_index(site)
     for workload, name in site.names.items():
-        yield name, _table_page(site, workload)
+        yield name, _draw_table_page(site, workload)
     rows = [entry.row for entry in site.contents.rows]
     for run, name in zip(site.contents.runs, pages, strict=True):
         record = run.record
@@ -109,11 +120,11 @@ def _files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield MARK, json.dumps({"kind": KIND, "trainmark": __version__, "made": site.made, **counts}) + "\n"
 
 
-def _file_names(words: Sequence[str], otherwise: str) -> list[str]:
-    """A file's name for each word, never the same twice, and never the first page's."""
+def _make_file_names(words: Sequence[str], otherwise: str) -> list[str]:
+    """A unique file name per word, never the index's."""
     found = ["index"]
     for text in words:
-        plain = re.sub(r"[^a-z0-9]+", "-", names.slug(text, otherwise)).strip("-") or otherwise
+        plain = re.sub(r"[^a-z0-9]+", "-", names.slugify(text, otherwise)).strip("-") or otherwise
         name, count = plain, 1
         while name in found:
             count += 1
@@ -125,26 +136,26 @@ def _file_names(words: Sequence[str], otherwise: str) -> list[str]:
 # The pages
 
 
-def _index(site: _Site) -> str:
+def _draw_index(site: _Site) -> str:
     say = site.say
-    tiles = [_tile(site, workload) for workload in site.names]
-    newest = sorted(site.results, key=lambda one: (one.kind == "published", _newest(one)))[:NEWEST]
+    tiles = [_draw_tile(site, workload) for workload in site.names]
+    newest = sorted(site.results, key=lambda one: (one.kind == "published", _sort_key(one)))[:NEWEST]
     lede = say(
-        "Every row was measured by trainmark or read from a published page, and every row was audited: what cannot be "
-        "so is called wrong, what can hardly be so doubtful. Press a result to see all of it."
+        "Every row was measured by trainmark or read from a published page, and every row was audited: wrong means "
+        "impossible, doubtful means implausible. Click a result for details."
     )
-    table = el("section", el("h2", say("Newest results"), id="summary-title"), _table(newest, site, workload=None))
+    table = el("section", el("h2", say("Newest results"), id="summary-title"), _draw_table(newest, site, workload=None))
     body = el("main", el("p", lede, class_="lede"), el("ul", tiles, class_="tiles"), table)
-    return _page(site, site.title, None, body)
+    return _draw_page(site, site.title, None, body)
 
 
-def _newest(result: SiteResult) -> tuple[int, ...]:
+def _sort_key(result: SiteResult) -> tuple[int, ...]:
     return tuple(-ord(letter) for letter in result.created)
 
 
-def _tile(site: _Site, workload: str) -> Markup:
+def _draw_tile(site: _Site, workload: str) -> Markup:
     say, results = site.say, [one for one in site.results if one.workload == workload]
-    best, known = fastest(results), facts(workload)
+    best, known = find_fastest(results), facts(workload)
     task = known.task if known else ""
     measured = sum(one.kind == "measured" for one in results)
     tally = Counter(one.severity for one in results)
@@ -153,80 +164,80 @@ def _tile(site: _Site, workload: str) -> Markup:
         "li",
         el("h2", el("a", title(workload), href=site.names[workload])),
         el("p", say(task), class_="note") if task else None,
-        _best(best, say) if best else None,
+        _draw_best(best, say) if best else None,
         el("p", counts.format(measured=measured, published=len(results) - measured), class_="note"),
-        el("p", [_chip(one, say, count=tally[one]) for one in SEVERITY_ORDER if tally[one]], class_="tally"),
+        el("p", [_draw_chip(one, say, count=tally[one]) for one in SEVERITY_ORDER if tally[one]], class_="tally"),
         class_="tile",
     )
 
 
-def _best(best: SiteResult, say: Say) -> Markup:
+def _draw_best(best: SiteResult, say: Say) -> Markup:
     rate = el("b", number(best.rate or 0), el("span", f" {best.item}/s") if best.item else None)
     where = f"{best.device} {best.topology}, {best.precision}"
     return el("p", say("fastest sound result, one device"), rate, where, class_="best")
 
 
-def _chip(severity: str, say: Say, *, count: int | None = None) -> Markup:
-    shown = word(severity, say)
+def _draw_chip(severity: str, say: Say, *, count: int | None = None) -> Markup:
+    shown = translate_severity(severity, say)
     return el("span", shown if count is None else f"{count} {shown}", class_=f"severity {severity}")
 
 
-def _table_page(site: _Site, workload: str) -> str:
+def _draw_table_page(site: _Site, workload: str) -> str:
     say = site.say
     results = sorted(
         (one for one in site.results if one.workload == workload),
         key=lambda one: (one.rate is None, -(one.rate or 0)),
     )
-    note = say("Press a column's head to sort. The rate of one device tells cards apart, of all devices machines.")
+    note = say("Click a column header to sort. Compare cards by the rate per device, machines by that of all devices.")
     table = el(
         "section",
         el("h2", say("All results"), id="summary-title"),
         el("p", note, class_="note"),
-        _filter(results, say),
-        _table(results, site, workload=workload),
+        _draw_filter(results, say),
+        _draw_table(results, site, workload=workload),
     )
-    body = el("main", table, _findings(results, say), _sources(results, say))
-    return _page(site, title(workload), workload, body)
+    body = el("main", table, _draw_findings(results, say), _draw_sources(results, say))
+    return _draw_page(site, title(workload), workload, body)
 
 
-def _table(results: Sequence[SiteResult], site: _Site, *, workload: str | None) -> Markup:
+def _draw_table(results: Sequence[SiteResult], site: _Site, *, workload: str | None) -> Markup:
     shown = []
     for result in results:
         link = None if workload else el("a", title(result.workload), href=site.names[result.workload])
-        shown.append(tr(result, site.say, workload=link, below=workload is not None))
+        shown.append(draw_row(result, site.say, workload=link, below=workload is not None))
     return sortable_table(
-        heads(site.say, with_workload=workload is None),
+        list_heads(site.say, with_workload=workload is None),
         shown,
-        caption=site.say("Results; press a column's head to sort by it"),
+        caption=site.say("Results; click a column header to sort"),
         sorted_by=3 if workload else None,
         kind=None if workload else "newest",
     )
 
 
-def _filter(results: Sequence[SiteResult], say: Say) -> Markup:
+def _draw_filter(results: Sequence[SiteResult], say: Say) -> Markup:
     kinds = {"measured": say("measured"), "published": say("published")}
-    severities = {severity: word(severity, say) for severity in SEVERITY_ORDER}
+    severities = {severity: translate_severity(severity, say) for severity in SEVERITY_ORDER}
     chips = [
-        *(("kind", kind, shown) for kind, shown in kinds.items() if _splits(results, "kind", kind)),
-        *(("severity", name, shown) for name, shown in severities.items() if _splits(results, "severity", name)),
-        *_common(results, "vendor"),
-        *_common(results, "precision"),
+        *(("kind", kind, shown) for kind, shown in kinds.items() if _is_split_by(results, "kind", kind)),
+        *(("severity", name, shown) for name, shown in severities.items() if _is_split_by(results, "severity", name)),
+        *_list_common_chips(results, "vendor"),
+        *_list_common_chips(results, "precision"),
     ]
     return filter_bar(say("Filter results"), chips, say)
 
 
-def _splits(results: Sequence[SiteResult], field: str, value: str) -> bool:
-    """Whether some results are of it, and some are not."""
+def _is_split_by(results: Sequence[SiteResult], field: str, value: str) -> bool:
+    """Whether some results have the value, and some do not."""
     of_it = [one for one in results if getattr(one, field) == value]
     return 0 < len(of_it) < len(results)
 
 
-def _common(results: Sequence[SiteResult], field: str) -> list[tuple[str, str, str]]:
+def _list_common_chips(results: Sequence[SiteResult], field: str) -> list[tuple[str, str, str]]:
     counts = Counter(value for one in results if (value := str(getattr(one, field))) != names.UNKNOWN)
     return [(field, name, name) for name, _ in counts.most_common(MAX_CHIPS)] if len(counts) > 1 else []
 
 
-def _findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
+def _draw_findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
     found = [one for one in results if one.findings]
     if not found:
         return None
@@ -234,19 +245,23 @@ def _findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
         "section",
         el("h2", say("What the audit found")),
         el("p", say("Findings are about what is written there, not about the cards."), class_="note"),
-        el("ul", [_told(result, say) for result in found], class_="found"),
+        el("ul", [_draw_result_findings(result, say) for result in found], class_="found"),
     )
 
 
-def _told(result: SiteResult, say: Say) -> Markup:
+def _draw_result_findings(result: SiteResult, say: Say) -> Markup:
     sentences = [
-        el("li", f"{word(SEVERITIES[one.verdict], say)}: {one.sentence}", el("span", one.evidence, class_="numbers"))
+        el(
+            "li",
+            f"{translate_severity(SEVERITIES[one.verdict], say)}: {one.sentence}",
+            el("span", one.evidence, class_="numbers"),
+        )
         for one in result.findings
     ]
-    return el("li", el("h3", result.name, " ", _chip(result.severity, say)), el("ul", sentences), id=result.anchor)
+    return el("li", el("h3", result.name, " ", _draw_chip(result.severity, say)), el("ul", sentences), id=result.anchor)
 
 
-def _sources(results: Sequence[SiteResult], say: Say) -> Markup | None:
+def _draw_sources(results: Sequence[SiteResult], say: Say) -> Markup | None:
     pages = dict.fromkeys((one.aside, one.address) for one in results if one.kind == "published")
     if not pages:
         return None
@@ -256,7 +271,7 @@ def _sources(results: Sequence[SiteResult], say: Say) -> Markup | None:
     return el("section", el("h2", say("Pages these rows were read from")), el("ol", entries, class_="origins"))
 
 
-def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
+def _draw_page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
     say = site.say
     made = say("made {date}").format(date=site.made) if site.made else ""
     counts = say("{count} results").format(count=sum(workload in (None, one.workload) for one in site.results))
@@ -276,6 +291,6 @@ def _page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
         body,
         page_footer(__version__, say, say("What a word means: trainmark explain p_core")),
     ]
-    return whole_page(
+    return build_page(
         f"{heading} · {site.title}", inside, language=site.language, trainmark=__version__, styles=STYLES, class_="site"
     )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime, timezone
 from pathlib import Path
 
-from trainmark.record.language import LANGUAGES
+from trainmark.cli.terminal import mark_result_saved, print_status
+from trainmark.features.site import contents
+from trainmark.features.site.build import build
+from trainmark.record import escape
+from trainmark.record.language import LANGUAGES, locale_language
 
 NAME = "site"
-HELP = "Make a static web site of a folder of records and published pages: a table a workload, a page a run."
+HELP = "Make a static web site of a folder of records and published pages: one table per workload, one page per run."
 EXAMPLES = """\
   trainmark site results --out public              records, imported pages, pages in Markdown and MLPerf results
   trainmark site ~/.local/share/trainmark --out public --publish
@@ -19,7 +24,7 @@ EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="records, pages and MLPerf results, in any folders below it")
-    add("--out", type=Path, required=True, metavar="DIR", help="the site's folder; a site that is there is replaced")
+    add("--out", type=Path, required=True, metavar="DIR", help="the site's folder; an existing site is replaced")
     add("--title", default="", metavar="TEXT", help="heading of the first page (default: Training results)")
     add("--without-library", action="store_true", help="leave out the published rows that come with trainmark")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
@@ -27,23 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from datetime import datetime, timezone
-
-    from trainmark.cli.terminal import result_is_kept, say
-    from trainmark.features.site import contents
-    from trainmark.features.site.build import build
-    from trainmark.record import escape
-    from trainmark.record.language import by_locale
-
-    found = contents.find(args.folder, out=args.out, with_library=not args.without_library)
+    found = contents.find_contents(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
-        say(escape.terminal(sentence))
+        print_status(escape.terminal(sentence))
     if args.publish:
-        found, replaced = contents.publishable(found)
+        found, replaced = contents.publish_contents(found)
         for sentence in replaced:
-            say(escape.terminal(f"replaced {sentence}"))
+            print_status(escape.terminal(f"replaced {sentence}"))
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    build(found, args.out, heading=args.title, made=made, language=args.lang or by_locale())
-    result_is_kept()
+    build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language())
+    mark_result_saved()
     print(escape.terminal(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
     return 0

@@ -1,4 +1,4 @@
-"""Finds what a site shows: records, imported pages, published pages and MLPerf results below a folder, each audited."""
+"""Finds the records, imported pages, published pages and MLPerf results below a folder, and audits each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from trainmark import features
 from trainmark.analysis import imported_rows as imported, published_library as library
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
-from trainmark.features.published.found import page_files
-from trainmark.record.audit import by_gravity
+from trainmark.features.published.read import read_page_files
+from trainmark.record.audit import sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
-from trainmark.record.record import KIND, Record, listed, parse
+from trainmark.record.record import KIND, Record, list_repeats, parse
 from trainmark.record.store import read_record
+from trainmark.view.publish import make_publishable
 
 MAX_FILES = 20_000
 MAX_BYTES = 64 << 20
@@ -33,7 +34,7 @@ class SiteRun:
 
     @property
     def findings(self) -> tuple[CheckResult, ...]:
-        return tuple(by_gravity(found for check in self.checks for found in check.findings))
+        return tuple(sort_by_gravity(found for check in self.checks for found in check.findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class SiteContents:
     """The newest first."""
     rows: tuple[SiteRow, ...]
     left_out: tuple[str, ...] = ()
-    """A sentence for each file that could not be read."""
+    """One sentence per file that could not be read."""
 
     @property
     def workloads(self) -> list[str]:
@@ -59,45 +60,48 @@ class SiteContents:
         return sorted(dict.fromkeys(names), key=lambda name: (-names.count(name), name))
 
 
-def find(folder: Path, *, out: Path | None = None, with_library: bool = True) -> SiteContents:
+def find_contents(folder: Path, *, out: Path | None = None, with_library: bool = True) -> SiteContents:
     """All results below a folder; UsageError where there are none."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; name one that holds records and published pages")
+        raise UsageError(f"{folder} is not a folder; name one with records and published pages")
     left_out: list[str] = []
     records: dict[str, tuple[Record, Path | None]] = {}
     rows: list[PublishedRow] = []
-    for path in _files(folder, out):
+    for path in _find_files(folder, out):
         try:
             if path.suffix.lower() in PAGES:
-                [page] = page_files([path])
-                rows += read.read(page.text, name=str(path.relative_to(folder))).rows
+                [page] = read_page_files([path])
+                rows += read.read_page(page.text, name=str(path.relative_to(folder))).rows
             else:
-                for found in _documents(path):
+                for found in _read_documents(path):
                     if isinstance(found, Record):
-                        records.setdefault(found.run_id, (found, _run_folder(path, found)))
+                        records.setdefault(found.run_id, (found, _find_run_folder(path, found)))
                     else:
                         rows.append(found)
         except TrainmarkError as error:
             left_out.append(f"{path} is left out: {error}")
-    judged = [
+    audited = [
         SiteRow(row=row, findings=found)
         for source in features.offers("import_source")
-        for row, found in source.audited_rows(folder)
+        for row, found in source.audit_rows(folder)
     ]
-    if not records and not rows and not judged:
+    if not records and not rows and not audited:
         raise UsageError(f"folder {folder} holds no record, no page of results and no MLPerf log")
-    # what was found when they were shipped or imported tells no two rows apart
-    known = [replace(row, findings=()) for row in (*(library.rows() if with_library else ()), *rows)]
-    everything = _told_apart(known)
-    doubted = audit.find_doubts(audit.by_source(everything))
+    # findings stored with rows do not distinguish them
+    known = [replace(row, findings=()) for row in (*(library.load_rows() if with_library else ()), *rows)]
+    everything = _number_duplicates(known)
+    doubted = audit.find_doubts(audit.group_by_source(everything))
     return SiteContents(
         runs=tuple(
             SiteRun(record=record, checks=(*audit_record(record, place), *_more_checks(record)), folder=place)
             for record, place in sorted(records.values(), key=lambda one: one[0].created, reverse=True)
         ),
         rows=(
-            *(SiteRow(row=row, findings=doubted.get(row.name, ())) for row in audit.with_findings(everything, doubted)),
-            *judged,
+            *(
+                SiteRow(row=row, findings=doubted.get(row.name, ()))
+                for row in audit.attach_findings(everything, doubted)
+            ),
+            *audited,
         ),
         left_out=tuple(left_out),
     )
@@ -108,8 +112,8 @@ def _more_checks(record: Record) -> Iterator[CheckResult]:
         yield from feature.check(record)
 
 
-def _told_apart(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
-    """Further rows of one name are numbered; the very same row twice is one."""
+def _number_duplicates(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+    """Numbers rows of one name; identical rows are merged."""
     found: dict[str, PublishedRow] = {}
     for row in rows:
         name, number = row.name, 1
@@ -120,7 +124,7 @@ def _told_apart(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     return list(found.values())
 
 
-def _files(folder: Path, out: Path | None) -> Iterator[Path]:
+def _find_files(folder: Path, out: Path | None) -> Iterator[Path]:
     """Records and pages by name; not what is hidden, what a site or a run's own folder holds."""
     skipped = {path.resolve() for path in (out, folder / "runs" if (folder / "records").is_dir() else None) if path}
     count = 0
@@ -136,12 +140,12 @@ def _files(folder: Path, out: Path | None) -> Iterator[Path]:
         yield path
 
 
-def _documents(path: Path) -> Iterator[Record | PublishedRow]:
-    """What a JSON file holds for us; nothing where it is about something else."""
+def _read_documents(path: Path) -> Iterator[Record | PublishedRow]:
+    """Records and rows of a JSON file; empty for other documents."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")
-        document = listed(parse(path.read_bytes()))
+        document = list_repeats(parse(path.read_bytes()))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
     if isinstance(document, list):
@@ -150,7 +154,7 @@ def _documents(path: Path) -> Iterator[Record | PublishedRow]:
         yield read_record(path)
     elif isinstance(document, dict) and document.get("kind") == imported.KIND:
         try:
-            yield from imported.rows_of(document)
+            yield from imported.parse_rows(document)
         except ValueError as error:
             raise UsageError(f"it is damaged ({error})") from error
 
@@ -159,17 +163,15 @@ def _is_record(document: Any) -> bool:
     return isinstance(document, dict) and document.get("kind") == KIND
 
 
-def _run_folder(path: Path, record: Record) -> Path | None:
+def _find_run_folder(path: Path, record: Record) -> Path | None:
     place = path.absolute().parent.parent / "runs" / record.run_id
     ours = path.parent.name == "records" and Path(record.run_id).name == record.run_id
     return place if ours and place.is_dir() else None
 
 
-def publishable(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
+def publish_contents(contents: SiteContents) -> tuple[SiteContents, Sequence[str]]:
     """The same with copies of the records that are safe to share, and what was replaced in them."""
-    from trainmark.view.publish import publishable as copied
-
-    safe = copied([run.record for run in contents.runs])
+    safe = make_publishable([run.record for run in contents.runs])
     runs = tuple(
         replace(run, record=record, checks=(*audit_record(record), *_more_checks(record)), folder=None)
         for run, record in zip(contents.runs, safe.records, strict=True)

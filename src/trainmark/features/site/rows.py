@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainmark.analysis import device_names as names
-from trainmark.analysis.beside import BY_WHICH, own_rate, same_network
-from trainmark.analysis.peaks import mfu
-from trainmark.features.report.header import shown_verdict
+from trainmark.analysis.beside import BY_WHICH, is_published_network, rate_per_device
+from trainmark.analysis.peaks import estimate_mfu
+from trainmark.features.report.header import translate_verdict
 from trainmark.features.site.contents import SiteRow, SiteRun
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubt_text import translate_doubt
-from trainmark.record.format import NOTHING, device_name, number, plus_minus, shown_quality, verdict
+from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.published_row import PREFIX
 from trainmark.record.recipe import fix_hp
@@ -21,16 +21,16 @@ from trainmark.view.element import Child, Markup, el
 from trainmark.view.frame import number_cell
 from trainmark.workloads import quality_word
 
-MAX_TOLD = 4
-"""Findings a row tells where the pointer rests; all of them stand below the table."""
+MAX_FINDINGS_SHOWN = 4
+"""Findings in a row's tooltip; all of them are listed below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteResult:
-    """What a table says of one result."""
+    """One result as a table shows it."""
 
     name: str
-    """Short, for people."""
+    """Short name."""
     anchor: str
     workload: str
     kind: str
@@ -67,23 +67,23 @@ class SiteResult:
     reached: str = ""
     reached_class: str = ""
     doubts: tuple[str, ...] | None = None
-    """In words; None where nobody took any."""
+    """As text; None for published rows."""
 
     @property
     def severity(self) -> str:
-        """The gravest finding's, or `passed`."""
+        """The most severe finding's, or `passed`."""
         return SEVERITIES[self.findings[0].verdict] if self.findings else "passed"
 
 
-def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
+def make_run_result(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
     record = run.record
     quality, plan = record.quality, record.plan
-    metric = next((name for name in BY_WHICH if own_rate(record, name) is not None), "")
+    metric = next((name for name in BY_WHICH if rate_per_device(record, name) is not None), "")
     quantity = record.metrics.get(metric)
-    spread = plus_minus(quantity.interval, say("too noisy to say")) if quantity else ""
+    spread = format_interval(quantity.interval, say("too noisy to say")) if quantity else ""
     e2e, used = record.metrics.get("e2e_time"), record.metrics.get("mfu")
     device = device_name(record)
-    own = same_network(record)
+    own = is_published_network(record)
     return SiteResult(
         name=record.run_id.rpartition("-")[2] or record.run_id,
         anchor=anchor,
@@ -91,20 +91,20 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
         kind="measured",
         page=page,
         aside=f"{plan.recipe_name}, {record.created[:10]}",
-        vendor=names.device(device).vendor or plan.platform_word,
+        vendor=names.parse_device(device).vendor or plan.platform_word,
         device=device,
         topology=plan.topology,
         precision=record.precision,
         settings=fix_hp(plan.deviations),
-        rate=own_rate(record, metric) if metric else None,
+        rate=rate_per_device(record, metric) if metric else None,
         metric=metric,
         item=record.item,
         spread=spread,
         total=quantity.value if quantity else None,
         mfu=used.value if used else None,
-        quality="" if quality.value is None else f"{quality_word(quality.name)} {shown_quality(quality)}",
+        quality="" if quality.value is None else f"{quality_word(quality.name)} {format_quality(quality)}",
         quality_key=quality.value,
-        reached=shown_verdict(record, say) if quality.value is not None else "",
+        reached=translate_verdict(record, say) if quality.value is not None else "",
         reached_class=verdict(record).replace(" ", "-"),
         e2e_s=e2e.value if e2e else None,
         doubts=tuple(translate_doubt(doubt, say) for doubt in record.doubts),
@@ -115,7 +115,7 @@ def of_run(run: SiteRun, anchor: str, page: str, say: Say) -> SiteResult:
     )
 
 
-def of_row(entry: SiteRow, anchor: str) -> SiteResult:
+def make_row_result(entry: SiteRow, anchor: str) -> SiteResult:
     row = entry.row
     metric = next((name for name in BY_WHICH if getattr(row, name)), "")
     total = getattr(row, metric) if metric else None
@@ -138,7 +138,7 @@ def of_row(entry: SiteRow, anchor: str) -> SiteResult:
         metric=metric,
         item=row.item or "",
         total=total,
-        mfu=mfu(row),
+        mfu=estimate_mfu(row),
         quality=quality,
         quality_key=row.quality,
         e2e_s=row.e2e_time_s,
@@ -149,14 +149,14 @@ def of_row(entry: SiteRow, anchor: str) -> SiteResult:
     )
 
 
-def heads(say: Say, *, with_workload: bool) -> list[tuple[str, bool]]:
+def list_heads(say: Say, *, with_workload: bool) -> list[tuple[str, bool]]:
     """Each column's name, and whether it holds numbers."""
     return [
         (say("Result"), False),
         *([(say("Workload"), False)] if with_workload else []),
         (say("Machine"), False),
         (say("Precision"), False),
-        (say("A device"), True),
+        (say("Per device"), True),
         (say("All devices"), True),
         ("mfu", True),
         (say("Quality"), True),
@@ -167,22 +167,22 @@ def heads(say: Say, *, with_workload: bool) -> list[tuple[str, bool]]:
     ]
 
 
-def tr(result: SiteResult, say: Say, *, workload: Markup | None, below: bool) -> Markup:
-    """`workload` is what a table of several shows; `below` says whether findings are told on the page."""
+def draw_row(result: SiteResult, say: Say, *, workload: Markup | None, below: bool) -> Markup:
+    """`workload` is what a table of several shows; `below` is whether the page lists findings."""
     return el(
         "tr",
-        el("th", _name(result), scope="row"),
+        el("th", _draw_name(result), scope="row"),
         el("td", workload) if workload is not None else None,
         el("td", result.device, el("small", result.topology)),
         el("td", result.precision),
-        _rate(result),
-        _number(result.total, f"{result.item}/s" if result.item else ""),
-        _number(result.mfu, "%", bad=(result.mfu or 0) > 100),
-        _quality(result),
-        _number(result.e2e_s, "s"),
+        _draw_rate(result),
+        _draw_number(result.total, f"{result.item}/s" if result.item else ""),
+        _draw_number(result.mfu, "%", bad=(result.mfu or 0) > 100),
+        _draw_quality(result),
+        _draw_number(result.e2e_s, "s"),
         el("td", [[el("span", part, class_="whole"), " "] for part in result.settings.replace(",", ", ").split()]),
-        _doubts(result),
-        el("td", _audit(result, say, below=below), data_key=_ORDER[result.severity] + result.name),
+        _draw_doubts(result),
+        el("td", _draw_audit(result, say, below=below), data_key=_ORDER[result.severity] + result.name),
         data_kind=result.kind,
         data_vendor=result.vendor,
         data_precision=result.precision,
@@ -194,7 +194,7 @@ def tr(result: SiteResult, say: Say, *, workload: Markup | None, below: bool) ->
 _ORDER = {"wrong": "0", "doubtful": "1", "note": "2", "passed": "3"}
 
 
-def _name(result: SiteResult) -> Child:
+def _draw_name(result: SiteResult) -> Child:
     if result.page is not None:
         shown: Child = el("a", result.name, href=result.page)
     elif result.address is not None:
@@ -202,18 +202,18 @@ def _name(result: SiteResult) -> Child:
     else:
         shown = result.name
     aside: Child = result.aside
-    if result.page is not None:  # the record itself, which anybody can audit and compare
+    if result.page is not None:  # the record itself, to audit and compare
         aside = [result.aside, " · ", el("a", "JSON", href=f"{result.page.removesuffix('.html')}.json")]
     return [shown, el("small", aside), el("small", result.remark) if result.remark else None]
 
 
-def _quality(result: SiteResult) -> Markup:
+def _draw_quality(result: SiteResult) -> Markup:
     reached = el("span", result.reached, class_=f"verdict {result.reached_class}")
     shown = [result.quality or NOTHING, [el("br"), reached] if result.reached else None]
     return number_cell(shown, result.quality_key)
 
 
-def _rate(result: SiteResult) -> Markup:
+def _draw_rate(result: SiteResult) -> Markup:
     if result.rate is None:
         return number_cell(NOTHING, None)
     lesser = result.metric if result.metric != BY_WHICH[0] else ""
@@ -221,7 +221,7 @@ def _rate(result: SiteResult) -> Markup:
     return number_cell([number(result.rate), el("small", " ".join(filter(None, beside)))], result.rate)
 
 
-def _number(value: float | None, unit: str, *, bad: bool = False) -> Markup:
+def _draw_number(value: float | None, unit: str, *, bad: bool = False) -> Markup:
     if value is None:
         return number_cell(NOTHING, None)
     small = el("small", unit) if len(unit) > 3 else None
@@ -229,34 +229,36 @@ def _number(value: float | None, unit: str, *, bad: bool = False) -> Markup:
     return number_cell([shown, small], value, "number bad" if bad else "number")
 
 
-def _doubts(result: SiteResult) -> Markup:
+def _draw_doubts(result: SiteResult) -> Markup:
     if result.doubts is None:
         return number_cell(NOTHING, None)
-    told = "\n".join(result.doubts) or None
-    count = el("span", str(len(result.doubts)), data_tip=told, tabindex=0 if told else None)
+    tip = "\n".join(result.doubts) or None
+    count = el("span", str(len(result.doubts)), data_tip=tip, tabindex=0 if tip else None)
     return number_cell(count, len(result.doubts))
 
 
-def _audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
-    shown = word(result.severity, say)
+def _draw_audit(result: SiteResult, say: Say, *, below: bool) -> Markup:
+    shown = translate_severity(result.severity, say)
     if not result.findings:
         return el("span", shown, class_="severity passed")
     count = f"{shown} +{len(result.findings) - 1}" if len(result.findings) > 1 else shown
-    told = [f"{SEVERITIES[one.verdict]}: {one.sentence} ({one.evidence})" for one in result.findings[:MAX_TOLD]]
-    more = len(result.findings) - MAX_TOLD
-    tip = "\n".join([*told, *([say("and {count} more").format(count=more)] if more > 0 else [])])
+    shown_findings = [
+        f"{SEVERITIES[one.verdict]}: {one.sentence} ({one.evidence})" for one in result.findings[:MAX_FINDINGS_SHOWN]
+    ]
+    more = len(result.findings) - MAX_FINDINGS_SHOWN
+    tip = "\n".join([*shown_findings, *([say("and {count} more").format(count=more)] if more > 0 else [])])
     place = f"#{result.anchor}" if below else None
     return el(
         "a" if place else "span", count, href=place, class_=f"severity {result.severity}", data_tip=tip, tabindex=0
     )
 
 
-def word(severity: str, say: Say) -> str:
+def translate_severity(severity: str, say: Say) -> str:
     words = {"wrong": say("wrong"), "doubtful": say("doubtful"), "note": say("note"), "passed": say("no findings")}
     return words[severity]
 
 
-def fastest(results: Sequence[SiteResult]) -> SiteResult | None:
-    """By what one device does, of the sound ones. A lesser throughput that is higher is a fortiori the faster one."""
+def find_fastest(results: Sequence[SiteResult]) -> SiteResult | None:
+    """The fastest sound result per device."""
     found = [one for one in results if one.sound and one.rate is not None]
     return max(found, key=lambda one: one.rate or 0, default=None)

@@ -1,1 +1,1 @@
-"""Proves the arithmetic of a device: the same steps again, every bit compared."""
+"""Verifies the arithmetic of a device: computes the same steps again and compares every bit."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.launch import planning, preflight, reproduction, without_training
+from trainmark.launch import planning, preflight, rank_tasks, reproduction
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -19,20 +19,20 @@ from trainmark.record.recipe import Limits
 from trainmark.record.store import Store
 
 STEPS = 30
-"""By themselves: ten more than the rule for losses leaves out."""
+"""The default: ten more than the rule for losses leaves out."""
 Say = Callable[[str], None]
 
 
-def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
-    """The plan of a verify: what the options say, or the very steps that another verify made."""
+def make_plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
+    """The plan of a verify: by the options, or the same steps as another verify."""
     if options.steps is not None and options.steps < 1:
         raise UsageError(f"--steps must be more than 0, not {options.steps}")
     if against is None:
         name = (options.workloads or (workloads.names()[0],))[0]
-        decided = planning.decide(name, options)
+        decided = planning.make_plan(name, options)
         steps = options.steps or STEPS
     else:
-        decided = _as_the_other(against, options)
+        decided = _replan(against, options)
         steps = options.steps or against.limits.steps or STEPS
     return replace(
         decided,
@@ -42,7 +42,7 @@ def plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) 
     )
 
 
-def run(
+def run_ranks(
     plan: Plan,
     options: RunOptions,
     store: Store,
@@ -51,15 +51,15 @@ def run(
     say: Say,
     watch: Callable[[Path], None] = lambda folder: None,
 ) -> Outcome | None:
-    """Starts the ranks here, together with the other launchers of the job if there are any, and waits for their end.
+    """Starts the ranks of this node, joins the other launchers of the job if any, and waits until they end.
 
     None on a launcher that does not lead, which has nothing to report.
     """
     topology = Topology.parse(plan.topology)
-    joined = without_training.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    joined = rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
-        leads = together is None or together.env.leads
+        leads = together is None or together.env.is_leader
         if together is None or not together.env.first_local_rank:
             try:
                 preflight.get_ready(plan, store.folder, say if leads else lambda sentence: None)
@@ -68,7 +68,7 @@ def run(
                     together.refuse_run(error)
                 raise
         shown = watch if leads else lambda folder: None
-        outcome = without_training.verify_steps(plan, store.folder, watch=shown, together=together)
+        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
         if together and leads:
             together.finish(outcome.exit_code)
     if leads:
@@ -78,36 +78,36 @@ def run(
     return None
 
 
-def _as_the_other(other: Plan, said: RunOptions) -> Plan:
-    """Another verify's plan on this machine: only the chip, its precision and how many share the batch may differ."""
-    if said.workloads and workloads.find(said.workloads[0])[0].name != other.workload:
+def _replan(other: Plan, options: RunOptions) -> Plan:
+    """Another verify's plan on this machine: only the chip, the precision and the topology may differ."""
+    if options.workloads and workloads.find(options.workloads[0])[0].name != other.workload:
         raise UsageError(
-            f"--against is a verify of {other.workload}, not of {said.workloads[0]}; leave the workload's name out"
+            f"--against is a verify of {other.workload}, not of {options.workloads[0]}; leave the workload's name out"
         )
-    words = [word for word in ("recipe", "seed", "init_from") if getattr(said, word) is not None]
-    if words or said.settings:
+    words = [word for word in ("recipe", "seed", "init_from") if getattr(options, word) is not None]
+    if words or options.settings:
         word = (words or ["set"])[0].replace("_", "-")
-        raise UsageError(f"--against makes the very steps of the other verify; leave out --{word}")
-    if other.workload_source and other.workload_source.file and not said.trust:
+        raise UsageError(f"--against repeats the steps of the other verify; leave out --{word}")
+    if other.workload_source and other.workload_source.file and not options.trust:
         raise UsageError(
             f"the other verify took a workload from {other.workload_source}, and this would run that file; "
-            "say --trust if you know what it holds"
+            "add --trust if you know its contents"
         )
-    chosen = detection.chosen() if said.platform in (None, "auto") else str(said.platform)
+    chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(chosen)
     decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
-    precision = Precision.parse(said.precision or other.precision)
+    precision = Precision.parse(options.precision or other.precision)
     if precision.name not in file.precisions:
         raise UsageError(
             f"precision {precision} does not run on platform {file.name}; it has {', '.join(file.precisions)}"
         )
     decided = replace(decided, precision=precision.name)
-    if said.topology is not None:
-        decided = planning.shared_anew(decided, Topology.parse(said.topology))
-    return reproduction.with_data_here(decided, said.data)
+    if options.topology is not None:
+        decided = planning.change_topology(decided, Topology.parse(options.topology))
+    return reproduction.locate_data(decided, options.data)
 
 
-def switches(plan: Plan) -> dict[str, str]:
-    """The variables that make the platform's libraries deterministic, as the workers of a verify have them."""
+def read_switches(plan: Plan) -> dict[str, str]:
+    """The variables that make the platform's libraries deterministic, with their values in the workers."""
     settings = files.load(plan.platform).deterministic_settings
     return {name: os.environ.get(name, value) for name, value in settings.items()}

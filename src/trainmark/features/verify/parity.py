@@ -1,4 +1,4 @@
-"""Holds the steps of a chip against the same steps of another: where they part, and how far apart the losses are."""
+"""Compares the steps of a chip with the same steps of another: where they diverge, and how far the losses differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from trainmark.features.verify.verdict import plan_of
+from trainmark.features.verify.verdict import parse_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import (
@@ -27,10 +27,10 @@ from trainmark.record.precision import (
 from trainmark.record.verify import Numbers, StepNumbers, VerifyDocument
 
 MAX_DATA_APART = 1e-3
-"""Of the samples: images and sounds are decoded by other processors."""
+"""Relative difference of samples: images and sounds are decoded by different processors."""
 LEFT_OUT_STEPS = 20
 MAX_LOSS_APART = 0.02
-"""The published rule for losses of one training on two chips: their mean relative difference after the first steps."""
+"""The published rule for the losses of one training on two chips: mean relative difference after the first steps."""
 
 _GRADIENT, _WEIGHT = "gradient of ", "weight "
 
@@ -38,14 +38,14 @@ Agreement = Literal["agrees", "differs", "unknown"]
 EXIT_CODES: dict[Agreement, int] = {"agrees": 0, "differs": 6, "unknown": 7}
 
 
-class Parting(Struct, frozen=True, kw_only=True):
+class Divergence(Struct, frozen=True, kw_only=True):
     """A quantity that differs by more than rounding explains."""
 
     step: int
     """Counted from 1."""
     quantity: str
     difference: float | None
-    """A share of its size; None where one of both is not finite."""
+    """Relative difference; None where one of both is not finite."""
     allowed: float
 
 
@@ -56,41 +56,41 @@ class Parity(Struct, frozen=True, kw_only=True):
     sentence: str
     own: str
     other: str
-    """What each computed on: device and precision."""
+    """Device and precision of each."""
     steps: int = 0
     quantities: int = 0
-    """ComparedQuantity in each step."""
-    first: Parting | None = None
+    """Compared in each step."""
+    first: Divergence | None = None
     partings: int = 0
     """Of all quantities in all steps."""
     loss_apart: float | None = None
-    """The mean relative difference of the losses after the first 20 steps; None of fewer steps."""
+    """Mean relative difference of the losses after the first 20 steps; None with fewer steps."""
     own_loss: Sequence[float | None] = ()
     other_loss: Sequence[float | None] = ()
 
 
-def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
-    """A verify beside the other that it was made like."""
-    mine, theirs = plan_of(own), plan_of(other)
+def compare_verifies(own: VerifyDocument, other: VerifyDocument) -> Parity:
+    """Compares a verify with the one whose steps it repeats."""
+    mine, theirs = parse_plan(own), parse_plan(other)
     _refuse_unlike(mine, theirs)
     found = Parity(verdict="unknown", sentence="", own=_name(own, mine), other=_name(other, theirs))
     if own.numbers is None or other.numbers is None:
         who = "this verify" if own.numbers is None else "the other verify"
-        return replace(found, sentence=f"nothing can be compared: {who} did not come to its numbers")
+        return replace(found, sentence=f"nothing can be compared: {who} has no numbers")
     steps = min(len(own.numbers.steps), len(other.numbers.steps))
-    own_loss, other_loss = ([step.loss for step in told.steps[:steps]] for told in (own.numbers, other.numbers))
+    own_loss, other_loss = ([step.loss for step in numbers.steps[:steps]] for numbers in (own.numbers, other.numbers))
     found = replace(found, steps=steps, own_loss=own_loss, other_loss=other_loss)
     if own.draws and not other.numbers.initial:
-        drawn = "the step draws random numbers, which a run does and a verify does not; hold it against a verify"
-        return replace(found, sentence=f"nothing can be compared: {drawn}")
-    looked_at = steps if mine.topology == theirs.topology else 0
-    held = max(_held_apart(plan) for plan in (mine, theirs))
-    if reason := _not_the_same_training(own.numbers, other.numbers, looked_at, held):
+        why = "the step uses random numbers, which a verify replaces and a run does not; compare with a verify"
+        return replace(found, sentence=f"nothing can be compared: {why}")
+    same_samples = steps if mine.topology == theirs.topology else 0
+    held = max(_weight_tolerance(plan) for plan in (mine, theirs))
+    if reason := _find_mismatch(own.numbers, other.numbers, same_samples, held):
         return replace(found, sentence=f"nothing can be compared: {reason}")
     floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in (mine, theirs)))
     compared = list(_compare_steps(own.numbers, other.numbers, steps, floor))
     partings = [
-        Parting(
+        Divergence(
             step=step,
             quantity=each.name,
             difference=each.difference if math.isfinite(each.difference) else None,
@@ -100,9 +100,9 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
         for each in quantities
         if not each.is_explained
     ]
-    loss_apart = losses_apart(own_loss, other_loss)
+    loss_apart = compare_losses(own_loss, other_loss)
     first = partings[0] if partings else None
-    by_rounding = max(_by_rounding(told, steps) for told in (own.numbers, other.numbers))
+    by_rounding = max(_measure_rounding(numbers, steps) for numbers in (own.numbers, other.numbers))
     breaks_rule = loss_apart is not None and loss_apart >= max(MAX_LOSS_APART, ROUNDINGS * by_rounding)
     return replace(
         found,
@@ -115,17 +115,17 @@ def hold_against(own: VerifyDocument, other: VerifyDocument) -> Parity:
     )
 
 
-def losses_apart(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
-    """By the published rule; infinite where a loss is not finite on one chip alone."""
+def compare_losses(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
+    """Mean relative difference by the published rule; infinite where a loss is not finite on one chip alone."""
     shares = [relative_loss(mine, theirs) for mine, theirs in zip(own, other, strict=True)][LEFT_OUT_STEPS:]
     return sum(shares) / len(shares) if shares else None
 
 
 def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> Iterator[list[ComparedQuantity]]:
-    """Every quantity of each step in the order in which a step makes it.
+    """Every quantity of each step, in the order of computation.
 
-    In the first step it may differ by what rounding does to it there. Later a unit may switch by rounding alone, and
-    when it does is chance: from then on it is the most that rounding does to the quantity in any step.
+    In the first step it may differ by its own rounding error. Later a unit may switch by rounding alone, at a random
+    step: from then on the tolerance is the largest rounding error of the quantity in any step.
 
     An optimizer that divides by a gradient's size moves a number by a full step, up or down, however near to zero its
     gradient is. The share of a gradient's numbers whose sign rounding can turn is about what rounding changes the
@@ -146,7 +146,7 @@ def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> It
 
 
 def _differences_by_rounding(own: Numbers, other: Numbers, steps: slice) -> dict[str, float]:
-    """The most that rounding alone does to each quantity in some steps."""
+    """The largest rounding error of each quantity in some steps."""
     found: dict[str, float] = {}
     for numbers in (own, other):
         for changed, plain in zip(numbers.rounded[steps], numbers.steps[steps], strict=False):
@@ -166,41 +166,41 @@ def _differences(mine: StepNumbers, theirs: StepNumbers, own: Numbers, other: Nu
             yield f"{_WEIGHT}{name}", moved
 
 
-def _by_rounding(told: Numbers, steps: int) -> float:
-    """How far rounding alone parts the losses, by the same rule."""
-    rounded, plain = ([step.loss for step in each[:steps]] for each in (told.rounded, told.steps))
-    return losses_apart(rounded, plain) or 0.0 if len(rounded) == len(plain) else 0.0
+def _measure_rounding(numbers: Numbers, steps: int) -> float:
+    """The difference of losses that rounding alone causes, by the same rule."""
+    rounded, plain = ([step.loss for step in each[:steps]] for each in (numbers.rounded, numbers.steps))
+    return compare_losses(rounded, plain) or 0.0 if len(rounded) == len(plain) else 0.0
 
 
-def _held_apart(plan: Plan) -> float:
-    """By how much the weights a precision holds may differ from the initial ones."""
+def _weight_tolerance(plan: Plan) -> float:
+    """The relative error of initial weights that a precision stores."""
     held = Precision.parse(plan.precision).weights
     return FLOOR if held == "float32" else float(2.0 ** (1 - significand_bits(held)))
 
 
-def _not_the_same_training(own: Numbers, other: Numbers, steps: int, held: float) -> str:
-    """Why two verifies did not make the same steps, by the samples of so many of them; empty where they did.
+def _find_mismatch(own: Numbers, other: Numbers, steps: int, held: float) -> str:
+    """Why two verifies did not train the same steps, by the samples of `steps` of them; empty where they did.
 
-    Weights may begin `held` apart.
+    Initial weights may differ by `held`.
     """
     for name, sums in other.initial.items():
         if name in own.initial and relative_sums(own.initial[name], sums) > held:
-            return f"the networks do not begin alike: weight {name}"
+            return f"the initial weights differ: weight {name}"
     for step in range(steps):
         for name, sums in other.steps[step].data.items():
             if name in own.steps[step].data and relative_sums(own.steps[step].data[name], sums) > MAX_DATA_APART:
-                return f"the samples of step {step + 1} are not the same: {name}"
+                return f"the samples of step {step + 1} differ: {name}"
     return ""
 
 
 def _refuse_unlike(mine: Plan, theirs: Plan) -> None:
     if mine.workload != theirs.workload:
-        raise UsageError(f"a verify of {mine.workload} cannot be held against one of {theirs.workload}")
+        raise UsageError(f"a verify of {mine.workload} cannot be compared with one of {theirs.workload}")
     for name in sorted({*mine.recipe, *theirs.recipe} - {"batch_per_device", "host_settings", "input_workers"}):
         if mine.recipe.get(name) != theirs.recipe.get(name):
             raise UsageError(
                 f"the two verifies differ in {name}: {mine.recipe.get(name)} and {theirs.recipe.get(name)}; "
-                "make one of them anew with --against the other"
+                "run one of them again with --against the other"
             )
     if _global_batch(mine) != _global_batch(theirs):
         raise UsageError(
@@ -212,18 +212,17 @@ def _global_batch(plan: Plan) -> int:
     return int(plan.recipe["batch_per_device"]) * Topology.parse(plan.topology).devices
 
 
-def _name(told: VerifyDocument, plan: Plan) -> str:
-    return f"{told.device or plan.platform_word}, {plan.precision}"
+def _name(document: VerifyDocument, plan: Plan) -> str:
+    return f"{document.device or plan.platform_word}, {plan.precision}"
 
 
-def _sentence(steps: int, first: Parting | None, loss_apart: float | None, by_rounding: float) -> str:
+def _sentence(steps: int, first: Divergence | None, loss_apart: float | None, by_rounding: float) -> str:
     rule = _rule(loss_apart, by_rounding)
     if first is None:
         return f"the same training for {steps} steps: no quantity differs by more than rounding explains; {rule}"
     if first.difference is None:
-        return (
-            f"another training from step {first.step} on: {first.quantity} is zero or not finite on one alone; {rule}"
-        )
+        wrong = f"{first.quantity} is zero or not finite on one chip alone"
+        return f"another training from step {first.step} on: {wrong}; {rule}"
     off, allowed = f"{100 * first.difference:.2g} %", f"{100 * first.allowed:.2g} %"
     return f"another training from step {first.step} on: {first.quantity} is off by {off}, {allowed} is allowed; {rule}"
 
@@ -233,8 +232,8 @@ def _rule(loss_apart: float | None, by_rounding: float) -> str:
         return f"the rule for losses needs more than {LEFT_OUT_STEPS} steps"
     mean, rounding_mean = f"{100 * loss_apart:.2g} %", f"{100 * by_rounding:.2g} %"
     if loss_apart < MAX_LOSS_APART:
-        return f"the losses keep within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps)"
+        return f"the losses stay within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps)"
     return (
-        f"the losses do not keep within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps, where "
-        f"rounding alone makes {rounding_mean})"
+        f"the losses do not stay within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps, "
+        f"rounding alone causes {rounding_mean})"
     )

@@ -24,7 +24,7 @@ class RepeatedOperators:
         self.seen: set[str] = set()
         self.differing: set[str] = set()
         self.is_random = False
-        """An operator makes random numbers."""
+        """An operator generates random numbers."""
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = name_of(operator)
@@ -45,8 +45,8 @@ class RepeatedOperators:
 
 
 @contextmanager
-def deterministic(wanted: bool) -> Iterator[None]:
-    """Meanwhile torch takes deterministic implementations, or not, and warns where one is wanted and it has none."""
+def deterministic_mode(wanted: bool) -> Iterator[None]:
+    """Switches torch's deterministic implementations on or off; torch warns where it has none."""
     settings: Any = torch.utils.deterministic
     fill = settings.fill_uninitialized_memory
     before, warn_only = (
@@ -63,7 +63,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 def _copy_with_layout(tensor: Tensor) -> Tensor:
-    """A copy that lies in memory as the tensor does: numbers in another order may be added up in another one."""
+    """A copy with the same memory layout: another layout may change the order of summation."""
     if tensor.layout != torch.strided or not tensor.numel():
         return tensor.clone()
     lead = tensor.storage_offset() % (LINE_BYTES // tensor.itemsize)
@@ -73,7 +73,7 @@ def _copy_with_layout(tensor: Tensor) -> Tensor:
 
 
 def _same_bits(one: Any, other: Any) -> bool:
-    """Of floating tensors; integers of some operators are seeds, sizes or memory that nobody wrote."""
+    """Compares floating tensors; integers of some operators are seeds, sizes or uninitialized memory."""
     for mine, theirs in zip(tree_leaves(one), tree_leaves(other), strict=True):
         if isinstance(mine, Tensor) and mine.is_floating_point() and mine.layout == torch.strided:
             bits = INTEGERS[mine.itemsize]

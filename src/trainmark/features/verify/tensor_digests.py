@@ -4,8 +4,8 @@ The hash multiplies each number's bits, read as an integer, by an odd number of 
 2**64. An odd factor loses nothing, so a change of any single number, be it one bit or all, always changes the sum.
 Numbers that change places, or several that change at once, leave it as it was about once in 2**32 times.
 
-Sums with random signs tell how far two tensors differ, without either being kept: they are linear, and the mean square
-of a tensor's sums is about its length squared. They are made on the host, so that no chip needs float64, and by signs
+Sums with random signs estimate how far two tensors differ, without keeping either: they are linear, and the mean square
+of a tensor's sums is about its squared norm. They are computed on the host, so that no chip needs float64, with signs
 that are the same everywhere.
 """
 
@@ -25,9 +25,9 @@ from trainmark.record.precision import Sums
 from trainmark.record.verify import SUM_COUNT
 
 ROW = 1 << 16
-"""Numbers that have factors of their own; a longer tensor is cut into rows, whose sums are hashed once more."""
+"""Length of the factors; a longer tensor is cut into rows, whose sums are hashed again."""
 ROWS_AT_A_TIME = 256
-"""Hashed at once; on a CPU one, which stays in its cache and takes a tenth of the time."""
+"""Hashed at once; one on a CPU, which stays in its cache and takes a tenth of the time."""
 SIGN_ROW = 1 << 14
 MAX_SIGN_ROWS = 1 << 12
 """Rows with signs of their own; in a longer tensor they repeat."""
@@ -35,30 +35,30 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class BitHash:
-    """Hashes tensors on the device they are on; on the host where a device lacks an operator for it."""
+    """Hashes tensors on their device; on the host where the device lacks an operator."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(20)
         self._factors = torch.randint(-(1 << 63), (1 << 63) - 1, (ROW,), generator=generator, dtype=torch.int64) | 1
         self._on: dict[torch.device, Tensor] = {}
         self.on_host = ""
-        """Why hashes are made on the host, where they are."""
+        """Why hashes are computed on the host, if they are."""
 
     @torch.no_grad()
     def __call__(self, tensor: Tensor) -> Tensor:
-        """One int64, not brought to the host."""
+        """One int64, left on the device."""
         tensor = _local(tensor)
         if self.on_host:
-            return self._of(_bits(tensor.cpu()))
+            return self._hash(_bits(tensor.cpu()))
         try:
-            return self._of(_bits(tensor))
+            return self._hash(_bits(tensor))
         except (RuntimeError, NotImplementedError, TypeError) as error:
-            if device_errors.missing_operator(error) is None and tensor.device.type == "cpu":
+            if device_errors.find_missing_operator(error) is None and tensor.device.type == "cpu":
                 raise
             self.on_host = device_errors.first_line(error)
             return self(tensor)
 
-    def _of(self, bits: Tensor) -> Tensor:
+    def _hash(self, bits: Tensor) -> Tensor:
         factors = self._factors_on(bits.device)
         if bits.numel() <= ROW:
             return (bits * factors[: bits.numel()]).sum()
@@ -67,7 +67,7 @@ class BitHash:
         at_a_time = 1 if bits.device.type == "cpu" else ROWS_AT_A_TIME
         sums = [(rows[at : at + at_a_time] * factors).sum(1) for at in range(0, whole, at_a_time)]
         rest = bits[whole * ROW :]
-        return self._of(torch.cat([*sums, (rest * factors[: rest.numel()]).sum().view(1)]))
+        return self._hash(torch.cat([*sums, (rest * factors[: rest.numel()]).sum().view(1)]))
 
     def _factors_on(self, device: torch.device) -> Tensor:
         if device not in self._on:
@@ -76,7 +76,7 @@ class BitHash:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The numbers as integers in one row, in the order they lie in memory where that is one of the usual two."""
+    """The bits as a flat integer tensor, without a copy for contiguous and channels-last tensors."""
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
     if not tensor.is_contiguous() and tensor.dim() == 4:
@@ -84,13 +84,13 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(INTEGERS[tensor.itemsize]).view(-1)
 
 
-def bring(hashes: Iterable[Tensor]) -> list[int]:
-    """All of them in one copy to the host."""
+def copy_to_host(hashes: Iterable[Tensor]) -> list[int]:
+    """Copies all of them to the host at once."""
     return [int(value) for value in torch.stack([one.to(torch.int64) for one in hashes]).tolist()]
 
 
 class SignedSums:
-    """Makes the sums of tensors."""
+    """Computes sums of tensors with random signs."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(21)
@@ -99,7 +99,7 @@ class SignedSums:
 
     @torch.no_grad()
     def __call__(self, tensor: Tensor, scale: float = 1.0) -> Sums:
-        """Of a tensor's numbers, each divided by `scale`."""
+        """The sums of a tensor divided by `scale`."""
         flat = _local(tensor).cpu().contiguous().view(-1).to(torch.float64)
         sums, squares = torch.zeros(SUM_COUNT, dtype=torch.float64), 0.0
         for at in range(0, flat.numel(), SIGN_ROW * MAX_SIGN_ROWS):
@@ -112,12 +112,12 @@ class SignedSums:
         found = [math.sqrt(squares) / scale, *(float(value) / scale for value in sums)]
         return found if all(map(math.isfinite, found)) else []
 
-    def of_all(self, tensors: Mapping[str, Tensor], scale: float = 1.0) -> dict[str, Sums]:
+    def sum_all(self, tensors: Mapping[str, Tensor], scale: float = 1.0) -> dict[str, Sums]:
         return {name: self(tensor, scale) for name, tensor in tensors.items()}
 
 
-def tensors_in(value: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors of a batch by where they stand in it."""
+def collect_tensors(value: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of a batch by their path in it."""
     if isinstance(value, Tensor):
         return {name or "batch": value}
     if is_dataclass(value) and not isinstance(value, type):
@@ -130,7 +130,7 @@ def tensors_in(value: Any, name: str = "") -> dict[str, Tensor]:
         return {}
     found: dict[str, Tensor] = {}
     for key, part in parts.items():
-        found |= tensors_in(part, f"{name}.{key}" if name else key)
+        found |= collect_tensors(part, f"{name}.{key}" if name else key)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Weighs what the ranks of a verify wrote down: which rank, step and layer are wrong, or whether software may be."""
+"""Judges the logs of a verify: which rank, step and layer are wrong, or whether the software is not deterministic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 import trainmark
 from trainmark.record import events
-from trainmark.record.checks import count
+from trainmark.record.atomic_files import write_atomic
+from trainmark.record.checks import format_count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
@@ -28,30 +29,29 @@ from trainmark.record.verify import (
     VerifyDocument,
     VerifyTelemetry,
 )
-from trainmark.record.whole_files import write_whole
 
 FOLDER = "verify"
-"""Of a store, where verifies lie."""
+"""Folder of verifies in a store."""
 MAX_KEPT = 200
-"""Differences of a document; a device that is wrong all the time says no more by more of them."""
+"""Differences kept in a document; more of them add no information."""
 EXIT_CODES: dict[Verdict, int] = {"equal": 0, "wrong": 5, "unsettled": 7, "incomplete": 4}
 
 
-def document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
-    """What the ranks in a folder found; `switches` are the platform's variables with the values they had."""
+def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
+    """Collects what the ranks in a folder found; `switches` are the platform's variables and their values."""
     opened = RunFolder(folder)
     opened.open()
     logs = opened.logs
     if opened.head is None or opened.plan is None or not logs:
         raise UsageError(f"{folder} does not hold a verify")
-    operators = merged_operators(logs)
+    operators = merge_operators(logs)
     found = [each for log in logs for event in log.rounds for each in event.found]
-    differences = causes(found)
+    differences = find_causes(found)
     rounds = [event for event in logs[0].rounds if event.round]
-    complete = all(log.end for log in logs) and bool(rounds) and all(_settled(log) for log in logs)
-    verdict = judged(differences, operators, complete=complete)
+    complete = all(log.end for log in logs) and bool(rounds) and all(_is_settled(log) for log in logs)
+    verdict = judge(differences, operators, complete=complete)
     environment = logs[0].environment
-    told = VerifyDocument(
+    document = VerifyDocument(
         verify_id=opened.head.run_id,
         created=opened.head.created,
         trainmark=trainmark.__version__,
@@ -70,14 +70,14 @@ def document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
         differences=differences[:MAX_KEPT],
         operators=operators,
         switches=switches,
-        telemetry=sensed(opened),
+        telemetry=summarize_sensors(opened),
         numbers=_numbers(folder),
     )
-    return msgspec.structs.replace(told, sentence=sentence(told))
+    return msgspec.structs.replace(document, sentence=describe(document))
 
 
-def judged(differences: Sequence[BitDifference], operators: Operators, *, complete: bool) -> Verdict:
-    """Bits that differ between rounds may be the doing of operators that are not deterministic; nothing else may."""
+def judge(differences: Sequence[BitDifference], operators: Operators, *, complete: bool) -> Verdict:
+    """Only differences between rounds may come from operators that are not deterministic."""
     certain = [each for each in differences if each.kind != "repeat"]
     repeats = [each for each in differences if each.kind == "repeat"]
     if certain or (repeats and not operators.not_deterministic and not all(each.never_alike for each in repeats)):
@@ -87,8 +87,8 @@ def judged(differences: Sequence[BitDifference], operators: Operators, *, comple
     return "equal" if complete else "incomplete"
 
 
-def causes(found: Sequence[BitDifference]) -> list[BitDifference]:
-    """Without consequences: what an exchange carries from one rank to all others is the first one's doing."""
+def find_causes(found: Sequence[BitDifference]) -> list[BitDifference]:
+    """Removes consequences: what an exchange spreads from one rank to all others counts once, for the first rank."""
     kept: list[BitDifference] = []
     by_round: dict[int, list[BitDifference]] = {}
     for each in found:
@@ -110,25 +110,25 @@ def _moment(difference: BitDifference) -> tuple[int, int]:
     return difference.step or 0, STAGES.index(difference.stage)
 
 
-def merged_operators(logs: Iterable[RankLog]) -> Operators:
-    """What any rank saw."""
-    told = [log.operators for log in logs if log.operators]
-    if not told:
-        return Operators(unavailable="the ranks did not come so far")
+def merge_operators(logs: Iterable[RankLog]) -> Operators:
+    """The union of what the ranks saw."""
+    seen = [log.operators for log in logs if log.operators]
+    if not seen:
+        return Operators(unavailable="the ranks did not get that far")
     names = {
-        field: sorted({name for each in told for name in getattr(each, field)})
+        field: sorted({name for each in seen for name in getattr(each, field)})
         for field in ("steadied", "unsteady", "warned")
     }
-    unavailable = next((each.unavailable for each in told if each.unavailable), "")
-    return Operators(seen=max(each.seen for each in told), unavailable=unavailable, **names)
+    unavailable = next((each.unavailable for each in seen if each.unavailable), "")
+    return Operators(seen=max(each.seen for each in seen), unavailable=unavailable, **names)
 
 
-def sensed(folder: RunFolder) -> VerifyTelemetry:
-    """The extremes of all that was sampled."""
+def summarize_sensors(folder: RunFolder) -> VerifyTelemetry:
+    """The extremes of all samples."""
     values: dict[str, list[float]] = {"temperature_c": [], "power_w": [], "clock_mhz": []}
     throttled: set[str] = set()
     errors: dict[tuple[int, int], list[float]] = {}
-    for launcher in folder.samplers_found():
+    for launcher in folder.list_samplers():
         for event in folder.sampler_events(launcher):
             for reading in event.readings if isinstance(event, events.DeviceSamples) else ():
                 for name, known in values.items():
@@ -146,7 +146,7 @@ def sensed(folder: RunFolder) -> VerifyTelemetry:
     )
 
 
-def _settled(log: RankLog) -> bool:
+def _is_settled(log: RankLog) -> bool:
     return bool(log.rounds) and log.rounds[-1].settled
 
 
@@ -157,27 +157,27 @@ def _numbers(folder: Path) -> Numbers | None:
         return None
 
 
-def sentence(told: VerifyDocument) -> str:
-    """The verdict in words."""
-    rounds, steps = count(told.rounds, "round"), count(told.steps, "step")
-    ranks = count(len(told.hosts), "rank")
-    if told.verdict == "equal":
-        return f"{rounds} of {steps} on {ranks} came out alike, to the last bit of {told.hashed} tensors a step"
-    if told.verdict == "incomplete" and told.rounds > 1:
-        return f"it was cut off after {rounds} of {steps} on {ranks}, which came out alike"
-    if told.verdict == "incomplete":
-        return f"ended after {rounds} of {steps}, before two of them could be held against each other"
-    found = count(len(told.differences), "difference")
-    if told.verdict == "wrong":
+def describe(document: VerifyDocument) -> str:
+    """The verdict as a sentence."""
+    rounds, steps = format_count(document.rounds, "round"), format_count(document.steps, "step")
+    ranks = format_count(len(document.hosts), "rank")
+    if document.verdict == "equal":
+        return f"{rounds} of {steps} on {ranks} came out alike, to the last bit of {document.hashed} tensors per step"
+    if document.verdict == "incomplete" and document.rounds > 1:
+        return f"it was interrupted after {rounds} of {steps} on {ranks}, which came out alike"
+    if document.verdict == "incomplete":
+        return f"ended after {rounds} of {steps}, before two of them could be compared"
+    found = format_count(len(document.differences), "difference")
+    if document.verdict == "wrong":
         return f"the arithmetic is wrong: {found} in {rounds} of {steps} on {ranks}"
-    if told.operators.not_deterministic:
-        names = ", ".join(told.operators.not_deterministic)
-        return f"nothing can be said of the chip: {found}, and these operators are not deterministic here: {names}"
-    return f"nothing can be said of the chip: no two of {rounds} agree, and no operator explains it"
+    if document.operators.not_deterministic:
+        names = ", ".join(document.operators.not_deterministic)
+        return f"inconclusive: {found}, and these operators are not deterministic here: {names}"
+    return f"inconclusive: no two of {rounds} agree, and no operator explains it"
 
 
-def line(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
-    """One difference in words."""
+def describe_difference(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
+    """One difference as a sentence."""
     rank, first = difference.rank, next(iter(difference.layers), "")
     host = hosts[rank] if rank < len(hosts) and len(set(hosts)) > 1 else ""
     who = f"rank {rank} on {host}" if host else f"rank {rank}"
@@ -186,20 +186,20 @@ def line(difference: BitDifference, hosts: Sequence[str] = ()) -> str:
         where = f"round {difference.round}, step {difference.step}, {who}"
     match difference.kind:
         case "product":
-            wrong = count(difference.count, "known answer")
-            return f"{where}: {wrong} of a product in {difference.stage} came out wrong, the first at {first}"
+            wrong = format_count(difference.count, "known answer")
+            return f"{where}: {wrong} of a matmul in {difference.stage} wrong, the first at {first}"
         case "link":
-            wrong = count(difference.count, "number")
+            wrong = format_count(difference.count, "number")
             return f"{where}: {wrong} of an exchange came out wrong in the {difference.stage}, the first: {first}"
         case "operator":
-            return f"{who}: {difference.stage} gave other bits once when it was called again with the same numbers"
+            return f"{who}: {difference.stage} once gave other bits when called again with the same numbers"
         case "replica":
             if difference.never_alike:
                 return f"{where}: {_quantity(difference)} is held by no majority of ranks"
             return f"{where}: {_quantity(difference)} is not what most ranks hold"
         case _:
             if difference.never_alike:
-                return f"{where}: {_quantity(difference)} is another one each time"
+                return f"{where}: {_quantity(difference)} differs each time"
             return f"{where}: {_quantity(difference)} is not what the other rounds gave"
 
 
@@ -220,71 +220,71 @@ def _quantity(difference: BitDifference) -> str:
     return difference.stage
 
 
-def plan_of(told: VerifyDocument) -> Plan:
-    return Plan.from_json(told.plan)
+def parse_plan(document: VerifyDocument) -> Plan:
+    return Plan.from_json(document.plan)
 
 
-def keep(told: VerifyDocument, store: Store) -> Path:
-    """Writes it down beside the folder it came from."""
-    path = store.folder / FOLDER / f"{told.verify_id}.json"
+def save_document(document: VerifyDocument, store: Store) -> Path:
+    """Writes it beside its folder."""
+    path = store.folder / FOLDER / f"{document.verify_id}.json"
     try:
-        write_whole(path, msgspec.json.encode(told), synced=True)
+        write_atomic(path, msgspec.json.encode(document), synced=True)
     except OSError as error:
         raise NotReadyError(f"the verify {path} could not be written: {error.strerror}") from error
     return path
 
 
-def find(word: str, store: Store) -> VerifyDocument:
+def find_document(word: str, store: Store) -> VerifyDocument:
     """The verify meant by `last`, an id, its unique beginning or end, or a file's path; else a run of that name."""
-    if (kept := _kept(word, store)) is not None:
+    if (kept := _find_saved(word, store)) is not None:
         return kept
     try:
         record = store.record(word)
     except UsageError as error:
-        hint = _newest(store)
-        raise UsageError(f"there is no verify, run or file {word!r} to hold anything against; {hint}") from error
-    return of_record(record)
+        hint = _hint(store)
+        raise UsageError(f"there is no verify, run or file {word!r} to compare with; {hint}") from error
+    return convert_record(record)
 
 
-def named(word: str, store: Store) -> VerifyDocument:
-    """The same without runs; of a verify that was cut off, what its ranks had written down by then."""
-    if (kept := _kept(word, store)) is None:
-        hint = _newest(store)
+def load_document(word: str, store: Store) -> VerifyDocument:
+    """The same without runs; of an interrupted verify, what its ranks had written by then."""
+    if (kept := _find_saved(word, store)) is None:
+        hint = _hint(store)
         raise UsageError(f"there is no verify or file {word!r}; {hint}")
     return kept
 
 
-def _kept(word: str, store: Store) -> VerifyDocument | None:
-    path = Path(word) if Path(word).is_file() else _matching(word, store)
+def _find_saved(word: str, store: Store) -> VerifyDocument | None:
+    path = Path(word) if Path(word).is_file() else _match_path(word, store)
     if path is None:
         return None
-    return document(path, {}) if path.is_dir() else read(path)
+    return make_document(path, {}) if path.is_dir() else read_document(path)
 
 
-def _matching(word: str, store: Store) -> Path | None:
-    kept = _all(store)
+def _match_path(word: str, store: Store) -> Path | None:
+    kept = _list_saved(store)
     if word == LAST and kept:
         return [*kept.values()][-1]
     matches = [path for name, path in kept.items() if name.startswith(word) or name.endswith(word)]
     if len(matches) > 1:
-        raise UsageError(f"{word} fits {len(matches)} verifies; say more of its id")
+        raise UsageError(f"{word} matches {len(matches)} verifies; give more of its id")
     return matches[0] if matches else None
 
 
-def _all(store: Store) -> dict[str, Path]:
-    """Every verify by its id, the newest last: its document, or its folder where it did not come to one."""
+def _list_saved(store: Store) -> dict[str, Path]:
+    """Every verify by its id, the newest last: its document, or its folder where it has none."""
     folder = store.folder / FOLDER
     found = {path.name: path for path in folder.glob("*/") if (path / HEAD_FILE).is_file()}
     found |= {path.stem: path for path in folder.glob("*.json")}
     return dict(sorted(found.items(), key=lambda item: item[1].stat().st_mtime))
 
 
-def _newest(store: Store) -> str:
-    known = ", ".join([*_all(store)][-3:])
+def _hint(store: Store) -> str:
+    known = ", ".join([*_list_saved(store)][-3:])
     return f"the newest verifies are {known}" if known else "'trainmark verify' makes one"
 
 
-def of_record(record: Record) -> VerifyDocument:
+def convert_record(record: Record) -> VerifyDocument:
     """A run as a verify of its losses alone."""
     steps = [StepNumbers(loss=loss) for loss in record.loss]
     return VerifyDocument(
@@ -302,14 +302,14 @@ def of_record(record: Record) -> VerifyDocument:
     )
 
 
-def read(path: Path) -> VerifyDocument:
-    """A verify's document in a file, or a sentence that says what is wrong with it."""
+def read_document(path: Path) -> VerifyDocument:
+    """Reads the document of a verify; UsageError says what is wrong with it."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=VerifyDocument)
     except OSError as error:
         raise UsageError(f"the verify {path} cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{path} is not what a verify leaves: {error}") from error
+        raise UsageError(f"{path} is not a verify's document: {error}") from error
     if found.schema != SCHEMA:
         raise UsageError(f"the verify {path} has schema {found.schema}; this trainmark reads schema {SCHEMA}")
     return found

@@ -1,1 +1,1 @@
-"""A running run, live, from another terminal."""
+"""Shows a running training live, from another terminal."""

@@ -1,4 +1,4 @@
-"""Shows a running training: a frame for a terminal, a line for a log, a document for programs."""
+"""Renders a running training: a frame for a terminal, a line for a log, a document for programs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from trainmark.record import escape
-from trainmark.record.format import goal, number, plus_minus, with_unit
+from trainmark.record import escape, statistics
+from trainmark.record.format import device_name, format_goal, format_interval, format_quality, number, with_unit
+from trainmark.record.numbers import digits_to_tell_apart, meets_goal
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
+from trainmark.record.record import Quality
 from trainmark.record.run_folder import RunFolder
 from trainmark.record.time_left import RECENT_STEPS, time_left_s
+from trainmark.view.describe import PLAIN_SPARKS, SPARKS, draw_spark
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
 
@@ -22,11 +26,11 @@ if TYPE_CHECKING:
     from trainmark.record.events import DeviceReading, Evaluated
     from trainmark.record.record import Record
 
-ASKED = ("workload", "recipe_name", "platform", "topology", "precision")
+PLAN_FIELDS = ("workload", "recipe_name", "platform", "topology", "precision")
 MAX_RANKS = 6
 MAX_DEVICES = 8
 SILENT_S = 15.0
-"""Ranks write about twice a second, or once a step: a longer silence is worth a word."""
+"""Ranks write about twice per second, or once per step: a longer silence is reported."""
 SILENT_STEPS = 3
 _READINGS = {
     "power_w": ("W", 1.0),
@@ -52,22 +56,22 @@ class Late(NamedTuple):
     steps: int
     """Behind the rank that has written most."""
     percent: float | None
-    """Longer than the fastest rank's own computing; None where nothing can be compared yet."""
+    """More compute time than the fastest rank; None where nothing can be compared yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """A run as far as it has come."""
+    """A run so far."""
 
     folder: RunFolder
     silent_s: float | None = None
-    """How long no rank has written; None where the run's folder cannot tell."""
+    """How long no rank has written; None where that is unknown."""
     gone: bool = False
-    """None of the run's processes is there any more, and no record."""
+    """The run's processes have ended without a record."""
 
     @property
     def note(self) -> str | None:
-        """What is not as it should be, in words."""
+        """What is wrong, as a sentence."""
         if self.failure:
             return self.failure
         if self.gone:
@@ -75,7 +79,7 @@ class Live:
         if self.silent_s is None or self.over:
             return None
         silent = self.silent_s >= max(SILENT_S, SILENT_STEPS * self.usual_s)
-        return f"no event for {duration(self.silent_s)}" if silent else None
+        return f"no event for {format_duration(self.silent_s)}" if silent else None
 
     @property
     def run_id(self) -> str:
@@ -83,7 +87,7 @@ class Live:
 
     @property
     def plan(self) -> Plan | None:
-        """None until it could be read."""
+        """None until it is readable."""
         return self.folder.plan
 
     @property
@@ -105,12 +109,12 @@ class Live:
 
     @property
     def phase(self) -> str:
-        """Of the first rank; a failure of any goes before."""
+        """Phase of the first rank, or `failed` if any rank failed."""
         return "failed" if any(rank.failed for rank in self.ranks) else phase(self.first)
 
     @property
     def over(self) -> bool:
-        """Every rank heard has said its last word."""
+        """Every known rank has ended."""
         return bool(self.ranks) and all(rank.end or rank.failed for rank in self.ranks)
 
     @property
@@ -121,7 +125,7 @@ class Live:
 
     @property
     def step(self) -> int:
-        """Steps that every rank has finished."""
+        """Steps finished by every rank."""
         return min((rank.step for rank in self.ranks), default=0)
 
     @property
@@ -144,21 +148,21 @@ class Live:
 
     @property
     def usual_s(self) -> float:
-        """What the longest of the last steps took."""
+        """Duration of the longest recent step."""
         recent, log = slice(-RECENT_STEPS, None), self.first
         taken = zip(log.wait_ns[recent], log.compute_ns[recent], strict=True)
         return max((wait + compute for wait, compute in taken), default=0) / 1e9
 
     @property
     def left_s(self) -> float | None:
-        """About how long the training still takes; None where nobody can know."""
+        """Estimated time left; None where that is unknown."""
         if self.plan is None or self.phase not in ("train", "evaluate"):
             return None
         return time_left_s(self.plan, self.first, step=self.step, elapsed_s=self.elapsed_s)
 
     @property
     def loss(self) -> float | None:
-        """Of the last step all ranks have finished, as a mean over them."""
+        """Mean over ranks of the last step that all have finished."""
         if not (common := self._common()):
             return None
         last = [rank.loss[part][-1] for rank, part in common]
@@ -166,17 +170,13 @@ class Live:
         return sum(known) / len(known) if len(known) == len(last) else None
 
     def speed(self) -> Speed | None:
-        """Over the steady part of the last steps; ranks on other machines that are not heard do as much as these."""
+        """Over the steady part of recent steps; ranks on other machines that are not visible count like these."""
         if not (common := self._common()):
             return None
-        import numpy as np
-
-        from trainmark.record import statistics
-
         whole_s = [(np.array(rank.wait_ns[part]) + np.array(rank.compute_ns[part])) / 1e9 for rank, part in common]
         step_s = max(whole_s, key=lambda taken: float(taken.sum()))
         items = np.sum([rank.items[part] for rank, part in common], axis=0) * (self.devices / len(common))
-        start = statistics.steady_start(step_s, items)
+        start = statistics.find_steady_start(step_s, items)
         step_s, items = step_s[start:], items[start:]
         if step_s.sum() <= 0:
             return None
@@ -185,9 +185,9 @@ class Live:
         return Speed(rate, (found.low, found.high) if found else None, int(step_s.size))
 
     def lateness(self) -> list[Late]:
-        """Of every rank, the latest first."""
+        """The lateness of every rank, the latest first."""
         furthest = max((rank.step for rank in self.ranks), default=0)
-        # all ranks take equally long for a step, as the fast ones wait in their exchange: what is left tells them apart
+        # all steps take equally long, as fast ranks wait in the exchange: compare what is left without it
         own = [sum(rank.compute_ns[part]) - sum(rank.exchange_ns[part]) for rank, part in self._common()]
         fastest = min(own, default=0)
         found = [
@@ -197,7 +197,7 @@ class Live:
         return sorted(found, key=lambda late: (-late.steps, -(late.percent or 0.0), late.rank))
 
     def _common(self) -> list[tuple[RankLog, slice]]:
-        """Of each rank those of its last steps that all ranks have finished; nothing where there is none of them."""
+        """Per rank, the recent steps that all ranks have finished; empty where there are none."""
         ranks = self.ranks
         high = min((rank.step for rank in ranks), default=0)
         low = max((max(rank.kept_from, rank.step - RECENT_STEPS) for rank in ranks), default=0)
@@ -207,13 +207,13 @@ class Live:
 
 
 def phase(rank: RankLog) -> str:
-    """What a rank does, with the ends that its events tell apart from training."""
+    """The phase of a rank; `finish` and `failed` are told from `train` by its events."""
     if rank.failed:
         return "failed"
     return "finish" if rank.phases_ns and rank.phase == "train" else rank.phase
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -222,34 +222,32 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def line(live: Live) -> str:
+def format_line(live: Live) -> str:
     """All that matters in one line, for a log; safe to print."""
     parts = [f"step {_step(live)}"] if live.first.compute_ns else []
     if live.loss is not None:
         parts.append(f"loss {live.loss:.4f}")
-    parts += [said for said in (_speed(live), _quality(live), live.note) if said]
+    parts += [part for part in (_speed(live), _quality(live), live.note) if part]
     elapsed = "" if live.elapsed_s is None else f" [{live.elapsed_s:5.0f} s]"
     if live.left_s is not None:
-        parts.append(f"{_left(live)} left")
+        parts.append(f"{_format_left(live)} left")
     what = live.plan.workload if live.plan else live.run_id
     return escape.terminal(f"{what}{elapsed} {live.phase:8} {'  '.join(parts)}".rstrip())
 
 
 def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
     """The whole frame, one fact per line."""
-    from trainmark.view.describe import PLAIN_SPARKS, SPARKS, spark
-
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    asked = [str(getattr(live.plan, name)) for name in ASKED] if live.plan else ["a run that begins"]
-    writer.put(writer.text(" · ".join(asked), "bold"))
+    title = [str(getattr(live.plan, name)) for name in PLAN_FIELDS] if live.plan else ["a run that begins"]
+    writer.put(writer.text(" · ".join(title), "bold"))
     writer.put(writer.text(live.run_id, "dim"))
     pairs = [("phase", _phase(live)), ("step", _step(live))]
     if said := _speed(live):
         pairs.append(("speed", said))
     if live.loss is not None:
-        heights = SPARKS if escape.carries(encoding, SPARKS) else PLAIN_SPARKS
+        heights = SPARKS if escape.can_encode(encoding, SPARKS) else PLAIN_SPARKS
         known = [loss for loss in live.first.loss if loss is not None and math.isfinite(loss)]
-        curve = spark(known, max(8, min(48, width - 30)), heights)
+        curve = draw_spark(known, max(8, min(48, width - 30)), heights)
         pairs.append(("loss", f"{number(live.loss, 4)}  {curve}"))
     if said := _quality(live):
         pairs.append(("quality", said))
@@ -257,40 +255,42 @@ def draw(live: Live, *, width: int, color: bool, encoding: str) -> str:
         pairs.append(("ranks", _ranks(live)))
     pairs += [("device" if index == 0 else "", said) for index, said in enumerate(_devices(live))]
     if live.elapsed_s is not None:
-        pairs.append(("elapsed", duration(live.elapsed_s)))
+        pairs.append(("elapsed", format_duration(live.elapsed_s)))
     if live.left_s is not None:
-        pairs.append(("left", _left(live)))
+        pairs.append(("left", _format_left(live)))
     writer.put_pairs(pairs, indent=0, folds=False)
     if live.note:
         writer.put(writer.text(live.note, "bold red" if live.failure or live.gone else "yellow"))
-    return writer.drawn()
+    return writer.getvalue()
 
 
-def result(record: Record) -> str:
-    """How a run came out, in one line; safe to print."""
-    from trainmark.record.format import device_name, shown_quality, verdict
+def format_result(record: Record) -> str:
+    """The result of a run in one line; safe to print."""
+    from trainmark.record.format import verdict
 
     plan = record.plan
     parts = [f"{record.status}: {record.ended}"]
     p_core = record.metrics.get("p_core")
     if p_core is not None and p_core.value is not None:
-        parts.append(f"p_core {number(p_core.value)} {p_core.unit} {plus_minus(p_core.interval)}".rstrip())
+        parts.append(f"p_core {number(p_core.value)} {p_core.unit} {format_interval(p_core.interval)}".rstrip())
     if record.quality.value is not None:
         name = quality_word(record.quality.name)
-        parts.append(f"{name} {shown_quality(record.quality)}, target {goal(record.quality)}: {verdict(record)}")
+        parts.append(
+            f"{name} {format_quality(record.quality)}, target {format_goal(record.quality)}: {verdict(record)}"
+        )
     parts.append(f"{len(record.doubts)} doubts")
     what = f"{plan.workload} {plan.recipe_name} {device_name(record)} {plan.topology} {record.precision}"
     return escape.terminal(f"{what}: {'; '.join(parts)}")
 
 
-def document(live: Live) -> dict[str, Any]:
-    """The same for programs; what is not known is null."""
+def to_json(live: Live) -> dict[str, Any]:
+    """A document for programs; unknown values are null."""
     speed, head = live.speed(), live.folder.head
     late = {entry.rank: entry for entry in live.lateness()}
     found = {
         "kind": "trainmark watch",
         "run_id": live.run_id,
-        **{name: getattr(live.plan, name, None) for name in ASKED},
+        **{name: getattr(live.plan, name, None) for name in PLAN_FIELDS},
         "item": live.item,
         "phase": live.phase,
         "over": live.over,
@@ -327,7 +327,7 @@ def document(live: Live) -> dict[str, Any]:
             for reading in node.last
         ],
     }
-    return {name: _finite(value) for name, value in found.items()}
+    return {name: _replace_nonfinite(value) for name, value in found.items()}
 
 
 def _phase(live: Live) -> str:
@@ -335,9 +335,9 @@ def _phase(live: Live) -> str:
     if said == "evaluate" and live.first.samples:
         said += f", {live.first.samples} samples seen by rank {live.first.rank}"
     if len(live.ranks) < live.devices:
-        said += f"; {len(live.ranks)} of {live.devices} ranks are heard here"
+        said += f"; {len(live.ranks)} of {live.devices} ranks are visible here"
     restarts = max((rank.restart for rank in live.ranks), default=0)
-    return f"{said}; started again {restarts} times" if restarts else said
+    return f"{said}; restarted {restarts} times" if restarts else said
 
 
 def _step(live: Live) -> str:
@@ -348,14 +348,11 @@ def _speed(live: Live) -> str | None:
     speed = live.speed()
     if speed is None:
         return None
-    shown = f"{number(speed.items_per_s)} {live.item or 'items'}/s {plus_minus(speed.interval)}".rstrip()
+    shown = f"{number(speed.items_per_s)} {live.item or 'items'}/s {format_interval(speed.interval)}".rstrip()
     return f"{shown} over {speed.steps} steps"
 
 
 def _quality(live: Live) -> str | None:
-    from trainmark.record.numbers import reached, telling_digits
-    from trainmark.record.record import Quality
-
     evaluation, head = live.evaluation, live.folder.head
     if evaluation is None or head is None or live.plan is None or head.target.name not in evaluation.values:
         return None
@@ -363,9 +360,9 @@ def _quality(live: Live) -> str | None:
     value, name = evaluation.values[target.name], quality_word(target.name)
     if value is None or not math.isfinite(value):
         return f"{name} is not finite at step {evaluation.step}"
-    shown = with_unit(value, target.unit, telling_digits(value, aim, target.better))
-    verdict = "reached" if reached(value, aim, target.better) else "not yet"
-    wanted = goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
+    shown = with_unit(value, target.unit, digits_to_tell_apart(value, aim, target.better))
+    verdict = "reached" if meets_goal(value, aim, target.better) else "not yet"
+    wanted = format_goal(Quality(name=target.name, unit=target.unit, goal=aim, better=target.better))
     return f"{name} {shown} at step {evaluation.step}, target {wanted}: {verdict}"
 
 
@@ -377,13 +374,13 @@ def _ranks(live: Live) -> str:
         steps = f" {late.steps} steps behind" if late.steps else ""
         said.append(f"{late.rank}{percent}{steps}")
     more = f" and {len(found) - MAX_RANKS} more" if len(found) > MAX_RANKS else ""
-    return f"{', '.join(said)}{more} (own computing, beside the fastest)"
+    return f"{', '.join(said)}{more} (compute time over the fastest)"
 
 
-def _left(live: Live) -> str:
+def _format_left(live: Live) -> str:
     # a target may end a full run sooner
     about = "at most about" if live.plan and live.plan.limits.full else "about"
-    return f"{about} {duration(live.left_s or 0.0)}"
+    return f"{about} {format_duration(live.left_s or 0.0)}"
 
 
 def _devices(live: Live) -> Iterator[str]:
@@ -405,10 +402,10 @@ def _reading(reading: DeviceReading) -> str:
     return ", ".join(f"{number(value / scale)} {unit}" for value, unit, scale in values if value is not None)
 
 
-def _finite(value: Any) -> Any:
-    """As JSON can carry it: what is not finite is null, and the word that says which event this was is not shown."""
+def _replace_nonfinite(value: Any) -> Any:
+    """Makes a value valid JSON: not finite becomes null, and the event tag is removed."""
     if isinstance(value, Mapping):
-        return {str(name): _finite(entry) for name, entry in value.items() if name != "event"}
+        return {str(name): _replace_nonfinite(entry) for name, entry in value.items() if name != "event"}
     if isinstance(value, list):
-        return [_finite(entry) for entry in value]
+        return [_replace_nonfinite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,1 +1,1 @@
-"""The cluster environments, one module each: how a process knows its place in one, and how a run is written for it."""
+"""Cluster environments, one module each: detection of the place of a process, and rendering of a run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainmark.launch.cluster_env import PORT, ClusterEnv, at_leader, node_env, rank_env, read_number
+from trainmark.launch.cluster_env import PORT, ClusterEnv, make_node_env, make_rank_env, read_number, set_leader
 from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import Topology
 
@@ -20,13 +20,13 @@ def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> 
     )
     a_node_each = world == topology.nodes and topology.devices_per_node > 1
     env = (
-        node_env(topology, "openmpi", rank)
+        make_node_env(topology, "openmpi", rank)
         if a_node_each
-        else rank_env(topology, "openmpi", rank, world, local, locals_)
+        else make_rank_env(topology, "openmpi", rank, world, local, locals_)
     )
     if env.launchers == 1:
         return env
     leader = environ.get("MASTER_ADDR") or ("localhost" if locals_ == world else "")
     if not leader:
         raise NotReadyError("mpirun does not say where rank 0 is; tell every rank with -x MASTER_ADDR=HOST")
-    return at_leader(env, leader, port or PORT)
+    return set_leader(env, leader, port or PORT)

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from trainmark.launch import secret
-from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, at_leader, node_env, rank_env, read_number
+from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, make_node_env, make_rank_env, read_number, set_leader
 from trainmark.launch.cluster_job import (
     ClusterJob,
-    about,
-    absolute,
-    activation_line,
     check_option,
-    job_of,
+    describe_job,
+    make_absolute,
+    make_activation_line,
+    make_job,
     option,
-    printable,
+    replace_unprintable,
 )
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
@@ -29,9 +29,9 @@ from trainmark.record.plan import Topology
 PRIORITY = 2
 RENDERS = "a script for sbatch"
 WARNING_S = 60
-"""How long before the end of its time a run is told, so that it can save and write its record."""
+"""How long before its time limit a run gets SIGTERM, to save and write its record."""
 LAST_TASK_S = 300
-"""What the other nodes get to end after the first has: the first node writes the record in that time."""
+"""Time for the other nodes to end after the first, which writes the record meanwhile."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _NAMES = rf"{_NAME}(,{_NAME})*"
@@ -39,27 +39,29 @@ _TIME = r"[0-9]+|[0-9]+:[0-9]{2}(:[0-9]{2})?|[0-9]+-[0-9]{1,2}(:[0-9]{2}){0,2}"
 
 
 def detect(topology: Topology, environ: Mapping[str, str], port: int | None) -> ClusterEnv | None:
-    """A task of srun is a rank where there is a task for each device, and a node where there is one a node."""
+    """A task of srun is a rank where there is one per device, and a node where there is one per node."""
     if "SLURM_JOB_ID" not in environ:
         return None
     tasks = read_number(environ, "SLURM_STEP_NUM_TASKS", "Slurm") if "SLURM_STEP_ID" in environ else 1
-    if tasks == 1:  # a batch script, or a shell of somebody's: nothing was started for us yet
+    if tasks == 1:  # a batch script or a shell: no launcher was started yet
         return ClusterEnv(kind="slurm", is_batch=True, launchers=topology.nodes) if topology.nodes > 1 else None
     task, job, step = (read_number(environ, f"SLURM_{name}", "Slurm") for name in ("PROCID", "JOB_ID", "STEP_ID"))
-    leader = slurm_address(first_host(environ.get("SLURM_STEP_NODELIST", "")))
+    leader = find_address(parse_first_host(environ.get("SLURM_STEP_NODELIST", "")))
     # jobs may share a node, and steps a job: each gets a port of its own, below those the kernel hands out
     meeting_port = port or 10000 + (7 * job + step) % 20000
     if tasks == topology.nodes:
-        return at_leader(node_env(topology, "slurm", task), leader, meeting_port)
+        return set_leader(make_node_env(topology, "slurm", task), leader, meeting_port)
     if tasks == topology.devices:
         local = read_number(environ, "SLURM_LOCALID", "Slurm")
-        return at_leader(rank_env(topology, "slurm", task, tasks, local, _tasks_here(environ)), leader, meeting_port)
+        return set_leader(
+            make_rank_env(topology, "slurm", task, tasks, local, _count_local_tasks(environ)), leader, meeting_port
+        )
     raise NotReadyError(
-        f"{topology} asked, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
+        f"{topology} requested, {tasks} ranks joined; give srun --ntasks-per-node=1, or one task for each device"
     )
 
 
-def _tasks_here(environ: Mapping[str, str]) -> int:
+def _count_local_tasks(environ: Mapping[str, str]) -> int:
     """From a list such as `2(x3),1`: two tasks on the first three nodes, one on the fourth."""
     node = read_number(environ, "SLURM_NODEID", "Slurm")
     counts: list[int] = []
@@ -72,7 +74,7 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
     return counts[node]
 
 
-def first_host(node_list: str) -> str:
+def parse_first_host(node_list: str) -> str:
     """The first name of a Slurm node list: gpu03 of `gpu[03-05,9],login`, rack1-ib of `rack[1-2]-ib`."""
     match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,\[]*))?", node_list)
     if not match:
@@ -80,8 +82,8 @@ def first_host(node_list: str) -> str:
     return "".join(part or "" for part in match.groups())
 
 
-def slurm_address(node: str) -> str:
-    """Where a Slurm node is reached: by its name, or where that does not resolve by the address Slurm itself uses."""
+def find_address(node: str) -> str:
+    """The address of a Slurm node: its name, or where that does not resolve, the address that Slurm uses."""
     try:
         socket.getaddrinfo(node, None)
     except OSError:
@@ -103,14 +105,14 @@ def slurm_address(node: str) -> str:
 
 
 def start_tasks(topology: Topology, command: Sequence[str]) -> NoReturn:
-    """Becomes the srun that starts the launchers of a batch job, which get a secret of their own from it."""
+    """Replaces this process by the srun that starts the launchers of a batch job, with a new secret."""
     os.environ.setdefault(secret.VARIABLE, secret.make())
-    os.execvp("srun", own_srun(topology, os.environ, command))  # noqa: S606
+    os.execvp("srun", make_srun_command(topology, os.environ, command))  # noqa: S606
 
 
-def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
-    """The srun that starts one launcher a node inside an allocation. A task that ends badly must not end the leader,
-    which then still has a record to write."""
+def make_srun_command(topology: Topology, environ: Mapping[str, str], command: Sequence[str]) -> list[str]:
+    """The srun that starts one launcher per node inside an allocation. A failed task must not end the leader,
+    which still has to write the record."""
     each = environ.get("SLURM_CPUS_PER_TASK")  # a step does not inherit it
     return [
         *("srun", f"--nodes={topology.nodes}", f"--ntasks={topology.nodes}", "--ntasks-per-node=1", "--overlap"),
@@ -121,39 +123,46 @@ def own_srun(topology: Topology, environ: Mapping[str, str], command: Sequence[s
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmRequest:
-    """What the script asks of the cluster beyond nodes; None leaves it to the cluster."""
+    """What the script requests beside nodes; None leaves it to the cluster."""
 
     name: str | None = option("--name", "the job's name (default: from the plan)")
     time: str | None = option(
         "--time", "the longest it may take, such as 2:00:00 (default: the cluster's)", metavar="T"
     )
     partition: str | None = option("--partition", "the queue (default: the cluster's)")
-    account: str | None = option("--account", "who pays (default: the user's)")
+    account: str | None = option("--account", "account to charge (default: the user's)")
     gpus_per_node: int | None = option(
         "--gpus-per-node", "devices to ask for (default: the topology's; none on cpu)", metavar="N", kind=int
     )
-    cpus_per_task: int | None = option(
-        "--cpus-per-task", "processors a node (default: all of them)", metavar="N", kind=int
-    )
+    cpus_per_task: int | None = option("--cpus-per-task", "CPUs per node (default: all)", metavar="N", kind=int)
     venv: str | None = option("--venv", "virtual environment to enter first", metavar="DIR")
     array: int | None = None
-    """So many tasks of an array, each of which is the whole job on a node of its own; None is one job."""
+    """Tasks of a job array, each a whole job on its own node; None for one job."""
 
 
 REQUEST = SlurmRequest
 
 
 def render(request: SlurmRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
-    options = replace(run.options, store=absolute(run.options.store))
-    return script(job_of(replace(run, options=options), request.name), replace(request, venv=absolute(request.venv)))
+    options = replace(run.options, store=make_absolute(run.options.store))
+    return render_script(
+        make_job(replace(run, options=options), request.name), replace(request, venv=make_absolute(request.venv))
+    )
 
 
-def script(job: ClusterJob, request: SlurmRequest) -> str:
-    head = _HEAD if request.array is None else _array_head(job, request.array)
-    lines = ["#!/bin/bash", *(f"# {line}" for line in about(job)), *head, "", *_directives(job, request), ""]
+def render_script(job: ClusterJob, request: SlurmRequest) -> str:
+    head = _HEAD if request.array is None else _render_array_head(job, request.array)
+    lines = [
+        "#!/bin/bash",
+        *(f"# {line}" for line in describe_job(job)),
+        *head,
+        "",
+        *_render_directives(job, request),
+        "",
+    ]
     if request.venv is not None:
         lines += ["# the virtual environment trainmark is installed in; every node must see it at this path", "set -e"]
-        lines += [activation_line(request.venv), ""]
+        lines += [make_activation_line(request.venv), ""]
     step = [f"--nodes={job.topology.nodes}", f"--ntasks={job.topology.nodes}", "--ntasks-per-node=1"]
     if request.cpus_per_task is not None:
         step.append(f"--cpus-per-task={request.cpus_per_task}")
@@ -171,13 +180,13 @@ _HEAD = (
 )
 
 
-def _array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
+def _render_array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
     [*_, (_, store)] = [words for words in job.words if words[0] == "--store"]
     return (
         "#",
         "# submit:     sbatch FILE",
         "# watch:      squeue --me --array",
-        f"# judge:      trainmark fleet {shlex.quote(printable(store))} --expect {tasks}",
+        f"# judge:      trainmark fleet {shlex.quote(replace_unprintable(store))} --expect {tasks}",
         f"#             Where fewer than {tasks} nodes are free, Slurm gives one node to several tasks, one after the",
         "#             other: their runs count as repeats of one host, and --expect tells how many hosts are missing.",
     )
@@ -196,7 +205,7 @@ _STEP = (
 )
 
 
-def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
+def _render_directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
     """The #SBATCH lines, each below what it is for; one with ## is switched off."""
     for_each = job.topology.devices_per_node
     gpus = request.gpus_per_node
@@ -221,12 +230,12 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
             [("where output goes: %x is the name, %j the number of the job", _on("output", "%x-%j.out"))]
             if request.array is None
             else [
-                ("one task a node of the fleet, all of them alike", _on("array", f"1-{request.array}")),
+                ("one task per node of the fleet, all equal", _on("array", f"1-{request.array}")),
                 ("where output goes: %A is the number of the array, %a of the task", _on("output", "%x-%A_%a.out")),
             ]
         ),
         (f"as many nodes as the topology {job.topology} has", _on("nodes", str(job.topology.nodes))),
-        (f"one task a node; it starts the node's {for_each} workers itself", _on("ntasks-per-node", "1")),
+        (f"one task per node, which starts its {for_each} workers", _on("ntasks-per-node", "1")),
         (
             "devices of each node; where Slurm calls them something else: --gres=KIND:COUNT",
             _on("gpus-per-node", str(gpus)) if gpus else _off("gpus-per-node", str(for_each)),
@@ -239,9 +248,9 @@ def _directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
         ),
         ("the longest it may take, as hours:minutes:seconds", _on("time", time) if time else _off("time", "1:00:00")),
         ("the queue", _on("partition", partition) if partition else _off("partition", "NAME")),
-        ("who pays", _on("account", account) if account else _off("account", "NAME")),
+        ("account to charge", _on("account", account) if account else _off("account", "NAME")),
         (
-            f"{WARNING_S} s before that time is over trainmark is told: it saves, and writes its record",
+            f"SIGTERM {WARNING_S} s before the time limit: trainmark saves, and writes its record",
             _on("signal", f"TERM@{WARNING_S}"),
         ),
     ]

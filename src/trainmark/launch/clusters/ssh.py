@@ -1,4 +1,4 @@
-"""The run as one ssh command for each node, with the variables that tell the node its place."""
+"""ssh: the run as one command per node, with PET_ variables."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 from trainmark.launch import secret
 from trainmark.launch.cluster_env import PORT, RenderedRun
-from trainmark.launch.cluster_job import ClusterJob, about, activation_line, job_of, option
-from trainmark.launch.ssh import parse_hosts
+from trainmark.launch.cluster_job import ClusterJob, describe_job, make_activation_line, make_job, option
+from trainmark.launch.ssh import parse_node_hosts
 from trainmark.record.errors import UsageError
 
 RENDERS = "a command for each host"
 PASTE_S = 300.0
-"""How long hosts wait for each other: a person pastes the commands one by one."""
+"""How long hosts wait for each other: commands are pasted by hand."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshRequest:
-    """Which hosts are to run it."""
+    """The hosts of the run."""
 
     hosts: str = option("--hosts", "a host for each node; the first leads", metavar="A,B", default=...)
     port: int = option(
@@ -33,16 +33,16 @@ REQUEST = SshRequest
 
 def render(request: SshRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
     options = replace(run.options, join_timeout_s=run.options.join_timeout_s or PASTE_S)
-    return commands(job_of(replace(run, options=options)), request.hosts, port=request.port, venv=request.venv)
+    return render_commands(make_job(replace(run, options=options)), request.hosts, port=request.port, venv=request.venv)
 
 
-def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:
+def render_commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None = None) -> str:
     if not 1 <= port <= 65535:
         raise UsageError(f"--port {port} is not a port: 1 to 65535")
     topology = job.topology
-    targets = parse_hosts(hosts, topology)
+    targets = parse_node_hosts(hosts, topology)
     lines = [
-        *(f"# {line}" for line in about(job)),
+        *(f"# {line}" for line in describe_job(job)),
         "#",
         "# Paste each command into a terminal of its own, in any order: the nodes wait for each other.",
         "# Ctrl-C in the first one ends the whole run and keeps what was measured.",
@@ -67,7 +67,7 @@ def commands(job: ClusterJob, hosts: str, *, port: int = PORT, venv: str | None 
         width = max(len(f"{name}={value}") for name, value, _ in variables)
         remote = [
             "",
-            *([f"{activation_line(venv)} || exit  # where trainmark is installed"] if venv is not None else []),
+            *([f"{make_activation_line(venv)} || exit  # where trainmark is installed"] if venv is not None else []),
             *(asking if topology.nodes > 1 else ()),
             *(f"export {f'{name}={shlex.quote(value)}':{width}}  # {meaning}" for name, value, meaning in variables),
             f"exec {job.shell_command()}",

@@ -1,1 +1,1 @@
-"""One decoder for language, which its recipe gives a shape: what the workloads named after such networks share."""
+"""The decoder-only language model that several workloads share; its shape comes from the recipe."""

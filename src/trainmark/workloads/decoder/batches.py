@@ -1,4 +1,4 @@
-"""Windows of tokens, the same at every world size, read ahead of the trainer."""
+"""Windows of tokens, the same at every world size, prefetched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainmark.data import distributed_sampler
 from trainmark.data.prefetch import prefetch
-from trainmark.data.text.token_files import Index, TokenStream, Windows, known_of, read_index
+from trainmark.data.text.token_files import Index, TokenStream, Windows, describe, read_index
 from trainmark.record.errors import NotReadyError
 from trainmark.workloads.decoder.recipes import DecoderRecipe
 from trainmark.workloads.workload import PlainBatch, Share
@@ -22,23 +22,23 @@ from trainmark.workloads.workload import PlainBatch, Share
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextBatch(PlainBatch):
     tokens: Tensor
-    """(windows, context + 1): each token but the last is read, each but the first predicted."""
+    """(windows, context + 1): inputs are all but the last token, targets all but the first."""
     floor: float = 0.0
-    """The least loss that is possible, in nats a token; 0 where it is not known."""
+    """The entropy of the text in nats per token; 0 if unknown."""
     bytes_per_token: float = 0.0
-    """Of text; 0 where it is not known."""
+    """Bytes of text per token; 0 if unknown."""
     shared_by: int = 1
-    """Ranks that train on these windows together."""
+    """Ranks that share these windows."""
 
 
 def check(recipe: DecoderRecipe, folder: Path, world: int) -> Index:
-    """NotReadyError where so many ranks could not train on the folder."""
+    """NotReadyError if this many ranks cannot train on the folder."""
     index = read_index(folder)
     largest = max(split.largest for split in index.splits.values())
     if largest >= recipe.vocabulary:
         raise NotReadyError(
             f"{folder} holds token {largest}, and the network's vocabulary is {recipe.vocabulary}; set "
-            f"vocabulary={largest + 1} or more, or give the text this network is for"
+            f"vocabulary={largest + 1} or more, or give text of this vocabulary"
         )
     for name in ("train", "val"):
         windows = Windows(TokenStream(folder, index.splits[name]), recipe.context)
@@ -52,7 +52,7 @@ def check(recipe: DecoderRecipe, folder: Path, world: int) -> Index:
 
 
 class TextData:
-    """Windows of a set of text; a batch is a function of seed, step and world alone."""
+    """Windows of a set of text; a batch depends on seed, step and world size alone."""
 
     skipped: Sequence[tuple[str, str]] = ()
 
@@ -63,7 +63,7 @@ class TextData:
         self._val = Windows(TokenStream(folder, index.splits["val"]), recipe.context)
         self._floor = index.splits["val"].loss_floor or 0.0
         self._bytes = index.splits["val"].bytes_per_token or 0.0
-        # a last, shorter batch is left out: a step is a fixed number of tokens
+        # the last, shorter batch is dropped: a step has a fixed number of tokens
         self._batch = recipe.step_batch_per_device * share.world
         self._groups, self._group, self._place = share.world // share.tensor, *divmod(share.rank, share.tensor)
         self._used = self._train.count // self._batch * self._batch
@@ -78,7 +78,7 @@ class TextData:
 
     @property
     def facts(self) -> Mapping[str, float]:
-        return {**known_of(self._index), "train_samples": float(self._train.count)}
+        return {**describe(self._index), "train_samples": float(self._train.count)}
 
     def train(self, epoch: int, start_step: int) -> Iterator[TextBatch]:
         shares = distributed_sampler.rank_batches(
@@ -102,7 +102,7 @@ class TextData:
 
     def _to_score(self, count: int) -> Iterator[TextBatch]:
         """This rank's windows. Ranks that share a network compute together, so each makes as many batches as the one
-        with the most: those beyond its own count nothing, and of ranks that compute the same the first counts."""
+        with the most: extra ones have no weight, and of ranks that compute the same only the first counts."""
         batch = self._recipe.eval_batch_per_device * self._share.tensor
         left = math.ceil(math.ceil(count / self._groups) / batch)
         for share in distributed_sampler.rank_share(

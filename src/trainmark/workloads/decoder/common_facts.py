@@ -1,4 +1,4 @@
-"""What is known of every language model without building one."""
+"""Facts common to all language models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a trained decoder go on with a text, token by token."""
+"""Samples continuations of a text from a trained decoder."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from trainmark.workloads.decoder.model import TextDecoder
 from trainmark.workloads.sampling import SampleRequest, Trained
 
 GIVEN = 8
-"""Tokens of the validation text that a continuation begins with where no text is given."""
+"""Length of a prompt from the validation text, where no text is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContinuationSettings(SampleSettings):
     continuations: int = knob(3, least=1, most=100)
     tokens: int = knob(40, least=1, most=10_000)
-    """How many are added."""
+    """Tokens to generate."""
     temperature: float = knob(1.0, least=0, most=10)
-    """Below 1 likelier words come more often; at 0 the likeliest always."""
+    """Softmax temperature; 0 is greedy."""
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """The text, or beginnings of the validation text, and how the network goes on."""
-    settings = asked.settings(ContinuationSettings)
-    words = vocabulary.of_folder(asked.data_folder)
+def sample(trained: Trained, request: SampleRequest) -> Sample:
+    """Continuations of the given text, or of prompts from the validation text."""
+    settings = request.settings(ContinuationSettings)
+    words = vocabulary.open_vocabulary(request.data_folder)
     if words is None:
         raise NotReadyError(
-            f"{asked.data_folder} holds tokens alone and no tokenizer.json, so that no text can be written; prepare "
+            f"{request.data_folder} holds tokens alone and no tokenizer.json, so that no text can be written; prepare "
             "the set with --tokenizer"
         )
-    beginnings = _given(asked, words, trained.model.recipe.context, settings.continuations)
+    beginnings = _read_prompts(request, words, trained.model.recipe.context, settings.continuations)
     lines = []
     for number, given in enumerate(beginnings):
-        whole = continued(
+        whole = continue_tokens(
             trained.model,
             given,
             settings.tokens,
@@ -50,21 +50,21 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
             known=min(words.size, trained.recipe.vocabulary),
             temperature=settings.temperature,
         )
-        lines.append(_line(words, given, whole))
-    what = "a text" if asked.given else "the validation text"
+        lines.append(_format_line(words, given, whole))
+    what = "a text" if request.given else "the validation text"
     return Sample(
         parts=(TextPart(text="\n".join(lines), caption=f"how the network goes on with {what}, after |"),),
-        shown=asked.given if asked.given else f"{GIVEN} tokens of the validation text each",
+        shown=request.given if request.given else f"{GIVEN} tokens of the validation text each",
         generator=f"temperature {settings.temperature:g}",
         facts={"continuations": lines, "tokens": settings.tokens},
     )
 
 
 @torch.no_grad()
-def continued(
+def continue_tokens(
     model: TextDecoder, tokens: Sequence[int], added: int, *, seed: int, known: int, temperature: float = 1.0
 ) -> list[int]:
-    """So many tokens more; only the first `known` of the vocabulary stand for text."""
+    """The tokens and `added` more; only the first `known` of the vocabulary are sampled."""
     device = next(model.parameters()).device
     lot = torch.Generator().manual_seed(seed)
     found = list(tokens)
@@ -79,18 +79,18 @@ def continued(
     return found
 
 
-def _given(asked: SampleRequest, words: Vocabulary, context: int, count: int) -> list[list[int]]:
-    if asked.given is not None:
-        tokens = words.encode(asked.given)
+def _read_prompts(request: SampleRequest, words: Vocabulary, context: int, count: int) -> list[list[int]]:
+    if request.given is not None:
+        tokens = words.encode(request.given)
         if not tokens:
             raise UsageError("an empty text has nothing to go on with; give a word or more")
         return [tokens] * count
-    stream = TokenStream(asked.data_folder, read_index(asked.data_folder).splits["val"])
+    stream = TokenStream(request.data_folder, read_index(request.data_folder).splits["val"])
     places = [number * context for number in range(count) if number * context + GIVEN <= len(stream)]
     return [stream.read(place, GIVEN).tolist() for place in places]
 
 
-def _line(words: Vocabulary, given: Sequence[int], whole: Sequence[int]) -> str:
+def _format_line(words: Vocabulary, given: Sequence[int], whole: Sequence[int]) -> str:
     begun, text = words.decode(given), words.decode(whole)
     rest = text[len(begun) :] if text.startswith(begun) else words.decode(whole[len(given) :])
     return f"{begun} |{rest}".replace("\n", " / ")

@@ -1,4 +1,4 @@
-"""A decoder for language with Llama's parameter names: grouped-query attention, rotary positions, RMSNorm."""
+"""A decoder-only transformer with Llama's parameter names: grouped-query attention, RoPE, RMSNorm."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trainmark.workloads.decoder.recipes import DecoderRecipe
-from trainmark.workloads.tensor_group import Alone, TensorGroup, own
+from trainmark.workloads.tensor_group import Alone, TensorGroup, local_part
 
 
 def nll_sum(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
-    """The sum over tokens of -ln p of what follows each, in float32.
+    """Summed cross-entropy of the next tokens, in float32.
 
-    The gradients are computed with the scores, chunk by chunk, and wait for backward: what stays in memory is as large
-    as the hidden states and the head, not as tokens x vocabulary, and no product is made twice.
+    Gradients are computed with the logits, chunk by chunk, in the forward pass: memory is that of the hidden states and
+    the head, not of tokens x vocabulary, and no matmul is repeated.
     """
     found: Tensor = _ChunkedNll.apply(hidden, weight, targets, chunk)  # type: ignore[no-untyped-call]
     return found
@@ -31,7 +31,7 @@ class _ChunkedNll(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-        # a change of the vocabulary's weights to another type is made once, not for each chunk
+        # the head's weights are cast once, not per chunk
         head = weight.detach().to(dtype)
         wants_hidden, wants_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
         of_hidden = torch.empty_like(hidden) if wants_hidden else None
@@ -48,7 +48,7 @@ class _ChunkedNll(torch.autograd.Function):
                 total += (sums.log() - right).sum()
                 if of_hidden is None and of_weight is None:
                     continue
-                # of the sum, not of the mean: what is tiny in half precision is divided later, in what backward gives
+                # of the sum, not of the mean: small values in half precision are scaled later, in backward
                 scores /= sums
                 scores.scatter_add_(1, wanted[:, None], torch.full_like(right, -1.0))
                 errors = scores.to(dtype)
@@ -75,20 +75,20 @@ class _ChunkedNll(torch.autograd.Function):
         )
 
 
-def _copy(parameter: Tensor, whole: Tensor) -> None:
+def _copy_whole(parameter: Tensor, whole: Tensor) -> None:
     parameter.data.copy_(whole)
 
 
 LLAMA_3_1 = {"factor": 8.0, "low": 1.0, "high": 4.0, "trained": 8192.0}
-"""How Llama 3.1 slows its positions: all that turn slower than `low` times in what it was first trained on by `factor`,
-those faster than `high` not at all."""
-_KEPT = {"mm", "addmm", "bmm", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"}
-_KEPT |= {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention", "_scaled_mm"}
-"""Products, which selective recomputing keeps: everything else is cheap to compute again."""
+"""RoPE scaling of Llama 3.1: frequencies below `low` turns per original context are divided by `factor`, those above
+`high` are unchanged."""
+_SAVED_OPS = {"mm", "addmm", "bmm", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"}
+_SAVED_OPS |= {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_cudnn_attention", "_scaled_mm"}
+"""Matmuls, whose results selective activation checkpointing keeps: everything else is cheap to recompute."""
 
 
 class RMSNorm(nn.RMSNorm):
-    """In float32 whatever the network computes in, as the sum of squares needs it."""
+    """Always in float32, which the sum of squares needs."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight = None if self.weight is None else self.weight.float()
@@ -96,7 +96,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class Projection(nn.Linear):
-    """Without a bias; its weights are drawn with the whole network's."""
+    """Without a bias; initialised with the whole network."""
 
     def __init__(self, read: int, written: int) -> None:
         super().__init__(read, written, bias=False)
@@ -106,7 +106,7 @@ class Projection(nn.Linear):
 
 
 class TokenTable(nn.Embedding):
-    """The same for the embedding."""
+    """An embedding, initialised with the whole network."""
 
     def reset_parameters(self) -> None:
         pass
@@ -124,14 +124,14 @@ class CausalAttention(nn.Module):
         self.scale = 1 / math.sqrt(2 * recipe.layers) if recipe.scale_attention else 1.0
         self.group: TensorGroup = Alone()
 
-    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
         batch, length, _ = x.shape
         x = self.group.spread(x)
         q, k, v = (
             projected.view(batch, length, -1, self.head_width).transpose(1, 2)
             for projected in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
         )
-        q, k = rotated(q, turns), rotated(k, turns)
+        q, k = rotate(q, rotary), rotate(k, rotary)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
         added = self.group.collect(self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1)))
         return added if self.scale == 1.0 else added * self.scale
@@ -158,14 +158,14 @@ class DecoderBlock(nn.Module):
         self.input_layernorm, self.self_attn = norm(), CausalAttention(recipe)
         self.post_attention_layernorm, self.mlp = norm(), FeedForward(recipe)
 
-    def forward(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), turns)
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rotary)
         added: Tensor = self.mlp(self.post_attention_layernorm(x))
         return x + added
 
 
 class Trunk(nn.Module):
-    """All but the head; files of weights call it `model`."""
+    """All but the head; checkpoints call it `model`."""
 
     def __init__(self, recipe: DecoderRecipe) -> None:
         super().__init__()
@@ -175,13 +175,13 @@ class Trunk(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """Given tokens, scores over the vocabulary; given also what follows each, the sum of -ln p of those."""
+    """Tokens to logits; with targets, to the summed cross-entropy."""
 
     tensor_plan: Mapping[str, int] = {
         **dict.fromkeys(("q_proj.weight", "k_proj.weight", "v_proj.weight", "gate_proj.weight", "up_proj.weight"), 0),
         **dict.fromkeys(("o_proj.weight", "down_proj.weight"), 1),
     }
-    """Devices that share a block have some of its heads and of its inner width each."""
+    """Tensor-parallel plan: each device has some heads and some of the inner width."""
 
     def __init__(self, recipe: DecoderRecipe) -> None:
         super().__init__()
@@ -191,13 +191,13 @@ class TextDecoder(nn.Module):
         if recipe.tied:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.group: TensorGroup = Alone()
-        self._turns: tuple[Tensor, Tensor] | None = None
+        self._rotary: tuple[Tensor, Tensor] | None = None
         if not self.lm_head.weight.is_meta:
             self.initialise()
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        """What is alike and comes one after the other, so that it can be sharded, compiled and computed again apart."""
+        """The layers, which are sharded, compiled and checkpointed one by one."""
         return list(self.model.layers)
 
     def share_among(self, group: TensorGroup) -> None:
@@ -207,51 +207,51 @@ class TextDecoder(nn.Module):
                 module.group = group
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None, *, last: bool = False) -> Tensor:
-        """With `last`, the scores of what follows the last token alone."""
+        """With `last`, the logits after the last token alone."""
         x = self.hidden(tokens)
         if targets is None:
             scores: Tensor = self.lm_head(x[:, -1:] if last else x)
             return scores
-        # the head is whole on every device that shares the blocks, and each scores some of the tokens
+        # every tensor-parallel device has the whole head, and scores some of the tokens
         rows = self.group.rows(targets.numel())
-        read, weight = self.group.spread(x.flatten(0, 1)), self.group.spread(own(self.lm_head.weight))
+        read, weight = self.group.spread(x.flatten(0, 1)), self.group.spread(local_part(self.lm_head.weight))
         return self.group.collect(nll_sum(read[rows], weight, targets.flatten()[rows], self.recipe.loss_chunk))
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """What the head reads."""
+        """Inputs of the head."""
         x = self.model.embed_tokens(tokens)
-        turns = self.turns(tokens.shape[1], x)
+        rotary = self.rotary_table(tokens.shape[1], x)
         again = self.recipe.recompute if self.training and torch.is_grad_enabled() else "none"
         for block in self.model.layers:
-            x = block(x, turns) if again == "none" else _recomputed(block, x, turns, again == "selective")
+            x = block(x, rotary) if again == "none" else _run_checkpointed(block, x, rotary, again == "selective")
         normed: Tensor = self.model.norm(x)
         return normed
 
-    def turns(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the positions, in the type and on the device of the stream; made once."""
-        kept = self._turns
+    def rotary_table(self, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the positions, in the dtype and on the device of `like`; cached."""
+        kept = self._rotary
         if kept is None or len(kept[0]) < length or kept[0].device != like.device or kept[0].dtype != like.dtype:
             angles = torch.outer(
                 torch.arange(max(length, self.recipe.context), dtype=torch.float32), frequencies(self.recipe)
             )
             twice = torch.cat((angles, angles), dim=-1).to(like.device)
-            self._turns = kept = (twice.cos().to(like.dtype), twice.sin().to(like.dtype))
+            self._rotary = kept = (twice.cos().to(like.dtype), twice.sin().to(like.dtype))
         return kept[0][:length], kept[1][:length]
 
-    def initialise(self, place: Callable[[Tensor, Tensor], None] = _copy) -> None:
-        """Draws every weight from torch's seed, in the order of their names: whole and on the CPU, so that a network is
-        the same however it is spread over devices. `place` puts one where it belongs."""
-        if self.recipe.tied:  # making room for weights on a device may part them
+    def initialise(self, place: Callable[[Tensor, Tensor], None] = _copy_whole) -> None:
+        """Initialises every weight from torch's seed, in the order of names, whole and on the CPU, so that a network is
+        the same however it is sharded. `place` stores one."""
+        if self.recipe.tied:  # materialising weights on a device may untie them
             self.lm_head.weight = self.model.embed_tokens.weight
         for name, parameter in self.named_parameters():
             with torch.device("cpu"):
-                place(parameter, self._drawn(name, parameter.shape))
+                place(parameter, self._random_weight(name, parameter.shape))
 
-    def _drawn(self, name: str, shape: torch.Size) -> Tensor:
+    def _random_weight(self, name: str, shape: torch.Size) -> Tensor:
         if len(shape) == 1:
             return torch.ones(shape)
         if self.recipe.init == "torch":
-            bound = 1 / math.sqrt(shape[1])  # of the embedding too: where it is not the head's, it is drawn as one
+            bound = 1 / math.sqrt(shape[1])  # also for the embedding, if it is not tied to the head
             return torch.empty(shape).uniform_(-bound, bound)
         adds = name.endswith(("o_proj.weight", "down_proj.weight"))
         deviation = self.recipe.init_std / (math.sqrt(2 * self.recipe.layers) if adds else 1)
@@ -259,7 +259,7 @@ class TextDecoder(nn.Module):
 
 
 def frequencies(recipe: DecoderRecipe) -> Tensor:
-    """How far each pair of a head turns from one position to the next."""
+    """Rotation of each pair of a head per position, in radians."""
     pairs = torch.arange(0, recipe.head_width, 2, dtype=torch.float32)
     found = 1.0 / recipe.rope_theta ** (pairs / recipe.head_width)
     if recipe.rope_scaling == "none":
@@ -270,19 +270,21 @@ def frequencies(recipe: DecoderRecipe) -> Tensor:
     return found * (share + (1 - share) / scaling["factor"])
 
 
-def rotated(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Each pair (i, i + half) of a head turned by its position's angle."""
-    cos, sin = turns
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates each pair (i, i + half) of a head by its position's angle."""
+    cos, sin = rotary
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def _recomputed(block: nn.Module, x: Tensor, turns: tuple[Tensor, Tensor], selective: bool) -> Tensor:
-    chosen: dict[str, Any] = {"context_fn": partial(create_selective_checkpoint_contexts, _policy)} if selective else {}
-    found: Tensor = checkpoint(block, x, turns, use_reentrant=False, preserve_rng_state=False, **chosen)
+def _run_checkpointed(block: nn.Module, x: Tensor, rotary: tuple[Tensor, Tensor], selective: bool) -> Tensor:
+    chosen: dict[str, Any] = (
+        {"context_fn": partial(create_selective_checkpoint_contexts, _save_policy)} if selective else {}
+    )
+    found: Tensor = checkpoint(block, x, rotary, use_reentrant=False, preserve_rng_state=False, **chosen)
     return found
 
 
-def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+def _save_policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     name = operation.__name__.partition(".")[0]
-    return CheckpointPolicy.MUST_SAVE if name in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if name in _SAVED_OPS else CheckpointPolicy.PREFER_RECOMPUTE

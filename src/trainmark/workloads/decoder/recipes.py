@@ -1,4 +1,4 @@
-"""The fields by which a recipe gives a decoder its shape, its data and its training."""
+"""Recipe fields of a decoder: shape, data and training."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ from trainmark.record.recipe import Recipe, knob
 class DecoderRecipe(Recipe):
     layers: int = knob(least=1)
     width: int = knob(least=2)
-    """Of the stream that all layers read and add to."""
+    """Width of the residual stream."""
     heads: int = knob(least=1)
     kv_heads: int = knob(least=1)
-    """Heads of keys and values; fewer than `heads` is grouped-query attention."""
+    """Key and value heads; fewer than `heads` is grouped-query attention."""
     ffn: int = knob(least=1)
-    """Inner width of the feed-forward part."""
+    """Inner width of the feed-forward layer."""
     activation: str = knob("swiglu", words=("swiglu", "gelu"))
     vocabulary: int = knob(least=2)
     context: int = knob(least=2)
-    """Tokens of a window, each of which is predicted from those before it."""
+    """Tokens per window."""
     tied: bool = knob(False)
-    """The head that predicts tokens uses the weights of the embedding."""
+    """Tie the head to the embedding."""
     rope_theta: float = knob(10_000.0, least=1)
     rope_scaling: str = knob("none", words=("none", "llama3.1"))
-    """`llama3.1` slows the turning of positions that are longer than what the network was first trained on."""
+    """`llama3.1` scales RoPE for contexts longer than the original one."""
     norm_eps: float = knob(1e-5, least=0)
     norm_weights: bool = knob(True)
     scale_attention: bool = knob(False)
-    """What attention adds is multiplied by 1 / sqrt(2 x layers)."""
+    """Multiply attention's output by 1 / sqrt(2 x layers)."""
     init: str = knob("normal", words=("normal", "torch"))
-    """`normal` draws weights with `init_std`, those that add to the stream with less, as Megatron does; `torch` draws
-    as torch's Linear does, and a tied embedding takes the head's."""
+    """`normal` uses `init_std`, less for residual projections, as Megatron does; `torch` initialises as torch's Linear,
+    and a tied embedding uses the head's weights."""
     init_std: float = knob(0.02, least=0)
 
     schedule: str = knob("cosine", words=("cosine", "trapezoid"))
-    """`cosine` falls to `last_rate` at the end; `trapezoid` stays, then falls in a line over `cooldown_steps`."""
+    """`cosine` decays to `last_rate`; `trapezoid` is constant, then decays linearly over `cooldown_steps`."""
     warmup_steps: int = knob(0, least=0)
-    """The learning rate rises in a line over these."""
+    """Linear warm-up."""
     cooldown_steps: int = knob(0, least=0)
     decay_steps: int = knob(0, least=0)
-    """Where the schedule ends; 0: where the recipe does."""
+    """Length of the schedule; 0: the recipe's."""
     last_rate: float = knob(0.1, least=0, most=1)
-    """Share of the learning rate that is left at the end of `cosine`."""
+    """Final share of the learning rate for `cosine`."""
     adam_beta1: float = knob(0.9, least=0, most=1)
     adam_beta2: float = knob(0.95, least=0, most=1)
     adam_eps: float = knob(1e-8, least=0)
 
     data_order: str = knob("in-order", words=("in-order", "shuffled"))
-    """Windows as they follow one another in the text, or in an order drawn anew each epoch."""
+    """Windows in the order of the text, or shuffled each epoch."""
     eval_tokens: int = knob(0, least=0)
-    """Of the validation text, from its beginning; 0: all."""
+    """Tokens of the validation text, from its beginning; 0: all."""
     loss_chunk: int = knob(1024, least=1)
-    """Tokens whose scores over the vocabulary are in memory at once."""
+    """Tokens whose logits are in memory at once."""
     recompute: str = knob("none", words=("none", "selective", "full"))
-    """What backward computes again instead of keeping it: nothing, all but the products, or whole blocks."""
+    """Activation checkpointing: nothing, all but matmuls, or whole blocks."""
     tensor_parallel: int = knob(1, least=1)
-    """Devices of a node that compute each block together, on the batches of all of them: every one has some of its
-    heads and of its inner width. What each holds is sharded further, as `parallel` says."""
+    """Devices of a node that share each block, on the batches of all of them: each has some heads and some of the inner
+    width. Its weights are sharded further, as `parallel` says."""
 
     @property
     def head_width(self) -> int:
@@ -68,7 +68,7 @@ class DecoderRecipe(Recipe):
 
 
 def check_shape(recipe: DecoderRecipe) -> None:
-    """UsageError where no network has these numbers."""
+    """UsageError if the sizes do not fit together."""
     if recipe.width % recipe.heads:
         raise UsageError(f"width={recipe.width} cannot be shared by heads={recipe.heads}; set a multiple of it")
     if recipe.head_width % 2:
@@ -86,24 +86,24 @@ def check_shape(recipe: DecoderRecipe) -> None:
 
 
 class TokenFlops(NamedTuple):
-    """Forward and backward, a multiply-add as 2."""
+    """Forward and backward pass, a multiply-add as 2."""
 
     attention: float
-    """Every weight that multiplies, and attention over the whole window: as PaLM and torchtitan count. Ours."""
+    """All matmul weights, and attention over the whole window: as PaLM and torchtitan count. The default."""
     parameters: float
-    """6 for each parameter, the embedding among them and attention left out: as FlagPerf counts."""
+    """6 per parameter, with the embedding and without attention: as FlagPerf counts."""
     causal: float
-    """As `attention`, with the half of the window that a token cannot see left out: what flash kernels compute."""
+    """As `attention`, without the masked half of the window: what flash kernels compute."""
 
 
 def parameters(recipe: DecoderRecipe) -> int:
     embedding = recipe.vocabulary * recipe.width
     norms = (2 * recipe.layers + 1) * recipe.width if recipe.norm_weights else 0
-    return multiplying(recipe) + (0 if recipe.tied else embedding) + norms
+    return matmul_parameters(recipe) + (0 if recipe.tied else embedding) + norms
 
 
-def multiplying(recipe: DecoderRecipe) -> int:
-    """Parameters that every token is multiplied with."""
+def matmul_parameters(recipe: DecoderRecipe) -> int:
+    """Parameters used in matmuls for every token."""
     attention = recipe.width * recipe.head_width * (2 * recipe.heads + 2 * recipe.kv_heads)
     feed_forward = (3 if recipe.activation == "swiglu" else 2) * recipe.width * recipe.ffn
     return recipe.layers * (attention + feed_forward) + recipe.vocabulary * recipe.width
@@ -111,7 +111,7 @@ def multiplying(recipe: DecoderRecipe) -> int:
 
 def per_token(recipe: DecoderRecipe) -> TokenFlops:
     attention = 12.0 * recipe.layers * recipe.heads * recipe.head_width * recipe.context
-    products = 6.0 * multiplying(recipe)
+    products = 6.0 * matmul_parameters(recipe)
     return TokenFlops(
         attention=products + attention,
         parameters=6.0 * parameters(recipe),

@@ -1,4 +1,4 @@
-"""What every language model of this house is to the training loop."""
+"""The workload interface of all language models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
 class LanguageModel:
-    """A workload named after a network adds its facts and recipes."""
+    """A subclass adds facts and recipes."""
 
     facts: WorkloadFacts
     recipes: Mapping[str, Recipe]
@@ -88,7 +88,7 @@ class LanguageModel:
         return rate * (least + (1 - least) * 0.5 * (1 + math.cos(math.pi * share)))
 
     def scaled_learning_rate(self, recipe: DecoderRecipe, batch_per_device: int) -> float:
-        """By the square root of the batch, as is usual with Adam."""
+        """Square-root scaling, as is usual with Adam."""
         return recipe.learning_rate * math.sqrt(batch_per_device / recipe.batch_per_device)
 
     def items(self, batch: TextBatch) -> int:
@@ -98,7 +98,7 @@ class LanguageModel:
         return recipes.per_token(recipe).attention
 
     def flops_otherwise(self, recipe: DecoderRecipe) -> dict[str, float]:
-        """As other tables count them, so that each can be compared with its like."""
+        """FLOPs by other conventions, for comparison with other tables."""
         counted = recipes.per_token(recipe)
         return {"6 x parameters": counted.parameters, "causal attention": counted.causal}
 
@@ -124,5 +124,5 @@ class LanguageModel:
             found["bits_per_byte"] = sums["nll"] / math.log(2) / sums["bytes"]
         return found
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return continuation.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return continuation.sample(trained, request)

@@ -1,1 +1,1 @@
-"""A GPT of 124 M parameters on FineWeb: `facts` for everybody, `workload` for those who train."""
+"""A GPT of 124 M parameters on FineWeb: `facts` without torch, `workload` for training."""

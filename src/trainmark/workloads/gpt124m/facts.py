@@ -1,4 +1,4 @@
-"""What the GPT of 124 M parameters is to those who never train it."""
+"""Facts of the GPT of 124 M parameters, without torch."""
 
 from trainmark.record.workload_facts import ReferenceFacts, WorkloadFacts
 from trainmark.workloads.decoder.common_facts import DATA_SET, ITEM, QUALITIES, SHOWS, TASK

@@ -1,4 +1,4 @@
-"""A GPT of 124 M parameters on FineWeb, trained to a validation loss of 3.28: the best known public race."""
+"""A GPT of 124 M parameters on FineWeb, trained to a validation loss of 3.28, as in modded-nanogpt."""
 
 from __future__ import annotations
 

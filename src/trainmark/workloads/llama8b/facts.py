@@ -1,4 +1,4 @@
-"""What Llama 3.1 8B is to those who never train it."""
+"""Facts of Llama 3.1 8B, without torch."""
 
 from trainmark.record.workload_facts import BandPoint, LossBand, ReferenceFacts, WorkloadFacts
 from trainmark.workloads.decoder.common_facts import DATA_SET, ITEM, QUALITIES, SHOWS, TASK

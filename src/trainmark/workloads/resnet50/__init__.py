@@ -1,1 +1,1 @@
-"""ResNet-50 on ImageNet-1k: `facts` for everybody, `workload` for those who train."""
+"""ResNet-50 on ImageNet-1k: `facts` without torch, `workload` for training."""

@@ -1,4 +1,4 @@
-"""What ResNet-50 is to those who never train it."""
+"""Facts of ResNet-50, without torch."""
 
 from trainmark.record.recipe import RECIPES
 from trainmark.record.workload_facts import ReferenceFacts, WorkloadFacts
@@ -7,7 +7,7 @@ from trainmark.workloads import vision_facts
 PUBLISHED = ReferenceFacts(
     batch_per_device=32, learning_rate=0.1, weight_decay=1e-4, epochs=100, target=75.5, global_batch=256
 )
-"""What the published tables were run with."""
+"""Settings of the published tables."""
 
 FACTS = WorkloadFacts(
     name="resnet50",

@@ -45,8 +45,8 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """Images (N, 3, H, W) to class scores (N, classes); any H and W from 32 up.
 
-    With `zero_init_residual` every bottleneck starts as its shortcut alone, so that even a run of a few hundred steps
-    learns; the reference network starts without.
+    With `zero_init_residual` every bottleneck starts as its shortcut, so that a run of a few hundred steps learns; the
+    reference network starts without.
     """
 
     def __init__(
@@ -87,5 +87,5 @@ def _stage(inputs: int, planes: int, blocks: int, *, stride: int) -> nn.Sequenti
 
 
 def resnet50(*, width: int = 64, classes: int = 1000, zero_init_residual: bool = False) -> ResNet:
-    """ResNet-50; `width` below 64 gives the same network with fewer channels, for machines that are small."""
+    """ResNet-50; `width` below 64 gives the same network with fewer channels."""
     return ResNet(RESNET50_BLOCKS, width=width, classes=classes, zero_init_residual=zero_init_residual)

@@ -1,4 +1,4 @@
-"""ResNet-50 on ImageNet-1k, with the recipe the published tables were run with."""
+"""ResNet-50 on ImageNet-1k, with the recipe of the published tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
 
 TRUST = 0.001
-"""How large a step may be beside the weights it changes, at a learning rate of 1."""
+"""Trust coefficient: norm of a step relative to its weights, at a learning rate of 1."""
 
 
 class Lars(optim.Optimizer):
-    """As MLPerf's reference of ResNet-50 does it: no epsilon; biases and norms by plain momentum without decay."""
+    """LARS as in MLPerf's ResNet-50 reference: no epsilon; biases and norms use plain momentum without decay."""
 
     def __init__(
         self, params: Iterable[Tensor], *, lr: float, momentum: float = 0.9, weight_decay: float = 0.0
@@ -30,20 +30,20 @@ class Lars(optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """All tensors at once; nothing is asked of the device, so that nothing waits for it."""
+        """All tensors at once, without a device sync."""
         for group in self.param_groups:
             with_gradient = [weight for weight in group["params"] if weight.grad is not None]
             layers = [weight for weight in with_gradient if weight.ndim > 1]
             if layers:
-                self._move(layers, self._scaled(layers, group), group["momentum"])
+                self._move(layers, self._scale_gradients(layers, group), group["momentum"])
             others = [weight for weight in with_gradient if weight.ndim <= 1]
             if others:
-                steps = torch._foreach_mul([_gradient(weight) for weight in others], group["lr"])
+                steps = torch._foreach_mul([_get_gradient(weight) for weight in others], group["lr"])
                 self._move(others, steps, group["momentum"])
 
-    def _scaled(self, layers: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Each layer's gradient with its decay, brought to the length its weights allow."""
-        gradients, decay = [_gradient(weight) for weight in layers], group["weight_decay"]
+    def _scale_gradients(self, layers: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Each layer's decayed gradient, scaled to the trust ratio."""
+        gradients, decay = [_get_gradient(weight) for weight in layers], group["weight_decay"]
         sizes = torch.stack(torch._foreach_norm(layers))
         slopes = torch.stack(torch._foreach_norm(gradients))
         trust = TRUST * sizes / (slopes + decay * sizes)
@@ -64,7 +64,7 @@ class Lars(optim.Optimizer):
         torch._foreach_sub_(weights, moving)
 
 
-def _gradient(weight: Tensor) -> Tensor:
+def _get_gradient(weight: Tensor) -> Tensor:
     found = weight.grad
     if found is None:
         raise ValueError("this weight has no gradient")
@@ -77,18 +77,18 @@ class ResNet50Recipe(VisionRecipe):
     """Channels of the first stage; 64 is the full-size network."""
     momentum: float = knob(0.9, least=0)
     zero_init_residual: bool = knob(False)
-    """Every bottleneck starts as its shortcut alone, without which a deep and narrow network barely starts to learn."""
+    """Every bottleneck starts as its shortcut, without which a deep and narrow network barely learns."""
     optimizer: str = knob("sgd", words=("sgd", "lars"))
     schedule: str = knob("steps", words=("steps", "cosine", "poly"))
     decay_every_epochs: float = knob(30.0, least=0.01)
     """For `steps`: how often the learning rate is multiplied by `decay_factor`."""
     decay_factor: float = knob(0.1, least=0)
     warmup_epochs: float = knob(0.0, least=0)
-    """The learning rate rises from 0 over these."""
+    """Linear warm-up from 0."""
     end_learning_rate: float = knob(0.0, least=0)
-    """For `poly`: what the rate has fallen to at the cap."""
+    """For `poly`: the final learning rate."""
     decay_power: float = knob(2.0, least=0)
-    """For `poly`: by which power of what is left of the training it falls."""
+    """For `poly`: the exponent of the decay."""
 
 
 REFERENCE = ResNet50Recipe(**PUBLISHED.recipe, evaluate_first=True, checkpoint_every="1 epoch")
@@ -101,8 +101,8 @@ QUICK = replace(
     evaluate_first=False,
     checkpoint_every="never",
 )
-"""On a CPU without evaluation, which would take as long as all the rest and say nothing after so few steps. The rate is
-a sixth of what the linear rule gives: with batch norms over 8 images and no warm-up that one makes the loss leap."""
+"""On a CPU without evaluation, which would take as long as training. The rate is a sixth of the linear rule's, which is
+unstable with batch norms over 8 images and no warm-up."""
 SMOKE = replace(
     REFERENCE,
     epochs=14,

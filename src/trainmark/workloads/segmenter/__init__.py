@@ -1,1 +1,1 @@
-"""Segmenter: a class for every pixel, by a Vision Transformer and a decoder of masks."""
+"""Segmenter: semantic segmentation by a Vision Transformer and a mask transformer."""

@@ -1,4 +1,4 @@
-"""Crops with their masks for training, and whole images with theirs for evaluation, read ahead of the trainer."""
+"""Training crops and whole evaluation images with their masks, prefetched."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainmark.data.ade20k import layouts, photometric, reader, views
 from trainmark.data.ade20k.layouts import SceneCounts
 from trainmark.data.ade20k.reader import SceneSet
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
-from trainmark.data.sample_pool import Row, SamplePool, WantedSample, default_workers
+from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
@@ -30,19 +30,19 @@ from trainmark.workloads.workload import Share
 
 
 @dataclass(frozen=True, kw_only=True)
-class HowSeen:
-    """What loss and score have to know of the recipe."""
+class ScoringSettings:
+    """Recipe settings of loss and score."""
 
     size: int
     stride: int
-    """Of the windows that slide over an image."""
+    """Stride of the sliding windows."""
     patch_px: int
     classes: int
     centring: Centring
     judged_mean: bool
 
     @classmethod
-    def of(cls, recipe: SegmenterRecipe) -> HowSeen:
+    def of(cls, recipe: SegmenterRecipe) -> ScoringSettings:
         return cls(
             size=recipe.image_px,
             stride=recipe.window_stride,
@@ -55,15 +55,15 @@ class HowSeen:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CropBatch:
-    """What a step trains on. Images and masks lie in a slot of the pool that is used again."""
+    """A training batch. Images and masks lie in a reused slot of the pool."""
 
     images: Tensor
     """uint8, (count, 3, size, size), channels_last."""
     labels: Tensor
-    """uint8, (count, size, size): classes, and 255 where a pixel is not judged."""
+    """uint8, (count, size, size): classes, and 255 for ignored pixels."""
     extents: tuple[tuple[int, int], ...]
-    """Rows and columns of each that are an image's; what lies beyond is padding."""
-    how: HowSeen
+    """Rows and columns of each image; the rest is padding."""
+    how: ScoringSettings
     count: int
     global_count: int
 
@@ -84,13 +84,13 @@ class CropBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SceneBatch:
-    """Whole images, each of a size of its own, that are scored one by one."""
+    """Whole images of various sizes, scored one by one."""
 
     images: tuple[Tensor, ...]
-    """uint8, each (3, height, width), brought to the size that the network sees."""
+    """uint8, each (3, height, width), resized for the network."""
     labels: tuple[Tensor, ...]
-    """uint8, each (height, width) of the image as it is stored."""
-    how: HowSeen
+    """uint8, each (height, width) of the stored image."""
+    how: ScoringSettings
     count: int
     global_count: int
 
@@ -105,24 +105,24 @@ class SceneBatch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Crops:
-    """What the pool's workers make."""
+    """Makes crops in the pool's workers."""
 
     scenes: SceneSet
     settings: ViewSettings
     reader: SceneReader
-    how: HowSeen
+    how: ScoringSettings
 
     @property
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         size = self.settings.size
         return {"pixels": ((size, size, 3), np.uint8), "labels": ((size, size), np.uint8), "extent": ((2,), np.int32)}
 
-    def read(self, sample: WantedSample) -> tuple[bytes, bytes]:
-        return views.files_of(self.scenes, sample.index)
+    def read(self, sample: SampleKey) -> tuple[bytes, bytes]:
+        return views.read_files(self.scenes, sample.index)
 
-    def make(self, sample: WantedSample, read: tuple[bytes, bytes], row: Row) -> None:
+    def make(self, sample: SampleKey, read: tuple[bytes, bytes], row: Row) -> None:
         pixels, labels = self.reader.decode(self.scenes, read)
-        draw = Draws(sample.seed, sample.epoch, sample.index, sample.view)
+        draw = CounterRng(sample.seed, sample.epoch, sample.index, sample.view)
         row["extent"][:] = views.random_view(pixels, labels, draw, self.settings, (row["pixels"], row["labels"]))
 
     def batch(self, _: int, rows: Mapping[str, Tensor], indices: npt.NDArray[np.int64], global_count: int) -> CropBatch:
@@ -142,7 +142,7 @@ class SceneData:
     def __init__(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         self._recipe, self._share, self._skip_bad = recipe, share, skip_bad
         check_folder(recipe, folder)
-        self.how = HowSeen.of(recipe)
+        self.how = ScoringSettings.of(recipe)
         self._train, self.val = (reader.open_split(folder, split) for split in layouts.SPLITS)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
@@ -172,7 +172,7 @@ class SceneData:
 
     @property
     def facts(self) -> dict[str, float]:
-        """With what guessing the commonest class would give, of the images that were evaluated here."""
+        """With the mIoU of predicting the commonest class, for the images evaluated on this rank."""
         counted: dict[str, float] = {"train_samples": len(self._train), "val_samples": len(self.val)}
         chance = one_class_miou(self._counts.tolist())
         return {**counted, CLASSES: len(self.val.names), **({CHANCE: round(chance, 3)} if chance else {})}
@@ -189,7 +189,7 @@ class SceneData:
             shuffle=True,
             start_step=start_step,
         )
-        # reading starts here, before the first batch is waited for
+        # prefetching starts here
         return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
 
     def evaluation(self) -> Iterator[SceneBatch]:
@@ -204,9 +204,9 @@ class SceneData:
         return prefetch(self._scenes(share.indices.tolist(), share.global_count) for share in shares)
 
     def scene(self, index: int) -> tuple[Tensor, Tensor]:
-        """A validation image as the network sees it, and its classes."""
+        """A validation image resized for the network, and its classes."""
         pixels, labels = self._reader.read(self.val, index)
-        seen = fitted_image(pixels, self._recipe.image_px)
+        seen = fit_image(pixels, self._recipe.image_px)
         return seen, torch.from_numpy(labels)
 
     def close(self) -> None:
@@ -218,9 +218,9 @@ class SceneData:
             try:
                 read.append(self.scene(index))
             except (BadImage, OSError) as error:
-                self._leave_out(self.val.path(index), str(error))
+                self._skip(self.val.path(index), str(error))
                 continue
-            self._counts += reader.shares(read[-1][1].numpy(), len(self._counts))
+            self._counts += reader.count_pixels(read[-1][1].numpy(), len(self._counts))
         return SceneBatch(
             images=tuple(image for image, _ in read),
             labels=tuple(labels for _, labels in read),
@@ -229,40 +229,40 @@ class SceneData:
             global_count=global_count,
         )
 
-    def _leave_out(self, path: str, reason: str) -> None:
+    def _skip(self, path: str, reason: str) -> None:
         if path in self._left_out:
             return
         if len(self.skipped) >= self._skip_bad:
             allowed = f" (skip-bad allows {self._skip_bad} and all are used up)" if self._skip_bad else ""
-            raise WorkloadError(f"picture {path} cannot be read: {reason}{allowed}")
+            raise WorkloadError(f"image {path} cannot be read: {reason}{allowed}")
         self._left_out[path] = reason
 
 
-def fitted_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
-    """A stored image (height, width, 3) as (3, height, width) of the size that the network sees."""
-    width, height = views.fitted(pixels.shape[1], pixels.shape[0], size)
-    seen = views.resized(pixels, width, height)
-    # what was not resized still lies in a buffer that is used again
+def fit_image(pixels: npt.NDArray[np.uint8], size: int) -> Tensor:
+    """A stored image (height, width, 3) resized for the network, as (3, height, width)."""
+    width, height = views.fit_size(pixels.shape[1], pixels.shape[0], size)
+    seen = views.resize(pixels, width, height)
+    # without a resize it is still the reused buffer
     return torch.from_numpy(seen.copy() if seen is pixels else seen).permute(2, 0, 1)
 
 
 def one_class_miou(judged: Sequence[float]) -> float:
-    """What taking every pixel for the commonest class gives, in percent, by the pixels of each class."""
+    """mIoU in percent of predicting the commonest class, from the pixels per class."""
     present = [count for count in judged if count]
     return 100 * max(present) / sum(present) / len(present) if present else 0.0
 
 
 def check_folder(recipe: SegmenterRecipe, folder: Path) -> None:
-    """Raises NotReadyError where a folder has more classes than the network, or is not whole."""
+    """Raises NotReadyError if a folder has more classes than the network, or is incomplete."""
     train, val = (reader.open_split(folder, split) for split in layouts.SPLITS)
     if len(train.names) > recipe.classes:
         raise NotReadyError(
             f"{folder} has {len(train.names)} classes, the recipe's network {recipe.classes}; "
             f"try --set classes={len(train.names)}"
         )
-    found, wanted = SceneCounts(train=len(train), val=len(val)), reader.expected(folder)
+    found, wanted = SceneCounts(train=len(train), val=len(val)), reader.expected_counts(folder)
     if recipe.whole_set and wanted not in (None, found):
         raise NotReadyError(
-            f"{folder} is not whole: expected {wanted}, found {found}; `trainmark data verify {FACTS.data_set}` says "
+            f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify {FACTS.data_set}` says "
             "more, --set whole_set=false trains on it as it is"
         )

@@ -1,4 +1,4 @@
-"""What Segmenter is to those who never train it."""
+"""Facts of Segmenter, without torch."""
 
 from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
@@ -35,7 +35,7 @@ FACTS = WorkloadFacts(
             never_above="mAcc",
             on_pages=("miou", "mean iou", "mean_iou", "miou(ss)", "miou (ss)", "final_miou"),
             meaning="Of each class, the pixels that are it and were taken for it, of those that are it or were taken "
-            "for it, over all validation pictures at their own size; then the mean over the classes that occur.",
+            "for it, over all validation images at their own size; then the mean over the classes that occur.",
         ),
         QualityFacts(
             name="aAcc",
@@ -44,7 +44,7 @@ FACTS = WorkloadFacts(
             least=0,
             most=100,
             on_pages=("aacc", "pixel accuracy", "pixacc"),
-            meaning="The judged pixels of all validation pictures that got their class.",
+            meaning="Pixel accuracy: the share of evaluated pixels predicted correctly, over all validation images.",
         ),
         QualityFacts(
             name="mAcc",
@@ -53,7 +53,7 @@ FACTS = WorkloadFacts(
             least=0,
             most=100,
             on_pages=("macc", "mean accuracy"),
-            meaning="Of each class the pixels that got it, then the mean over the classes that occur.",
+            meaning="Per-class accuracy, averaged over the classes that occur.",
         ),
         QualityFacts(
             name="one_class_mIoU",
@@ -61,7 +61,7 @@ FACTS = WorkloadFacts(
             better="higher",
             least=0,
             most=100,
-            meaning="What mIoU would be if every pixel were taken for the commonest class: what a network has to beat.",
+            meaning="mIoU of predicting the commonest class for every pixel: the baseline to beat.",
         ),
         QualityFacts(
             name="ceiling_mIoU",
@@ -74,6 +74,6 @@ FACTS = WorkloadFacts(
         ),
     ),
     reference=PUBLISHED,
-    shows=ShowFacts(takes="image", gives="image", does="colours a picture by its classes"),
+    shows=ShowFacts(takes="image", gives="image", does="colours an image by its classes"),
     on_pages=(r"segmenter", r"seg[\s_-]*b[\s_-]*mask"),
 )

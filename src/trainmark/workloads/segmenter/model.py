@@ -1,4 +1,4 @@
-"""Segmenter: a Vision Transformer whose patches a second, small transformer compares with one learnt token a class."""
+"""Segmenter: a Vision Transformer and a mask transformer with one learnt token per class."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trainmark.workloads.vision_transformer import (
     Norm,
     PatchEncoder,
     SelfAttention,
-    moved_places,
-    rising,
+    interpolate_positions,
+    linear_drop_paths,
     torchvision_name,
 )
 
 DECODER_EPS = 1e-5
-"""Of the decoder's norms; the encoder has a tenth of it, as the classifiers whose weights it starts from."""
+"""Epsilon of the decoder's norms; the encoder's is a tenth, as in the pretrained classifiers."""
 
 
 class MaskDecoder(nn.Module):
-    """Patches and classes look at each other; a patch belongs to the class that its own projection is most like."""
+    """Patches and class tokens attend to each other; a patch's scores are its similarities to the class tokens."""
 
     def __init__(self, *, classes: int, layers: int, heads: int, hidden: int, mlp: int, drop_path: float) -> None:
         super().__init__()
@@ -34,14 +34,15 @@ class MaskDecoder(nn.Module):
         self.proj_patch = nn.Parameter(torch.empty(hidden, hidden))
         self.proj_classes = nn.Parameter(torch.empty(hidden, hidden))
         self.blocks = nn.ModuleList(
-            EncoderBlock(hidden, heads, mlp, drop_path=chance, eps=DECODER_EPS) for chance in rising(drop_path, layers)
+            EncoderBlock(hidden, heads, mlp, drop_path=chance, eps=DECODER_EPS)
+            for chance in linear_drop_paths(drop_path, layers)
         )
         self.proj_dec = nn.Linear(hidden, hidden)
         self.decoder_norm = Norm(hidden, DECODER_EPS)
         self.mask_norm = Norm(classes, DECODER_EPS)
         for drawn in (self.cls_emb, self.proj_patch, self.proj_classes):
             nn.init.trunc_normal_(drawn, std=0.02)
-        self.apply(_draw)
+        self.apply(_initialise)
 
     def forward(self, patches: Tensor, columns: int) -> Tensor:
         """Scores (N, classes, rows, columns) of patches (N, rows x columns, hidden)."""
@@ -55,7 +56,7 @@ class MaskDecoder(nn.Module):
         return masks.transpose(1, 2).unflatten(2, (-1, columns))  # type: ignore[no-any-return]
 
 
-def _draw(module: nn.Module) -> None:
+def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
@@ -95,32 +96,32 @@ class Segmenter(PatchEncoder):
 
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[2:]
-        # what does not divide into patches is filled up below and on the right, and cut off again
+        # padded below and on the right to whole patches, and cropped again
         padded = F.pad(images, (0, -width % self.patch_px, 0, -height % self.patch_px))
         scores = self.decoder(self.encode(padded)[:, 1:], padded.shape[3] // self.patch_px).float()
-        return upsampled(scores, (padded.shape[2], padded.shape[3]))[:, :, :height, :width]
+        return upsample(scores, (padded.shape[2], padded.shape[3]))[:, :, :height, :width]
 
     @staticmethod
     def own_name(name: str) -> str:
-        """Ours for a parameter's name in the original's files, and in those of classifiers."""
+        """Our name of a parameter in the original's files, or in a classifier's."""
         for public, ours in _PUBLIC_NAMES:
             name = re.sub(public, ours, name)
         return torchvision_name(name)
 
     def begin_with(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of a segmenter or of a classifier by our names, as ours: positions of another grid are
-        interpolated, a classifier's head is left out, and where there is no decoder, ours stays as it is."""
+        """Adapts the weights of a segmenter or classifier: interpolates positions of another grid, drops a classifier's
+        head, and without a decoder keeps the initial one."""
         found = {name: tensor for name, tensor in weights.items() if not name.startswith(_HEADS)}
         places, wanted = found.get(_PLACES), self.encoder.pos_embedding
         if places is not None and places.ndim == 3 and places.shape[1] != wanted.shape[1] and _is_square(places):
-            found[_PLACES] = moved_places(places, self.grid, self.grid)
+            found[_PLACES] = interpolate_positions(places, self.grid, self.grid)
         if not any(name.startswith("decoder.") for name in found):
             found |= {name: tensor for name, tensor in self.state_dict().items() if name.startswith("decoder.")}
         return found
 
 
-def upsampled(scores: Tensor, size: tuple[int, int]) -> Tensor:
-    """Scores of patches as scores of pixels."""
+def upsample(scores: Tensor, size: tuple[int, int]) -> Tensor:
+    """Patch scores upsampled to pixels."""
     return scores if scores.shape[2:] == size else F.interpolate(scores, size, mode="bilinear", align_corners=False)
 
 
@@ -138,7 +139,7 @@ _PUBLIC_NAMES = (
     (r"\.mlp\.fc1\.", ".mlp.0."),
     (r"\.mlp\.fc2\.", ".mlp.3."),
 )
-"""Those of the original's files and of the ImageNet weights it starts from, and ours."""
+"""Names in the original's files and in ImageNet weights, and ours."""
 
 
 def _is_square(places: Tensor) -> bool:

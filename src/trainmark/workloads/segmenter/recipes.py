@@ -1,4 +1,4 @@
-"""The numbers Segmenter is trained with: the published ones, and smaller ones for a first look."""
+"""Recipes of Segmenter: the published one, and smaller ones."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from trainmark.workloads.segmenter.facts import PUBLISHED
 @dataclass(frozen=True, kw_only=True)
 class SegmenterRecipe(Recipe):
     image_px: int = knob(512, least=32)
-    """Side of a training crop, and of the windows that evaluation slides over an image."""
+    """Side of a training crop, and of evaluation's sliding windows."""
     window_stride: int = knob(480, least=1)
-    """Pixels from one window to the next; where they overlap, scores are averaged."""
+    """Stride of the windows in pixels; overlapping scores are averaged."""
     least_scale: float = knob(0.5, least=0.1, most=10)
     most_scale: float = knob(2.0, least=0.1, most=10)
-    """A training image's shorter side is brought to `image_px` times a random number between these two."""
+    """A training image's shorter side is resized to `image_px` times a random number between these."""
     photometric: bool = knob(True)
-    """Change brightness, contrast, saturation and hue of training images at random."""
+    """Random brightness, contrast, saturation and hue of training images."""
     pixels: str = knob("imagenet", words=("imagenet", "half"))
-    """How pixels are centred, which follows the weights a run begins with: by ImageNet's mean and deviation, or by a
-    half and a half."""
+    """Normalisation of pixels, as the initial weights need: ImageNet's mean and standard deviation, or 0.5 and 0.5."""
     begins_with: str = knob("trained", words=("trained", "random"))
-    """What the recipe is meant to begin with: weights trained on ImageNet (`--init-from`), or none; where the first are
-    missing, the record doubts its quality."""
+    """Expected initial weights: trained on ImageNet (`--init-from`), or none; if the former are missing, the record has
+    a doubt."""
     classes: int = knob(150, least=2, most=254)
     layers: int = knob(12, least=1)
     decoder_layers: int = knob(2, least=1)
@@ -33,19 +32,19 @@ class SegmenterRecipe(Recipe):
     mlp: int = knob(3072, least=1)
     patch_px: int = knob(16, least=1)
     drop_path: float = knob(0.1, least=0, most=0.9)
-    """The chance of the last layer of encoder and decoder to be left out for a sample, rising from 0 for the first."""
+    """Stochastic depth: drop probability of the last layer of encoder and decoder, rising linearly from 0."""
     loss_mean: str = knob("all", words=("all", "judged"))
-    """What the loss is divided by: all pixels of a crop, as the recipe's authors do, or those that are judged."""
+    """Denominator of the loss: all pixels of a crop, as in the original, or those not ignored."""
     optimizer: str = knob("sgd", words=("sgd", "adamw"))
     momentum: float = knob(0.9, least=0, most=1)
     least_rate: float = knob(1e-4, least=0)
-    """What the learning rate falls to."""
+    """Final learning rate."""
     power: float = knob(0.9, least=0)
-    """Of the part of training that is left, by which the learning rate falls."""
+    """Exponent of the polynomial decay."""
     warmup_steps: int = knob(0, least=0)
-    """The learning rate rises from nothing over these."""
+    """Linear warm-up from 0."""
     whole_set: bool = knob(True)
-    """Refuse a data set that is not whole, by its manifest or by the counts of the published one."""
+    """Refuse an incomplete data set, by its manifest or the published counts."""
 
 
 REFERENCE = SegmenterRecipe(

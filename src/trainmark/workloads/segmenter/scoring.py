@@ -1,4 +1,4 @@
-"""Classes of a whole image's pixels by sliding a window over it, and the counts by which they are judged."""
+"""Sliding-window inference on whole images, and the counts of its metrics."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.data.ade20k.layouts import IGNORED
-from trainmark.data.ade20k.views import windows
+from trainmark.data.ade20k.views import window_starts
 from trainmark.workloads.normalise import normalise
-from trainmark.workloads.segmenter.batches import HowSeen, one_class_miou
-from trainmark.workloads.segmenter.model import upsampled
+from trainmark.workloads.segmenter.batches import ScoringSettings, one_class_miou
+from trainmark.workloads.segmenter.model import upsample
 
 SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
-"""Pixels of each class: of it and taken for it, taken for it, of it; and the first two as they could be at best."""
+"""Pixels per class: intersection, predicted, true; and the first two of the upper bound."""
 _MAX_VALUES = 64 << 20
-"""Scores of pixels that are held at once; a large image's are looked at some classes at a time."""
+"""Pixel scores in memory at once; a large image is processed some classes at a time."""
 
 
-def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen) -> Tensor:
-    """The class of each pixel (height, width) of an image that the network sees as `image` (3, height, width)."""
+def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: ScoringSettings) -> Tensor:
+    """The class of each pixel (height, width), from the resized `image` (3, height, width)."""
     weight = next(model.parameters())
     pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
     return best_class(slide(model, pixels, how.size, how.stride, how.classes), size)
@@ -31,7 +31,7 @@ def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: HowSeen
 def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride: int, classes: int) -> Tensor:
     """Scores (classes, height, width) of an image (3, height, width) from windows, averaged where these overlap."""
     height, width = image.shape[1:]
-    places = [(top, left) for top in windows(height, size, stride) for left in windows(width, size, stride)]
+    places = [(top, left) for top in window_starts(height, size, stride) for left in window_starts(width, size, stride)]
     crops = torch.stack([image[:, top : top + size, left : left + size] for top, left in places])
     scores = network(crops)
     if len(places) == 1:
@@ -45,12 +45,11 @@ def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride:
 
 
 def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
-    """The class (height, width) with the most score at each pixel, once scores (classes, rows, columns) are brought to
-    that size; the first of equals."""
+    """The argmax class (height, width) after upsampling scores (classes, rows, columns); the first of equals."""
     step = max(1, _MAX_VALUES // (size[0] * size[1]))
     best, found = None, scores.new_zeros(size, dtype=torch.long)
     for first in range(0, len(scores), step):
-        values, places = upsampled(scores[None, first : first + step], size)[0].max(0)
+        values, places = upsample(scores[None, first : first + step], size)[0].max(0)
         if best is None:
             best, found = values, places
         else:
@@ -60,15 +59,15 @@ def best_class(scores: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def ceiling(labels: Tensor, seen: tuple[int, int], patch_px: int) -> Tensor:
-    """The classes that interpolation would give if every patch knew what share of it each class covers.
+    """Upper bound: the classes that interpolation gives from the true share of each class per patch.
 
-    `seen` is the height and width at which the network sees the image.
+    `seen` is the height and width of the network's input.
     """
     present = torch.bincount(labels.flatten(), minlength=IGNORED)[:IGNORED].nonzero()[:, 0]
     if not len(present):
         return torch.zeros_like(labels, dtype=torch.long)
     rows, columns = (max(1, round(side / patch_px)) for side in seen)
-    # a class at a time: others have no part in a patch of theirs
+    # one class at a time
     shares = torch.stack(
         [F.interpolate((labels == one)[None, None].float(), (rows, columns), mode="area")[0, 0] for one in present]
     )
@@ -76,10 +75,10 @@ def ceiling(labels: Tensor, seen: tuple[int, int], patch_px: int) -> Tensor:
 
 
 def count(found: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """By class, the judged pixels that are it and were taken for it, that were taken for it, and that are it."""
+    """Per class: intersection, predicted and true pixels, without ignored ones."""
     judged = labels != IGNORED
     truth = labels.long()
-    # one more place for what is not judged
+    # one more bin for ignored pixels
     places = (
         torch.where(judged & (found == truth), truth, classes),
         torch.where(judged, found, classes),
@@ -90,7 +89,7 @@ def count(found: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, 
 
 
 def qualities(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The numbers reported, in percent, from sums over all images of all ranks."""
+    """Metrics in percent, from sums over all images of all ranks."""
     right, judged = sums["right"], sums["judged"]
     of_each = [found / there for found, there in zip(right, judged, strict=True) if there]
     return {
@@ -103,7 +102,7 @@ def qualities(sums: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def mean_iou(right: Sequence[float], taken: Sequence[float], judged: Sequence[float]) -> float:
-    """In percent, over the classes that occur or were taken to."""
+    """In percent, over the classes that occur or were predicted."""
     either = [one + other - both for both, one, other in zip(right, taken, judged, strict=True)]
     shares = [both / any_ for both, any_ in zip(right, either, strict=True) if any_]
     return 100 * fmean(shares) if shares else 0.0

@@ -1,4 +1,4 @@
-"""Draws images beside their masks, true and predicted, with the names of the classes on them."""
+"""Draws images beside their true and predicted masks, labelled with class names."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from trainmark.record.recipe import knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring
-from trainmark.workloads.segmenter.batches import HowSeen, fitted_image
+from trainmark.workloads.segmenter.batches import ScoringSettings, fit_image
 
 WIDTH_PX, HIGHEST_PX = 300, 360
-"""Of a panel: as wide as that unless it would be higher than this."""
+"""Panel width, unless its height would exceed the second."""
 _GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
 _PAPER, _INK, _UNJUDGED = (255, 255, 255), (40, 44, 52), (236, 236, 236)
 _NAMED_SHARE = 0.02
-"""A class is named on a mask where a region of it has so much of the image."""
+"""Minimum share of the image for a region to be labelled."""
 _COLOURS = 255
-"""Of the whole drawing: a palette keeps it small enough for a page."""
+"""Palette size, which keeps the file small enough for a page."""
 
 Pixels = npt.NDArray[np.uint8]
 Classes = npt.NDArray[np.int64]
@@ -40,10 +40,10 @@ Classes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSettings(SampleSettings):
-    """The seed chooses validation images where none is given."""
+    """The seed chooses validation images if no image is given."""
 
     scenes: int = knob(3, least=1, most=12)
-    """How many of them are shown."""
+    """Number of images shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,25 +55,25 @@ class ShownScene:
 
     @property
     def right(self) -> float | None:
-        """The share of the judged pixels that got their class."""
+        """Pixel accuracy without ignored pixels."""
         if self.truth is None or not (judged := self.truth != IGNORED).any():
             return None
         return float((self.predicted == self.truth)[judged].mean())
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """An image that was given, or some of the validation set; with the truth where the run's data has it."""
-    settings, recipe = asked.settings(SceneSettings), trained.recipe
-    names, known = _known(asked.data)
+def sample(trained: Trained, request: SampleRequest) -> Sample:
+    """The given image, or some of the validation set, with the ground truth if the run's data has it."""
+    settings, recipe = request.settings(SceneSettings), trained.recipe
+    names, known = _read_truth(request.data)
     names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
-    if asked.given is None:
-        val = reader.open_split(asked.data_folder, "val")
+    if request.given is None:
+        val = reader.open_split(request.data_folder, "val")
         chosen = np.random.default_rng(settings.seed).permutation(len(val))[: settings.scenes]
         paths = [Path(val.path(int(index))) for index in chosen]
     else:
-        paths = [Path(asked.given)]
-    scenes = [_scene(trained, path, known) for path in paths]
-    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation pictures"
+        paths = [Path(request.given)]
+    scenes = [_predict_scene(trained, path, known) for path in paths]
+    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation images"
     truth = ", the true classes of the pixels," if scenes[0].truth is not None else ""
     return Sample(
         parts=(ImagePart(png=png(scenes, names), caption=f"{what}{truth} and what the network took them for"),),
@@ -82,8 +82,8 @@ def sample(trained: Trained, asked: SampleRequest) -> Sample:
     )
 
 
-def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
-    """The names of the classes, and of each image that has a mask where that is; nothing without data."""
+def _read_truth(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
+    """Class names, and the index of each image with a mask; empty without data."""
     if folder is None:
         return (), {}
     splits = [reader.open_split(folder, split) for split in layouts.SPLITS]
@@ -91,28 +91,28 @@ def _known(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[Scene
     return splits[0].names, places
 
 
-def _scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
-    """What the network takes an image for, and the truth if the image is one of the set's."""
-    how, scene_reader = HowSeen.of(trained.recipe), SceneReader()
+def _predict_scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
+    """The prediction for an image, and the ground truth if it is in the set."""
+    how, scene_reader = ScoringSettings.of(trained.recipe), SceneReader()
     truth: Classes | None = None
     try:
         if path.resolve() in known:
             pixels, labels = scene_reader.read(*known[path.resolve()])
             truth = labels.astype(np.int64)
         else:
-            pixels = JpegDecoder().whole(path.read_bytes())
+            pixels = JpegDecoder().decode_whole(path.read_bytes())
     except BadImage as error:
-        raise NotReadyError(f"{path} is no picture that can be read: {error}; give a JPEG or a PNG file") from error
+        raise NotReadyError(f"{path} is no image that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     pixels = pixels.copy()
-    image = fitted_image(pixels, how.size)
+    image = fit_image(pixels, how.size)
     predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), how).cpu().numpy()
     return ShownScene(pixels=pixels, predicted=predicted, truth=truth)
 
 
 def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Of each class that was found, the share of the pixels; and how many got theirs."""
+    """Share of pixels per predicted class, and the accuracy."""
     counts = np.bincount(scene.predicted.reshape(-1), minlength=len(names))
     found = {
         names[label]: round(float(counts[label] / counts.sum()), 4) for label in np.argsort(-counts) if counts[label]
@@ -121,11 +121,11 @@ def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any
 
 
 def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
-    """One row a scene - image, truth where it is known, prediction - and below them the colours of the classes."""
+    """One row per scene - image, ground truth if known, prediction - and a legend below."""
     rows = [_panels(scene, names) for scene in scenes]
     columns = max(len(row) for row in rows)
     width = 2 * _MARGIN_PX + columns * WIDTH_PX + (columns - 1) * _GAP_PX
-    seen = sorted({int(one) for scene in scenes for one in _present(scene) if one < len(names)})
+    seen = sorted({int(one) for scene in scenes for one in _list_classes(scene) if one < len(names)})
     legend = _legend(seen, names, width - 2 * _MARGIN_PX)
     heights = [max(panel.height for _, panel in row) + _HEAD_PX + _GAP_PX for row in rows]
     sheet = Image.new("RGB", (width, _MARGIN_PX + sum(heights) + legend.height + _MARGIN_PX), _PAPER)
@@ -133,7 +133,7 @@ def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
     for row, height in zip(rows, heights, strict=True):
         for number, (title, panel) in enumerate(row):
             left = _MARGIN_PX + number * (WIDTH_PX + _GAP_PX)
-            pen.text((left, top + 4), _fitting(title, WIDTH_PX, 13), fill=_INK, font=_font(13))
+            pen.text((left, top + 4), _fit_text(title, WIDTH_PX, 13), fill=_INK, font=ImageFont.load_default(13))
             sheet.paste(panel, (left, top + _HEAD_PX))
         top += height
     sheet.paste(legend, (_MARGIN_PX, top))
@@ -143,7 +143,7 @@ def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
 
 
 def colour(label: int) -> tuple[int, int, int]:
-    """Of a class: hues far apart for classes that follow each other, and three lightnesses."""
+    """Colour of a class: distant hues for consecutive classes, and three lightnesses."""
     hue, lightness = (0.58 + label * 0.381966) % 1, (0.46, 0.64, 0.34)[label % 3]
     red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.62)
     return round(255 * red), round(255 * green), round(255 * blue)
@@ -153,17 +153,17 @@ def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Im
     height, width = scene.pixels.shape[:2]
     scale = min(WIDTH_PX / width, HIGHEST_PX / height)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    picture = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
-    panels = [("picture", picture)]
+    image = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
+    panels = [("image", image)]
     if scene.truth is not None:
-        panels.append(("truth", _painted(scene.truth, size, names)))
+        panels.append(("truth", _paint_mask(scene.truth, size, names)))
     judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"
-    panels.append((f"prediction{judged}", _painted(scene.predicted, size, names)))
+    panels.append((f"prediction{judged}", _paint_mask(scene.predicted, size, names)))
     return panels
 
 
-def _painted(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
-    """A mask in the colours of its classes, with their names where there is room."""
+def _paint_mask(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
+    """A mask in class colours, labelled where there is room."""
     palette = np.full((IGNORED + 1, 3), _UNJUDGED, np.uint8)
     for label in range(len(names)):
         palette[label] = colour(label)
@@ -173,21 +173,21 @@ def _painted(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Im
     pen = ImageDraw.Draw(image)
     for label in np.unique(small):
         if label < len(names):
-            for x, y in _middles(small == label):
-                _name(pen, (x, y), names[label], image.width)
+            for x, y in _find_centres(small == label):
+                _draw_name(pen, (x, y), names[label], image.width)
     return image
 
 
-def _name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
-    font = _font(11)
+def _draw_name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
+    font = ImageFont.load_default(11)
     half = font.getlength(name) / 2
     x = min(max(at[0], half + 2), max(half + 2, width - half - 2))
     pen.text((x, at[1]), name, fill=_PAPER, font=font, anchor="mm", stroke_width=1, stroke_fill=_INK)
 
 
-def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """A place well inside each large connected part of a region: as far as any from its edge."""
-    from scipy import ndimage  # late: it takes longer to import than to draw
+def _find_centres(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """A point inside each large connected component, farthest from its edge."""
+    from scipy import ndimage  # lazy: importing takes longer than drawing
 
     numbered, count = ndimage.label(region)
     sizes = np.bincount(numbered.reshape(-1), minlength=count + 1)
@@ -200,8 +200,8 @@ def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 
 def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Image:
-    """A swatch and a name a class, in as many lines as it takes."""
-    font = _font(12)
+    """A swatch and a name per class, wrapped."""
+    font = ImageFont.load_default(12)
     places, x, y = [], 0.0, 0
     for label in labels:
         needed = _LINE_PX + font.getlength(names[label]) + 16
@@ -217,17 +217,13 @@ def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Im
     return image
 
 
-def _present(scene: ShownScene) -> Classes:
+def _list_classes(scene: ShownScene) -> Classes:
     both = [scene.predicted, *([scene.truth] if scene.truth is not None else [])]
     return np.unique(np.concatenate([np.unique(labels) for labels in both]))
 
 
-def _fitting(text: str, width_px: int, size_px: int) -> str:
-    font = _font(size_px)
+def _fit_text(text: str, width_px: int, size_px: int) -> str:
+    font = ImageFont.load_default(size_px)
     while text and font.getlength(text) > width_px:
         text = text[:-1]
     return text
-
-
-def _font(size_px: int) -> Any:
-    return ImageFont.load_default(size_px)

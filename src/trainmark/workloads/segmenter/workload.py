@@ -1,4 +1,4 @@
-"""Segmenter on ADE20K: a class for every pixel, by ViT-B/16 and a decoder of masks, with the published recipe."""
+"""Segmenter (ViT-B/16 with a mask transformer) on ADE20K, with the published recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainmark.record.sample import Sample
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, HowSeen, SceneBatch, SceneData, check_folder
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings, check_folder
 from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
@@ -55,7 +55,7 @@ class SegmenterOnScenes:
             images=torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2),
             labels=torch.empty(count, size, size, dtype=torch.uint8),
             extents=((size, size),) * count,
-            how=HowSeen.of(recipe),
+            how=ScoringSettings.of(recipe),
             count=count,
             global_count=count,
         )
@@ -100,20 +100,20 @@ class SegmenterOnScenes:
         )
 
     def learning_rate(self, recipe: SegmenterRecipe, progress: Progress) -> float:
-        """Falls step by step, by a power of the part of training that is left."""
+        """Polynomial decay per step."""
         left = max(0.0, 1 - progress.fraction)
         falling = (recipe.learning_rate - recipe.least_rate) * math.pow(left, recipe.power) + recipe.least_rate
         return falling * min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else falling
 
     def scaled_learning_rate(self, recipe: SegmenterRecipe, batch_per_device: int) -> float:
-        """Linear, as is usual; its authors published one batch."""
+        """Linear scaling; the authors published one batch size."""
         return recipe.learning_rate * batch_per_device / recipe.batch_per_device
 
     def items(self, batch: CropBatch) -> int:
         return batch.count
 
     def flops_per_item(self, recipe: SegmenterRecipe) -> float:
-        """Of a crop, counted on tensors without memory."""
+        """FLOPs of a crop, counted on meta tensors."""
         with torch.device("meta"):
             model = self.build(recipe)
             images = torch.empty(1, 3, recipe.image_px, recipe.image_px)
@@ -122,17 +122,17 @@ class SegmenterOnScenes:
         return float(counter.get_total_flops())
 
     def loss(self, model: nn.Module, batch: CropBatch) -> Tensor:
-        """Cross-entropy of every pixel, over all of them or over those that are judged."""
+        """Cross-entropy, averaged over all pixels or those not ignored."""
         size, labels = batch.how.size, batch.labels.long()
         images = normalise(batch.images, next(model.parameters()).dtype, centring=batch.how.centring)
         for image, (rows, columns) in zip(images, batch.extents, strict=True):
-            if (rows, columns) != (size, size):  # padding is zero to the network, not black
+            if (rows, columns) != (size, size):  # padding is zero after normalisation, not black
                 image[:, rows:] = 0
                 image[:, :, columns:] = 0
         return pixel_loss(model(images), labels, batch.how.judged_mean)
 
     def score(self, model: nn.Module, batch: SceneBatch) -> dict[str, Tensor]:
-        """One image after the other, so that what it gets does not depend on which others a rank has."""
+        """Image by image, so that a result does not depend on the others of a rank."""
         how = batch.how
         sums = dict.fromkeys(
             self.sums, torch.zeros(how.classes, dtype=torch.long, device=next(model.parameters()).device)
@@ -149,12 +149,12 @@ class SegmenterOnScenes:
     def quality(self, sums: Mapping[str, Any]) -> dict[str, float]:
         return scoring.qualities(sums)
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return show.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return show.sample(trained, request)
 
 
 def pixel_loss(scores: Tensor, labels: Tensor, judged_mean: bool) -> Tensor:
-    """Cross-entropy of scores (N, classes, height, width), over all pixels, or over those that are judged."""
+    """Cross-entropy of scores (N, classes, height, width), averaged over all pixels or those not ignored."""
     total = F.cross_entropy(scores, labels, ignore_index=IGNORED, reduction="sum")
     return total / ((labels != IGNORED).sum().clamp(min=1) if judged_mean else labels.numel())
 

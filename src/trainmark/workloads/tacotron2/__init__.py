@@ -1,1 +1,1 @@
-"""Tacotron2 on LJSpeech: `facts` for everybody, `workload` for those who train."""
+"""Tacotron2 on LJSpeech: `facts` without torch, `workload` for training."""

@@ -1,4 +1,4 @@
-"""Says in two numbers how attention reads a text: how steadily it moves along, and how sharply it looks."""
+"""Two metrics of an attention alignment: diagonality and focus."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def diagonality(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
-    """For each clip of `alignment` (clips, frames, symbols) how near attention stays to a steady reading.
+    """How close each clip's attention in `alignment` (clips, frames, symbols) is to the diagonal.
 
-    With a clip's frames and its symbols both laid from 0 to 1, this is 1 - 3 * (the mean distance between where a frame
-    stands and where it looks): 1 for a steady reader, about 0 for attention spread evenly, below 0 for attention that
-    stays at one end. A clip of one frame or one symbol can be read in one way only, and gets 1.
+    With frames and symbols scaled to 0..1, this is 1 - 3 * (mean distance between a frame's position and its attended
+    position): 1 for a diagonal, about 0 for uniform attention, below 0 for attention stuck at one end. A clip of one
+    frame or one symbol gets 1.
     """
     alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
     frame_at, read = _places(alignment.shape[1], frames)
@@ -21,9 +21,8 @@ def diagonality(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
     return 1 - 3 * _mean((alignment * distance).sum(2), read, frames).where(~only_one_way, 0)
 
 
-def strayed(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0.2) -> Tensor:
-    """For each clip the mean weight that lies off the diagonal, counted more the farther it lies: what training can
-    make small to lead attention. Within `width` of the diagonal hardly anything counts."""
+def off_diagonal(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0.2) -> Tensor:
+    """Guided attention loss per clip: mean weight off the diagonal, which grows with the distance beyond `width`."""
     alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
     frame_at, read = _places(alignment.shape[1], frames)
     symbol_at, _ = _places(alignment.shape[2], symbols)
@@ -32,7 +31,7 @@ def strayed(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0
 
 
 def focus(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
-    """For each clip the largest weight of a frame, as a mean over its frames: 1 where each looks at one symbol."""
+    """Mean over frames of the largest weight, per clip: 1 if each frame attends to one symbol."""
     alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
     _, read = _places(alignment.shape[1], frames)
     _, written = _places(alignment.shape[2], symbols)
@@ -44,11 +43,11 @@ def _on_one_device(alignment: Tensor, *lengths: Tensor) -> tuple[Tensor, ...]:
 
 
 def _places(most: int, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each place of each clip lies between the clip's first (0) and last (1), and whether it is in the clip."""
+    """Position of each index within its clip, from 0 to 1, and whether it is in the clip."""
     numbers = torch.arange(most, device=lengths.device)
     return numbers / (lengths[:, None] - 1).clamp(min=1), numbers < lengths[:, None]
 
 
 def _mean(values: Tensor, counted: Tensor, counts: Tensor) -> Tensor:
-    # padding may hold anything, so it is replaced: to multiply it by 0 would let a NaN through
+    # padding is replaced, not multiplied by 0, which would propagate NaN
     return values.where(counted, 0).sum(1) / counts.clamp(min=1)

@@ -1,4 +1,4 @@
-"""Batches of clips with their texts, read from the mel cache ahead of the trainer."""
+"""Batches of clips with their texts, prefetched from the mel cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from trainmark.data import audio, distributed_sampler, mel, synthetic
 from trainmark.data.audio import BadAudioError
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel_cache import MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
@@ -30,15 +30,15 @@ class SpeechBatch:
     text: Tensor
     """(clips, symbols) ids, padded with 0."""
     symbols: tuple[int, ...]
-    """How long each text is. On the host, where packing wants it."""
+    """Length of each text, on the host, as packing needs it."""
     mels: Tensor
     """(frames, clips, bands), padded with 0."""
     frames: Tensor
-    """How long each clip is."""
+    """Length of each clip."""
     frames_on_host: tuple[int, ...]
-    """The same where reading it makes no device wait."""
+    """The same on the host, without a device sync."""
     numbers: tuple[int, ...]
-    """Which clips of the split these are."""
+    """Indices of these clips in the split."""
     count: int
     global_count: int
 
@@ -73,16 +73,16 @@ class SpeechBatch:
 
 
 class Split:
-    """The clips of one split, with what batching needs to know of each beforehand."""
+    """The clips of one split, with their lengths."""
 
     def __init__(self, clips: Sequence[Clip], cache: MelCache) -> None:
         self.clips = clips
-        self.ids = [_ids(clip) for clip in clips]
+        self.ids = [_read_ids(clip) for clip in clips]
         self.frames = np.array([mel.frames(audio.length(clip.path)) for clip in clips], dtype=np.int64)
         self._cache = cache
 
     def up_to(self, longest_frames: int) -> Split:
-        """Only the clips that are not longer; 0 means all of them."""
+        """Clips up to this length; 0 means all."""
         short = [clip for clip, frames in zip(self.clips, self.frames, strict=True) if frames <= longest_frames]
         return Split(short, self._cache) if longest_frames else self
 
@@ -90,7 +90,7 @@ class Split:
         return len(self.clips)
 
     def batch(self, numbers: Sequence[int], padded_like: Sequence[int], global_count: int) -> SpeechBatch:
-        """These clips, padded as if those of `padded_like` were with them."""
+        """These clips, padded to the longest of `padded_like`."""
         symbols = max(len(self.ids[number]) for number in padded_like)
         frames = int(self.frames[list(padded_like)].max())
         bands = self._cache.settings.bands
@@ -112,9 +112,9 @@ class Split:
 
 
 def check_clips(recipe: Tacotron2Recipe, folder: Path, world: int) -> None:
-    """Raises NotReadyError where so many ranks could not train on the folder, by its lists and the heads of its sounds.
+    """Raises NotReadyError if this many ranks cannot train on the folder, by its lists and audio headers.
 
-    A sound that cannot be read is left to the run, which may be allowed to skip it.
+    Unreadable audio is left to the run, which may skip it.
     """
     clips, frames = _open_splits(recipe, folder).train, []
     for clip in clips if recipe.longest_frames else ():
@@ -132,7 +132,7 @@ def _open_splits(recipe: Tacotron2Recipe, folder: Path) -> reader.Splits:
 
 
 def _check_enough(recipe: Tacotron2Recipe, frames: npt.NDArray[np.int64], world: int) -> None:
-    """A recipe that leaves long clips out must leave enough for a step."""
+    """NotReadyError if `longest_frames` excludes too many clips for a step."""
     short, batch = int((frames <= recipe.longest_frames).sum()), recipe.step_batch_per_device * world
     if recipe.longest_frames and short < batch:
         raise NotReadyError(
@@ -150,7 +150,7 @@ class SpeechData:
         splits = _open_splits(recipe, folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
-        (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
+        (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
         every, self.val = Split(train, cache), Split(val, cache)
         _check_enough(recipe, every.frames, share.world)
         self._train = every.up_to(recipe.longest_frames)
@@ -191,8 +191,8 @@ class SpeechData:
             yield batch
 
     def evaluation(self) -> Iterator[SpeechBatch]:
-        """Each clip once over all ranks. A batch is the same clips with the same padding at every world size, because
-        padding is part of the published loss; a rank takes its part of each."""
+        """Each clip once over all ranks. Batches have the same clips and padding at every world size, because padding
+        is part of the published loss; a rank takes its part of each."""
         numbers, size = list(range(len(self.val))), self._recipe.eval_batch_per_device
         rank, world = self._share.rank, self._share.world
         batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
@@ -203,7 +203,7 @@ class SpeechData:
         pass
 
 
-def _ids(clip: Clip) -> list[int]:
+def _read_ids(clip: Clip) -> list[int]:
     try:
         return text.to_ids(clip.text)
     except UsageError as error:

@@ -1,9 +1,9 @@
-"""What Tacotron2 is to those who never train it."""
+"""Facts of Tacotron2, without torch."""
 
 from trainmark.record.workload_facts import ListeningTest, QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 CLIP_FRAMES = 566
-"""Mel frames of a clip of LJSpeech, on average."""
+"""Mean mel frames of a clip of LJSpeech."""
 
 PUBLISHED = ReferenceFacts(
     batch_per_device=128,
@@ -13,7 +13,7 @@ PUBLISHED = ReferenceFacts(
     target=0.4852,
     global_batch=1024,
 )
-"""What the published tables were run with."""
+"""Settings of the published tables."""
 
 FACTS = WorkloadFacts(
     name="tacotron2",

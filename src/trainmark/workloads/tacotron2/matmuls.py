@@ -1,8 +1,7 @@
-"""Products with one weight, many times over: what the recurrences of a decoder are made of.
+"""Repeated matmuls with one weight, for the decoder's recurrences.
 
-A CPU's library reads a weight much faster from a layout of its own, and rearranges it on every call unless it is given
-one that is arranged already. Elsewhere, and where this torch cannot do so, the plain product is used. The results are
-the same.
+oneDNN is much faster with weights in its blocked layout, and repacks them on every call unless they are prepacked.
+Elsewhere, and if this torch cannot prepack, F.linear is used. The results are the same.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.workloads import cpu_ops
-from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.cpu_ops import is_on_cpu
 
 MIN_WEIGHTS = 1 << 18
-"""Below these the library's call costs more than its layout saves."""
+"""Below this the call costs more than the layout saves."""
 
 _CPU_HAS_INSTRUCTIONS = {
     torch.bfloat16: "_is_mkldnn_bf16_supported",
@@ -31,10 +30,10 @@ _CPU_HAS_INSTRUCTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """What a loop computes in: the type tensors are held in, and the narrower one they are rounded to, if any.
+    """Dtypes of a loop: that of its tensors, and the narrower one they are rounded to, if any.
 
-    The two differ only on a CPU without instructions for the narrow type, where products of rounded numbers are taken
-    in float32 and rounded again: what such instructions do, at the speed of float32.
+    The two differ only on a CPU without instructions for the narrow type, which is emulated by float32 matmuls of
+    rounded operands, rounded again.
     """
 
     held: torch.dtype
@@ -42,21 +41,21 @@ class Arithmetic:
 
     @classmethod
     def of(cls, like: Tensor) -> Arithmetic:
-        """What autocast asks for on this tensor's device, else the tensor's own type."""
+        """Autocast's dtype on this tensor's device, else the tensor's own."""
         kind = like.device.type
         wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
-        if on_cpu(like) and wanted in _CPU_HAS_INSTRUCTIONS and not _cpu_multiplies(wanted):
+        if is_on_cpu(like) and wanted in _CPU_HAS_INSTRUCTIONS and not _has_cpu_matmul(wanted):
             return cls(held=torch.float32, rounded=wanted)
         return cls(held=wanted)
 
     def take(self, tensor: Tensor) -> Tensor:
-        """The tensor's numbers as this arithmetic sees them."""
+        """The tensor in this arithmetic."""
         if self.rounded is not None:
             tensor = tensor.to(self.rounded)
         return tensor.to(self.held)
 
     def round_(self, tensor: Tensor) -> Tensor:
-        """Rounds in place what a product left."""
+        """Rounds a matmul's result in place."""
         return tensor if self.rounded is None else tensor.copy_(tensor.to(self.rounded))
 
 
@@ -66,16 +65,16 @@ class Matmul:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        arranges = on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and cpu_ops.multiplies(weight.dtype)
-        self._arranged = cpu_ops.arranged(weight, rows) if arranges else None
+        packs = is_on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and cpu_ops.has_matmul(weight.dtype)
+        self._packed = cpu_ops.prepack(weight, rows) if packs else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self._weight) if self._arranged is None else cpu_ops.product(x, self._arranged)
+        y = F.linear(x, self._weight) if self._packed is None else cpu_ops.matmul(x, self._packed)
         return y if self._round is None else self._round(y)
 
 
 @cache
-def _cpu_multiplies(dtype: torch.dtype) -> bool:
+def _has_cpu_matmul(dtype: torch.dtype) -> bool:
     try:
         return bool(getattr(torch.ops.mkldnn, _CPU_HAS_INSTRUCTIONS[dtype])())
     except (AttributeError, RuntimeError):
@@ -85,18 +84,18 @@ def _cpu_multiplies(dtype: torch.dtype) -> bool:
 _LEVELS = 1 << 16
 
 
-def drop(x: Tensor, share: float, training: bool = True) -> Tensor:
-    """`x` with this share of its numbers set to zero and the others made up for it."""
-    return x * kept(x.shape, share, x) if training and share else x
+def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
+    """Dropout of `x`."""
+    return x * dropout_mask(x.shape, share, x) if training and share else x
 
 
-def kept(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
-    """What dropout multiplies by: zero, or what makes up for the zeros.
+def dropout_mask(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
+    """Random dropout mask: zero, or the scale of kept values.
 
-    On a CPU a number costs 16 random bits instead of a draw of its own, so the share is met to one part in 65,536; what
-    makes up for the zeros goes by the share that was met.
+    On a CPU a value takes 16 random bits, so the share is rounded to one part in 65,536; the scale uses the rounded
+    share.
     """
-    if not on_cpu(like):
+    if not is_on_cpu(like):
         return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - share).div_(1 - share)
     count, level = math.prod(shape), round(share * _LEVELS)
     words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
@@ -105,7 +104,7 @@ def kept(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
 
 
 class CellPart(nn.Module):
-    """A step of an LSTM: gates, cell and hidden state from the two parts of the gates' sums."""
+    """An LSTM step: gates, cell and hidden state from the two summands of the gates."""
 
     def forward(
         self,
@@ -126,9 +125,8 @@ class CellPart(nn.Module):
         state.copy_(hidden if kept is None else hidden * kept)
 
 
-class CellBackPart(nn.Module):
-    """The way back through it: from the parts of the hidden state's gradient, and what is known of the gates', to
-    those of the gates."""
+class CellGradientPart(nn.Module):
+    """Backward pass of the LSTM step: from the hidden state's gradients to those of the gates."""
 
     def forward(
         self,
@@ -150,8 +148,8 @@ class CellBackPart(nn.Module):
         gates.copy_(found.flatten(1))
 
 
-class FeelPart(nn.Module):
-    """What attention feels at each symbol, twice as much of which is given, and the energies of it."""
+class EnergyPart(nn.Module):
+    """Attention energies, from twice the features at each symbol."""
 
     def forward(self, felt: Tensor, asked: Tensor, energy: Tensor, hiding: Tensor, stored: Tensor) -> Tensor:
         acted = (felt + asked[:, None]).sigmoid()
@@ -159,17 +157,17 @@ class FeelPart(nn.Module):
         return (acted * energy).sum(2) + hiding
 
 
-class LookPart(nn.Module):
-    """Attention's weights, and where it has looked since."""
+class WeightsPart(nn.Module):
+    """Attention weights, and their running sum."""
 
     def forward(self, energies: Tensor, weights: Tensor, total: Tensor, last: Tensor, total_after: Tensor) -> None:
-        looked = energies.softmax(1)
-        weights.copy_(looked)
-        last.copy_(looked)
-        total_after.copy_(total + looked)
+        current = energies.softmax(1)
+        weights.copy_(current)
+        last.copy_(current)
+        total_after.copy_(total + current)
 
 
-class LookBackPart(nn.Module):
+class EnergyGradientPart(nn.Module):
     """The gradient of the energies."""
 
     def forward(self, carried: Tensor, to_weights: Tensor, weights: Tensor, energies: Tensor) -> None:
@@ -177,8 +175,8 @@ class LookBackPart(nn.Module):
         energies.copy_(product - weights * product.sum(1, keepdim=True))
 
 
-class SpreadPart(nn.Module):
-    """What of it goes to the query, and to where attention looked before."""
+class QueryGradientPart(nn.Module):
+    """Gradients of the query and of the previous attention weights."""
 
     def forward(
         self,
@@ -198,18 +196,20 @@ class SpreadPart(nn.Module):
 
 @dataclass(frozen=True)
 class Fused:
-    """All parts; they are compiled one by one, as blocks of a network are."""
+    """All fused parts, compiled one by one like blocks of a network."""
 
     cell: CellPart
-    cell_back: CellBackPart
-    feel: FeelPart
-    look: LookPart
-    look_back: LookBackPart
-    spread: SpreadPart
+    cell_gradient: CellGradientPart
+    energies: EnergyPart
+    weights: WeightsPart
+    energy_gradient: EnergyGradientPart
+    query_gradient: QueryGradientPart
 
     @classmethod
     def new(cls) -> Fused:
-        return cls(CellPart(), CellBackPart(), FeelPart(), LookPart(), LookBackPart(), SpreadPart())
+        return cls(
+            CellPart(), CellGradientPart(), EnergyPart(), WeightsPart(), EnergyGradientPart(), QueryGradientPart()
+        )
 
     def parts(self) -> list[nn.Module]:
         return [getattr(self, field.name) for field in fields(self)]

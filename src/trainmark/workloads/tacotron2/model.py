@@ -1,6 +1,6 @@
-"""Tacotron2: letters to mel frames, with the parameter names of the public checkpoints.
+"""Tacotron2: text to mel frames, with the parameter names of the public checkpoints.
 
-Training runs under teacher forcing (see teacher_forcing.py); the decoder here goes step by step, as speaking needs it.
+Training runs under teacher forcing (see teacher_forcing.py); the decoder here goes step by step, for inference.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.cpu_ops import is_on_cpu
 from trainmark.workloads.tacotron2 import attention_quality, matmuls
 from trainmark.workloads.tacotron2.matmuls import Fused
-from trainmark.workloads.tacotron2.teacher_forcing import Weights, teacher_forced
+from trainmark.workloads.tacotron2.teacher_forcing import LSTMWeights, run_teacher_forced
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How wide the network is; the defaults are the published model."""
+    """Layer sizes; the defaults are the published model."""
 
     symbols: int = 148
     bands: int = 80
@@ -43,7 +43,7 @@ class Sizes:
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor]) -> Sizes:
-        """The sizes of the network these weights belong to; KeyError where they belong to none of this kind."""
+        """Sizes inferred from weights; KeyError if they are not of this network."""
         shape = {name: tuple(weight.shape) for name, weight in weights.items()}
         location = shape["decoder.attention_layer.location_layer.location_conv.conv.weight"]
         return cls(
@@ -65,33 +65,33 @@ class Sizes:
 
 
 class Outputs(NamedTuple):
-    """What the network says about a batch under teacher forcing."""
+    """Outputs of a batch under teacher forcing."""
 
     mel: Tensor
     """(clips, bands, frames), before the postnet."""
     refined: Tensor
     """The same after the postnet."""
     gate: Tensor
-    """(clips, frames): logits of having come to the end."""
+    """(clips, frames): logits of the stop token."""
     alignment: Tensor
-    """(clips, frames, symbols): where attention looked."""
+    """(clips, frames, symbols): attention weights."""
     strayed: Tensor | None = None
-    """For each clip, how far attention was from the diagonal, where training is to lead it there."""
+    """Guided attention loss per clip, if enabled."""
 
 
-class Spoken(NamedTuple):
-    """What the network says on its own."""
+class SpokenMel(NamedTuple):
+    """Outputs of free-running inference."""
 
     mel: Tensor
-    """(clips, bands, frames), after the postnet; only the first `frames` of each clip are meant."""
+    """(clips, bands, frames), after the postnet; only the first `frames` of each clip are valid."""
     frames: list[int]
     alignment: Tensor
     finished: list[bool]
-    """False where the limit on frames came before the gate."""
+    """False if the limit on frames was reached before the stop token."""
 
 
 class Linear(nn.Module):
-    """A linear layer under the name the public checkpoints give it."""
+    """A linear layer, named as in the public checkpoints."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True, gain: str = "linear") -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Linear(nn.Module):
 
 
 class Conv(nn.Module):
-    """A convolution over time that keeps the length, under the name the public checkpoints give it."""
+    """A same-padded 1-d convolution, named as in the public checkpoints."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True, gain: str = "linear") -> None:
         super().__init__()
@@ -114,18 +114,18 @@ class Conv(nn.Module):
         return self.conv(x)  # type: ignore[no-any-return]
 
 
-def normalised_conv(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
+def conv_with_norm(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
     return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), nn.BatchNorm1d(outputs))
 
 
 class TextEncoder(nn.Module):
-    """Three convolutions and a recurrence in both directions over the letters."""
+    """Three convolutions and a bidirectional LSTM over the symbols."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, kernel = sizes.encoder, sizes.encoder_kernel
         self.convolutions = nn.ModuleList(
-            normalised_conv(width, width, kernel, "relu") for _ in range(sizes.encoder_layers)
+            conv_with_norm(width, width, kernel, "relu") for _ in range(sizes.encoder_layers)
         )
         self.lstm = nn.LSTM(width, width // 2, batch_first=True, bidirectional=True)
 
@@ -133,10 +133,10 @@ class TextEncoder(nn.Module):
         """(clips, width, symbols) to (clips, symbols, width)."""
         x = embedded
         for layer in self.convolutions:
-            x = matmuls.drop(F.relu(layer(x)), 0.5, self.training)
-        if min(lengths) == x.shape[2] and not on_cpu(x):  # nothing is padding; a CPU's kernels round otherwise unpacked
+            x = matmuls.dropout(F.relu(layer(x)), 0.5, self.training)
+        if min(lengths) == x.shape[2] and not is_on_cpu(x):  # no padding; a CPU's kernels round differently unpacked
             return self.lstm(x.transpose(1, 2))[0]  # type: ignore[no-any-return]
-        # lengths stay on the host: asking a device for them would make the host wait
+        # lengths stay on the host, which avoids a device sync
         packed = pack_padded_sequence(
             x.transpose(1, 2), torch.as_tensor(lengths), batch_first=True, enforce_sorted=False
         )
@@ -145,7 +145,7 @@ class TextEncoder(nn.Module):
 
 
 class Prenet(nn.Module):
-    """Two layers that keep the decoder from leaning on the frame before; their dropout is always on."""
+    """Two layers whose dropout is always on, so that the decoder does not just copy the previous frame."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -154,27 +154,31 @@ class Prenet(nn.Module):
         self.dropout = 0.5
 
     def forward(self, frames: Tensor, kept: Sequence[Tensor] | None = None) -> Tensor:
-        """`kept` says, layer by layer, which units are kept; without it they are drawn."""
+        """`kept` are the dropout masks per layer; random if None."""
         x = frames
         for number, layer in enumerate(self.layers):
             x = F.relu(layer(x))
-            x = matmuls.drop(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
+            x = (
+                matmuls.dropout(x, self.dropout)
+                if kept is None
+                else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
+            )
         return x
 
 
 class LocationLayer(nn.Module):
-    """Turns where attention looked before into features of where to look next."""
+    """Location features from previous attention weights."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.location_conv = Conv(2, sizes.location_filters, sizes.location_kernel, bias=False)
         self.location_dense = Linear(sizes.location_filters, sizes.attention, bias=False, gain="tanh")
 
-    def forward(self, looked: Tensor) -> Tensor:
-        return self.location_dense(self.location_conv(looked).transpose(1, 2))  # type: ignore[no-any-return]
+    def forward(self, history: Tensor) -> Tensor:
+        return self.location_dense(self.location_conv(history).transpose(1, 2))  # type: ignore[no-any-return]
 
-    def folded(self) -> Tensor:
-        """Convolution and dense layer as one: both are linear. (attention, 2, kernel)"""
+    def fold(self) -> Tensor:
+        """Convolution and dense layer folded into one: (attention, 2, kernel)."""
         dense, conv = self.location_dense.linear_layer.weight, self.location_conv.conv.weight
         return torch.einsum("af,fck->ack", dense, conv)
 
@@ -189,26 +193,26 @@ class Attention(nn.Module):
         self.v = Linear(sizes.attention, 1, bias=False)
         self.location_layer = LocationLayer(sizes)
 
-    def forward(self, query: Tensor, keys: Tensor, looked: Tensor, padding: Tensor) -> Tensor:
-        """Weights over the symbols, from a query and `looked`, the weights before and their sum so far."""
-        energies = self.v(torch.tanh(self.query_layer(query).unsqueeze(1) + keys + self.location_layer(looked)))
+    def forward(self, query: Tensor, keys: Tensor, history: Tensor, padding: Tensor) -> Tensor:
+        """Attention weights, from a query and `history`, the previous weights and their running sum."""
+        energies = self.v(torch.tanh(self.query_layer(query).unsqueeze(1) + keys + self.location_layer(history)))
         energies = energies.squeeze(2).float()
         return torch.softmax(energies.masked_fill(padding, torch.finfo(energies.dtype).min), dim=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DecoderState:
-    """What the decoder carries from one frame to the next."""
+    """Recurrent state of the decoder."""
 
     attention: tuple[Tensor, Tensor]
     decoder: tuple[Tensor, Tensor]
     context: Tensor
-    looked: Tensor
-    """(clips, 2, symbols): the attention weights of the frame before, and their sum so far."""
+    history: Tensor
+    """(clips, 2, symbols): the previous attention weights, and their running sum."""
 
 
 class Decoder(nn.Module):
-    """An attention recurrence that decides where to look, and a second one that decides what to say there."""
+    """An attention LSTM and a decoder LSTM."""
 
     def __init__(self, sizes: Sizes, hidden_dropout: float) -> None:
         super().__init__()
@@ -232,74 +236,74 @@ class Decoder(nn.Module):
             attention=(zeros(hidden), zeros(hidden)),
             decoder=(zeros(said), zeros(said)),
             context=zeros(width),
-            looked=zeros(2, symbols),
+            history=zeros(2, symbols),
         )
 
     def step(
         self, frame: Tensor, state: DecoderState, memory: Tensor, keys: Tensor, padding: Tensor
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """One frame: from what the prenet made of the frame before to mel and gate of this one."""
+        """One frame: from the prenet's output of the previous frame to mel and gate."""
         hidden, cell = self.attention_rnn(torch.cat((frame, state.context), 1), state.attention)
-        hidden = matmuls.drop(hidden, self.hidden_dropout, self.training)
-        weights = self.attention_layer(hidden, keys, state.looked, padding)
+        hidden = matmuls.dropout(hidden, self.hidden_dropout, self.training)
+        weights = self.attention_layer(hidden, keys, state.history, padding)
         context = torch.bmm(weights.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
         said, said_cell = self.decoder_rnn(torch.cat((hidden, context), 1), state.decoder)
-        said = matmuls.drop(said, self.hidden_dropout, self.training)
+        said = matmuls.dropout(said, self.hidden_dropout, self.training)
         summary = torch.cat((said, context), 1)
         after = DecoderState(
             attention=(hidden, cell),
             decoder=(said, said_cell),
             context=context,
-            looked=torch.stack((weights, state.looked[:, 1] + weights), 1).to(memory.dtype),
+            history=torch.stack((weights, state.history[:, 1] + weights), 1).to(memory.dtype),
         )
         return self.linear_projection(summary), self.gate_layer(summary).squeeze(1), after
 
     def keys(self, memory: Tensor) -> Tensor:
-        """What attention compares its query with."""
+        """Attention keys."""
         return self.attention_layer.memory_layer(memory)  # type: ignore[no-any-return]
 
     def forward(self, memory: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """All frames under teacher forcing: `frames` (frames, clips, prenet) are what the prenet made of the target.
+        """All frames under teacher forcing: `frames` (frames, clips, prenet) are the prenet's outputs of the target.
 
         Mel (frames, clips, bands), gate (frames, clips) and attention weights (frames, clips, symbols).
         """
         layer = self.attention_layer
-        summaries, alignment = teacher_forced(
+        summaries, alignment = run_teacher_forced(
             frames,
             memory,
             self.keys(memory),
             padding,
-            attention_rnn=Weights.of(self.attention_rnn),
-            decoder_rnn=Weights.of(self.decoder_rnn),
+            attention_rnn=LSTMWeights.of(self.attention_rnn),
+            decoder_rnn=LSTMWeights.of(self.decoder_rnn),
             query=layer.query_layer.linear_layer.weight,
-            location=layer.location_layer.folded(),
+            location=layer.location_layer.fold(),
             energy=layer.v.linear_layer.weight.view(-1),
             drop=self.hidden_dropout if self.training else 0.0,
             fused=self.fused if self.fused.compiled else None,
         )
         mel, gate = self.linear_projection.linear_layer, self.gate_layer.linear_layer
-        # both projections as one product
+        # both projections as one matmul
         both = F.linear(summaries, torch.cat((mel.weight, gate.weight)), torch.cat((mel.bias, gate.bias)))
         return both[..., :-1], both[..., -1], alignment
 
 
 class Postnet(nn.Module):
-    """Five convolutions that sharpen the decoder's frames, now that it can see both neighbours."""
+    """Five convolutions that refine the decoder's frames."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         widths = [sizes.bands, *[sizes.postnet] * (sizes.postnet_layers - 1), sizes.bands]
         gains = ["tanh"] * (sizes.postnet_layers - 1) + ["linear"]
         self.convolutions = nn.ModuleList(
-            normalised_conv(a, b, sizes.postnet_kernel, gain)
+            conv_with_norm(a, b, sizes.postnet_kernel, gain)
             for (a, b), gain in zip(pairwise(widths), gains, strict=True)
         )
 
     def forward(self, mel: Tensor) -> Tensor:
         x = mel
         for layer in self.convolutions[:-1]:
-            x = matmuls.drop(torch.tanh(layer(x)), 0.5, self.training)
-        return matmuls.drop(self.convolutions[-1](x), 0.5, self.training)
+            x = matmuls.dropout(torch.tanh(layer(x)), 0.5, self.training)
+        return matmuls.dropout(self.convolutions[-1](x), 0.5, self.training)
 
 
 class Tacotron2(nn.Module):
@@ -341,12 +345,12 @@ class Tacotron2(nn.Module):
     ) -> Outputs:
         """Teacher forcing on `mels` (frames, clips, bands): each frame is predicted from the true one before it.
 
-        `lengths` are the symbols of each text, on the host; `frames` how long each clip is, for a network that masks
-        what is beyond; `kept` the prenet's units to keep, if they are not to be drawn.
+        `lengths` are the symbols of each text, on the host; `frames` the length of each clip, for a network that masks
+        padding; `kept` the prenet's dropout masks, random if None.
         """
         memory = self.read(text, lengths)
         before = torch.cat((torch.zeros_like(mels[:1]), mels[:-1])).to(memory.dtype)
-        mel, gate, alignment = self.decoder(memory, padding_of(text, lengths), self.decoder.prenet(before, kept))
+        mel, gate, alignment = self.decoder(memory, padding_mask(text, lengths), self.decoder.prenet(before, kept))
         mel = mel.permute(1, 2, 0).contiguous()
         refined = mel + self.postnet(mel)
         outputs = Outputs(mel.float(), refined.float(), gate.t().float(), alignment.transpose(0, 1))
@@ -355,17 +359,17 @@ class Tacotron2(nn.Module):
         if self.guided_attention and self.training:
             symbols = torch.as_tensor(lengths, device=text.device)
             outputs = outputs._replace(
-                strayed=self.guided_attention * attention_quality.strayed(outputs.alignment, frames, symbols)
+                strayed=self.guided_attention * attention_quality.off_diagonal(outputs.alignment, frames, symbols)
             )
-        return masked(outputs, frames) if self.mask_padding else outputs
+        return mask_outputs(outputs, frames) if self.mask_padding else outputs
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """What is worth compiling apart: the work between the products of the loops."""
+        """Modules to compile separately: the pointwise work between the loops' matmuls."""
         return self.decoder.fused.parts()
 
     def read(self, text: Tensor, lengths: Sequence[int]) -> Tensor:
-        """What the encoder makes of the letters: (clips, symbols, width)."""
+        """Encoder outputs (clips, symbols, width)."""
         return self.encoder(self.embedding(text).transpose(1, 2), lengths)  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -377,24 +381,24 @@ class Tacotron2(nn.Module):
         gate_threshold: float = 0.5,
         most_frames: int = 1000,
         generator: torch.Generator | None = None,
-    ) -> Spoken:
-        """Mel frames for each text, until its gate says the end or the limit is reached.
+    ) -> SpokenMel:
+        """Generates mel frames for each text, until its stop token or the limit.
 
-        The prenet's dropout stays on, drawn from `generator` (on the host) where one is given.
+        The prenet's dropout stays on, from `generator` (on the host) if given.
         """
         decoder, bands = self.decoder, self.sizes.bands
         memory = self.read(text, lengths)
-        keys, padding, state = decoder.keys(memory), padding_of(text, lengths), decoder.start(memory)
+        keys, padding, state = decoder.keys(memory), padding_mask(text, lengths), decoder.start(memory)
         clips = len(lengths)
         frame = memory.new_zeros(clips, bands)
         frames = torch.full((clips,), most_frames, device=text.device)
         open_ = torch.ones(clips, dtype=torch.bool, device=text.device)
         mels, looks = [], []
         for number in range(1, most_frames + 1):
-            kept = None if generator is None else self._drawn(clips, generator, memory)
+            kept = None if generator is None else self._random_masks(clips, generator, memory)
             frame, gate, state = decoder.step(decoder.prenet(frame, kept), state, memory, keys, padding)
             mels.append(frame)
-            looks.append(state.looked[:, 0])
+            looks.append(state.history[:, 0])
             ends = open_ & (torch.sigmoid(gate.float()) > gate_threshold)
             frames = torch.where(ends, number, frames)
             open_ = open_ & ~ends
@@ -403,22 +407,22 @@ class Tacotron2(nn.Module):
         mel = torch.stack(mels, 2)
         mel = mel + self.postnet(mel)
         finished = [not still for still in open_.tolist()]
-        return Spoken(mel.float(), [min(n, len(mels)) for n in frames.tolist()], torch.stack(looks, 1), finished)
+        return SpokenMel(mel.float(), [min(n, len(mels)) for n in frames.tolist()], torch.stack(looks, 1), finished)
 
-    def _drawn(self, clips: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
+    def _random_masks(self, clips: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
         prenet = self.decoder.prenet
         shape = (clips, self.sizes.prenet)
         return [(torch.rand(shape, generator=generator) >= prenet.dropout).to(like) for _ in prenet.layers]
 
 
-def padding_of(text: Tensor, lengths: Sequence[int]) -> Tensor:
-    """True where a text has ended: (clips, symbols)."""
+def padding_mask(text: Tensor, lengths: Sequence[int]) -> Tensor:
+    """True beyond a text's end: (clips, symbols)."""
     ends = torch.as_tensor(lengths, device=text.device)
     return torch.arange(text.shape[1], device=text.device)[None] >= ends[:, None]
 
 
-def masked(outputs: Outputs, frames: Tensor) -> Outputs:
-    """Beyond a clip's end: silence, and a gate that is sure of the end."""
+def mask_outputs(outputs: Outputs, frames: Tensor) -> Outputs:
+    """Replaces outputs beyond a clip's end by silence and a certain stop token."""
     beyond = torch.arange(outputs.gate.shape[1], device=frames.device)[None] >= frames[:, None]
     return outputs._replace(
         mel=outputs.mel.masked_fill(beyond[:, None], 0),

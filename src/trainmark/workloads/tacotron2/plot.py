@@ -1,4 +1,4 @@
-"""Draws what a voice did: the mel spectrogram it spoke, and below it which letter it read at each moment."""
+"""Plots a mel spectrogram, and the attention alignment below it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Color = tuple[int, int, int]
 WIDTH_PX = 1000
 SECONDS_PER_FRAME = MEL.hop / MEL.rate
 MAX_LETTERS = 64
-"""Texts up to this long have every letter beside the alignment; longer ones have counts."""
+"""Texts up to this length label every symbol of the alignment; longer ones show counts."""
 
 ANCHORS: tuple[Color, ...] = (
     (250, 249, 245),
@@ -32,7 +32,7 @@ ANCHORS: tuple[Color, ...] = (
     (42, 91, 134),
     (29, 36, 78),
 )
-"""From nothing to most: each step is as much darker as the one before, so that grey print tells the same."""
+"""Light to dark with uniform steps of lightness, so that it also prints in grey."""
 
 _PAPER, _INK, _FAINT = (255, 255, 255), (40, 44, 52), (150, 154, 160)
 _LEFT_PX, _RIGHT_PX, _MEL_PX = 52, 76, 200
@@ -41,57 +41,57 @@ _LETTER_PX = 11
 
 @dataclass(frozen=True, kw_only=True)
 class _Panel:
-    """A field of values with its axes; row 0 of the values is at the bottom."""
+    """A heat map with axes; row 0 is at the bottom."""
 
     top_px: int
     height_px: int
     values: Values
     caption: str
     scale: tuple[float, float]
-    """What is drawn lightest and what darkest."""
+    """Values of the lightest and the darkest colour."""
 
     @property
     def bottom_px(self) -> int:
         return self.top_px + self.height_px
 
     def row_px(self, row: float) -> int:
-        """Where the middle of a row lies."""
+        """Centre of a row in pixels."""
         return round(self.bottom_px - (row + 0.5) * self.height_px / len(self.values))
 
 
 def draw(*, alignment: Values, mel: Values | None, title: str, letters: str | None) -> bytes:
     """A PNG of an alignment (frames, symbols), and of a mel spectrogram (bands, frames) if there is one.
 
-    `letters` are shown where there is one for each symbol and not too many to be read.
+    `letters` are shown if there is one per symbol and they fit.
     """
     if alignment.ndim != 2 or 0 in alignment.shape:
         raise ValueError(f"an alignment is (frames, symbols), not {alignment.shape}")
     if mel is not None and (mel.ndim != 2 or mel.shape[1] != len(alignment)):
         raise ValueError(f"the mel spectrogram {mel.shape} has other frames than the alignment {alignment.shape}")
     png = io.BytesIO()
-    _drawn(alignment, mel, title, letters).save(png, "PNG", optimize=True)
+    _render(alignment, mel, title, letters).save(png, "PNG", optimize=True)
     return png.getvalue()
 
 
-def colored(shares: Values) -> npt.NDArray[np.uint8]:
+def map_colors(shares: Values) -> npt.NDArray[np.uint8]:
     """The colours (..., 3) of values from 0 to 1."""
     steps = np.linspace(0, 1, len(ANCHORS))
     channels = [np.interp(shares, steps, [anchor[channel] for anchor in ANCHORS]) for channel in range(3)]
     return np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
 
 
-def _drawn(alignment: Values, mel: Values | None, title: str, letters: str | None) -> Image.Image:
+def _render(alignment: Values, mel: Values | None, title: str, letters: str | None) -> Image.Image:
     from PIL import Image, ImageDraw
 
     frames, symbols = alignment.shape
     panels, top_px = [], 62
     if mel is not None:
-        mel = _finite(mel)
+        mel = _replace_nonfinite(mel)
         scale = float(mel.min()), float(mel.max())
         caption = "mel spectrogram: band over time, darker is louder"
         panels.append(_Panel(top_px=top_px, height_px=_MEL_PX, values=mel, caption=caption, scale=scale))
         top_px += _MEL_PX + 40
-    alignment = _finite(alignment)
+    alignment = _replace_nonfinite(alignment)
     labelled = letters is not None and len(letters) == symbols <= MAX_LETTERS
     attention = _Panel(
         top_px=top_px,
@@ -103,53 +103,53 @@ def _drawn(alignment: Values, mel: Values | None, title: str, letters: str | Non
     panels.append(attention)
     image = Image.new("RGB", (WIDTH_PX, attention.bottom_px + 52), _PAPER)
     draw = ImageDraw.Draw(image)
-    _write(draw, (_LEFT_PX, 14), _fitting(title, WIDTH_PX - _LEFT_PX - 20, 17), size_px=17)
+    _write(draw, (_LEFT_PX, 14), _fit_text(title, WIDTH_PX - _LEFT_PX - 20, 17), size_px=17)
     for panel in panels:
         _paint(image, draw, panel)
     if mel is not None:
-        _count_rows(draw, panels[0])
+        _draw_row_axis(draw, panels[0])
     if labelled and letters is not None:
         for row, letter in enumerate(letters):
-            # all on their base lines, so that a comma does not float
+            # on their baselines, so that a comma does not float
             _write(draw, (_LEFT_PX - 12, attention.row_px(row) + 3), letter, size_px=_LETTER_PX, anchor="ms")
     else:
-        _count_rows(draw, attention)
-    _seconds(draw, panels, frames)
+        _draw_row_axis(draw, attention)
+    _draw_time_axis(draw, panels, frames)
     return image
 
 
 def _paint(image: Image.Image, draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
-    """The values as colours, a thin frame around them, the caption above and the scale at the right."""
+    """Draws the heat map with frame, caption and colour scale."""
     from PIL import Image
 
     width_px = WIDTH_PX - _LEFT_PX - _RIGHT_PX
     least, most = panel.scale
     shares = ((panel.values - least) / max(most - least, 1e-12)).clip(0, 1)
-    # scaled as numbers, before they become colours: a mean of two colours need not be the colour of the mean
+    # resized as values, not as colours: a mean of two colours need not be the colour of the mean
     field = Image.fromarray(np.ascontiguousarray(shares[::-1], np.float32))
     field = field.resize((width_px, panel.height_px), Image.Resampling.BOX)
-    image.paste(Image.fromarray(colored(np.asarray(field).clip(0, 1))), (_LEFT_PX, panel.top_px))
+    image.paste(Image.fromarray(map_colors(np.asarray(field).clip(0, 1))), (_LEFT_PX, panel.top_px))
     right_px = _LEFT_PX + width_px
     draw.rectangle((_LEFT_PX - 1, panel.top_px - 1, right_px, panel.bottom_px), outline=_FAINT)
     _write(draw, (_LEFT_PX, panel.top_px - 19), panel.caption, size_px=12)
 
     bar_px = right_px + 12
     ramp = np.linspace(1, 0, panel.height_px)[:, None].repeat(10, axis=1)
-    image.paste(Image.fromarray(colored(ramp)), (bar_px, panel.top_px))
+    image.paste(Image.fromarray(map_colors(ramp)), (bar_px, panel.top_px))
     draw.rectangle((bar_px - 1, panel.top_px - 1, bar_px + 10, panel.bottom_px), outline=_FAINT)
     _write(draw, (bar_px + 16, panel.top_px), f"{most:.3g}", anchor="lt")
     _write(draw, (bar_px + 16, panel.bottom_px), f"{least:.3g}", anchor="lb")
 
 
-def _count_rows(draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
+def _draw_row_axis(draw: ImageDraw.ImageDraw, panel: _Panel) -> None:
     for row in range(0, len(panel.values), _step(len(panel.values), 6)):
         height_px = panel.row_px(row)
         draw.line((_LEFT_PX - 6, height_px, _LEFT_PX - 2, height_px), fill=_FAINT)
         _write(draw, (_LEFT_PX - 9, height_px), str(row), anchor="rm")
 
 
-def _seconds(draw: ImageDraw.ImageDraw, panels: list[_Panel], frames: int) -> None:
-    """Marks under every panel, numbers under the last."""
+def _draw_time_axis(draw: ImageDraw.ImageDraw, panels: list[_Panel], frames: int) -> None:
+    """Ticks under every panel, labels under the last."""
     bottom_px, length_s = panels[-1].bottom_px, frames * SECONDS_PER_FRAME
     width_px = WIDTH_PX - _LEFT_PX - _RIGHT_PX
     step_s = _step(length_s * 1000, 12) / 1000
@@ -163,15 +163,15 @@ def _seconds(draw: ImageDraw.ImageDraw, panels: list[_Panel], frames: int) -> No
 
 
 def _step(span: float, most: int) -> int:
-    """A round step, 1, 2 or 5 times a power of ten, that divides a span into at most so many parts."""
+    """A round tick step, 1, 2 or 5 times a power of ten, for at most `most` ticks."""
     power = 1
     while span > most * 10 * power:
         power *= 10
     return next(power * factor for factor in (1, 2, 5, 10) if span <= most * power * factor)
 
 
-def _finite(values: Values) -> Values:
-    """The values with those that are no numbers as the least of the others."""
+def _replace_nonfinite(values: Values) -> Values:
+    """The values with NaN and infinities replaced by the minimum of the others."""
     finite = np.isfinite(values)
     return np.where(finite, values, values[finite].min() if finite.any() else 0.0)
 
@@ -179,19 +179,19 @@ def _finite(values: Values) -> Values:
 def _write(
     draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, *, size_px: int = 11, anchor: str = "la"
 ) -> None:
-    draw.text(at, _drawable(text), fill=_INK, font=_font(size_px), anchor=anchor)
+    draw.text(at, _to_drawable(text), fill=_INK, font=_font(size_px), anchor=anchor)
 
 
-def _fitting(text: str, width_px: int, size_px: int) -> str:
-    text, font = _drawable(text[:width_px]), _font(size_px)  # no sign is narrower than a pixel
+def _fit_text(text: str, width_px: int, size_px: int) -> str:
+    text, font = _to_drawable(text[:width_px]), _font(size_px)  # no character is narrower than a pixel
     if font.getlength(text) <= width_px:
         return text
     fits = bisect.bisect(range(len(text)), width_px, key=lambda end: font.getlength(f"{text[:end]}..."))
     return text[: max(0, fits - 1)].rstrip() + "..."
 
 
-def _drawable(text: str) -> str:
-    """One line in signs that the font has: whatever else there is becomes a question mark."""
+def _to_drawable(text: str) -> str:
+    """One line of characters that the font has; others become question marks."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line.encode("latin-1", "replace").decode("latin-1")
 

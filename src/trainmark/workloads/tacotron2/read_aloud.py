@@ -1,4 +1,4 @@
-"""Lets a trained Tacotron2 read aloud: a text becomes sound, with the doubts one should have about it."""
+"""Text to speech by a trained Tacotron2, with doubts about the result."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
-from trainmark.workloads.tacotron2.clips import GRIFFIN_LIM, kinds, validation_clips
-from trainmark.workloads.tacotron2.model import Spoken
+from trainmark.workloads.tacotron2.clips import GRIFFIN_LIM, score_sources
+from trainmark.workloads.tacotron2.model import SpokenMel
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 
 SILENCE_FRAMES = 22
@@ -30,7 +30,7 @@ SILENCE_FRAMES = 22
 LONGEST_SYMBOLS = 188
 """The longest text of LJSpeech."""
 STEADY_FROM = 0.5
-"""Diagonality below this is a doubt: what is looked at lies, in the mean, more than a sixth of the text away."""
+"""Diagonality below this is a doubt: attention is off by more than a sixth of the text on average."""
 
 _PAUSE = re.compile(r"""[.!?]+["'”’)\]]*\s+""")
 
@@ -38,15 +38,15 @@ _PAUSE = re.compile(r"""[.!?]+["'”’)\]]*\s+""")
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings(SampleSettings):
     vocoder: str = knob(GRIFFIN_LIM)
-    """What makes sound of mels: a run of a network that does, or no network at all."""
+    """A vocoder's run, or Griffin-Lim."""
     gate_threshold: float = knob(0.5, least=0, most=1)
-    """The end is where the gate is surer of it than this."""
+    """Probability of the stop token that ends a sentence."""
     most_frames: int = knob(1723, least=1)
-    """Frames a sentence may have, 11.6 ms each: 20 s, twice the longest clip of LJSpeech."""
+    """Maximum frames of a sentence, 11.6 ms each: 20 s, twice the longest clip of LJSpeech."""
     batch: int = knob(8, least=1)
-    """Sentences read at once."""
+    """Sentences per batch."""
     score_clips: int = knob(4, least=1)
-    """Validation sentences that are read too where speech is to be scored."""
+    """Additional validation sentences if speech is scored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +56,13 @@ class Sentence:
 
     @property
     def letters(self) -> str:
-        """One sign for each symbol; a phoneme is shown by its first."""
+        """One character per symbol; a phoneme is shown by its first."""
         return "".join(SYMBOLS[number].removeprefix("@")[0] for number in self.ids)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """A text as the network will read it."""
+    """A text as symbols."""
 
     text: str
     sentences: tuple[Sentence, ...]
@@ -74,13 +74,13 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Speech:
-    """A text read aloud, and all that is known about how it came to be."""
+    """Speech of a text, and how it was generated."""
 
     samples: Tensor
     mel: Tensor
     """(bands, frames)"""
     alignment: Tensor
-    """(frames, symbols); with several sentences, one block after the other."""
+    """(frames, symbols); block-diagonal for several sentences."""
     letters: str
     generator: str
     facts: Mapping[str, Any]
@@ -89,7 +89,7 @@ class Speech:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Piece:
-    """One sentence as mel."""
+    """The mel of one sentence."""
 
     sentence: Sentence
     mel: Tensor
@@ -103,49 +103,49 @@ class _Piece:
         return self.mel.shape[1]
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """A text read aloud, or the validation sentence of middle length, and where attention looked meanwhile."""
-    settings = asked.settings(ReadingSettings)
-    if asked.given is None:
-        text, most_frames = validation_sentence(trained, asked)
+def sample(trained: Trained, request: SampleRequest) -> Sample:
+    """Speech of the given text, or of the validation sentence of median length, with its alignment."""
+    settings = request.settings(ReadingSettings)
+    if request.given is None:
+        text, most_frames = validation_sentence(trained, request)
         if settings.most_frames == ReadingSettings.most_frames:
             settings = replace(settings, most_frames=most_frames)
     else:
-        text = words(asked.given)
-    vocoder = open_vocoder(asked, settings)
+        text = parse_words(request.given)
+    vocoder = open_vocoder(request, settings)
     speech = read_aloud(trained, text, settings, vocoder)
     png = plot.draw(alignment=speech.alignment.numpy(), mel=speech.mel.numpy(), title=text.read, letters=speech.letters)
     heard = f"the network reads aloud ({speech.generator}): {text.read}"
-    cut = "; it did not find its end and was cut" if any(doubt.code == "no-end" for doubt in speech.doubts) else ""
+    cut = "; it did not end and was cut" if any(doubt.code == "no-end" for doubt in speech.doubts) else ""
     return Sample(
         parts=(
             SoundPart(samples=speech.samples.numpy(), caption=f"{heard}{cut}"),
-            ImagePart(png=png, caption="the mel it made and where attention looked meanwhile"),
+            ImagePart(png=png, caption="its mel spectrogram and attention alignment"),
         ),
         shown=text.text,
         generator=speech.generator,
         networks=(vocoder.source,) if vocoder else (),
         facts=speech.facts,
         doubts=speech.doubts,
-        clips=clips_to_score(trained, asked, settings, vocoder, (text, speech)),
+        clips=clips_to_score(trained, request, settings, vocoder, (text, speech)),
     )
 
 
 def clips_to_score(
     trained: Trained,
-    asked: SampleRequest,
+    request: SampleRequest,
     settings: ReadingSettings,
     vocoder: Trained | None,
     sample: tuple[Words, Speech],
 ) -> tuple[SpokenClips, ...]:
-    """The sample, validation sentences read by the same networks, and recordings of those with their copies."""
-    count = settings.score_clips if asked.score else trained.recipe.score_clips if asked.score is None else 0
+    """The sample, validation sentences by the same networks, and reference clips of those."""
+    count = settings.score_clips if request.score else trained.recipe.score_clips if request.score is None else 0
     if not count:
         return ()
-    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, count)
+    clips = reader.validation_clips(request.data_folder, trained.recipe.file_lists, count)
     longest = max(frames(audio.length(clip.path)) for clip in clips)
     settings = replace(settings, most_frames=min(settings.most_frames, 2 * longest))
-    read = [read_aloud(trained, words(clip.text), settings, vocoder) for clip in clips]
+    read = [read_aloud(trained, parse_words(clip.text), settings, vocoder) for clip in clips]
     text, spoken = sample
     return (
         SpokenClips(of="this sample", sounds=(spoken.samples.numpy(),), texts=(text.read,)),
@@ -154,42 +154,42 @@ def clips_to_score(
             sounds=tuple(speech.samples.numpy() for speech in read),
             texts=tuple(clip.text for clip in clips),
         ),
-        *kinds(clips, vocoder, settings.seed),
+        *score_sources(clips, vocoder, settings.seed),
     )
 
 
-def validation_sentence(trained: Trained, asked: SampleRequest) -> tuple[Words, int]:
-    """The sentence of middle length, which may take twice the frames its clip has, and no more."""
-    clips = reader.open_splits(asked.data_folder, trained.recipe.file_lists).val
+def validation_sentence(trained: Trained, request: SampleRequest) -> tuple[Words, int]:
+    """The sentence of median length, limited to twice the frames of its clip."""
+    clips = reader.open_splits(request.data_folder, trained.recipe.file_lists).val
     lengths = sorted((frames(audio.length(clip.path)), number) for number, clip in enumerate(clips))
     count, number = lengths[len(lengths) // 2]
-    return words(clips[number].text), 2 * count
+    return parse_words(clips[number].text), 2 * count
 
 
-def open_vocoder(asked: SampleRequest, settings: ReadingSettings) -> Trained | None:
-    """What is to make sound of the mels; None for Griffin-Lim, which was never trained."""
+def open_vocoder(request: SampleRequest, settings: ReadingSettings) -> Trained | None:
+    """The vocoder; None for Griffin-Lim."""
     if settings.vocoder == GRIFFIN_LIM:
         return None
-    found = asked.open_run(settings.vocoder)
+    found = request.open_run(settings.vocoder)
     if not isinstance(found.workload, VocoderWorkload):
         raise UsageError(
-            f"--vocoder {settings.vocoder}: {found.source.workload} makes no sound of mels; give a vocoder's run, or "
+            f"--vocoder {settings.vocoder}: {found.source.workload} is no vocoder; give a vocoder's run, or "
             f"{GRIFFIN_LIM}"
         )
     return found
 
 
-def words(text: str) -> Words:
-    """A text as the network will read it, sentence by sentence; UsageError where it cannot be read."""
-    clean(text)  # refuses the text as a whole, before any part of it is looked at
+def parse_words(text: str) -> Words:
+    """A text as symbols per sentence; UsageError if it cannot be read."""
+    clean(text)  # refuses the whole text first
     return Words(
         text=text,
-        sentences=tuple(Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in sentences(text)),
+        sentences=tuple(Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in split_sentences(text)),
     )
 
 
-def sentences(text: str) -> list[str]:
-    """The text, parted after . ! ? and white space, but not after 'Dr.', an initial, or where a number follows."""
+def split_sentences(text: str) -> list[str]:
+    """Splits after . ! ? and white space, but not after 'Dr.', an initial, or before a number."""
     parts, start = [], 0
     for pause in _PAUSE.finditer(text):
         before, after = text[start : pause.start()], text[pause.end() :]
@@ -207,45 +207,45 @@ def _is_end(before: str, pause: str, after: str) -> bool:
     if pause.strip() != ".":
         return True
     word = re.search(r"[A-Za-z]+$", before)
-    # of an abbreviation that is read in full no dot is left
+    # a known abbreviation is spelled out without its dot
     shortened = word is not None and (len(word[0]) == 1 or not clean(f"{word[0]}.").endswith("."))
     return not shortened and not after[0].isdigit()
 
 
 def read_aloud(trained: Trained, text: Words, settings: ReadingSettings, vocoder: Trained | None = None) -> Speech:
-    """Sentence by sentence, several at once; each batch draws its dropout anew from the seed."""
+    """Generates speech in batches of sentences; each batch reseeds its dropout."""
     device = trained.device
     pieces: list[_Piece] = []
     device.synchronize()
     began = time.perf_counter()
     for start in range(0, len(text.sentences), settings.batch):
-        pieces += _batch(trained, text.sentences[start : start + settings.batch], settings)
+        pieces += _read_batch(trained, text.sentences[start : start + settings.batch], settings)
     device.synchronize()
     network_s = time.perf_counter() - began
     began = time.perf_counter()
     sounds, generator = vocode([piece.mel for piece in pieces], vocoder, settings.seed)
-    return _joined(trained, text, pieces, sounds, generator, network_s, time.perf_counter() - began)
+    return _join(trained, text, pieces, sounds, generator, network_s, time.perf_counter() - began)
 
 
 def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocoded:
-    """Sound of each mel (bands, frames)."""
-    with torch.autocast("cpu", enabled=False):  # whatever the network computes in, the sound is made in float32
+    """Audio of each mel (bands, frames)."""
+    with torch.autocast("cpu", enabled=False):  # always in float32
         if vocoder is None:
-            # on the host: it needs complex numbers, which not every device has
-            return Vocoded([griffin_lim.wave(mel) for mel in mels], GRIFFIN_LIM)
-        # an end that comes at once leaves nothing to be made
+            # on the host: it needs complex numbers, which some devices lack
+            return Vocoded([griffin_lim.invert_mel(mel) for mel in mels], GRIFFIN_LIM)
+        # a sentence may be empty
         wanted = [mel for mel in mels if mel.shape[1]]
         made = vocoder.workload.sound_of(vocoder, wanted, seed)
         sounds = iter(made.sounds)
         return Vocoded([next(sounds) if mel.shape[1] else torch.zeros(0) for mel in mels], made.generator)
 
 
-def _batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[_Piece]:
+def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[_Piece]:
     lengths = [len(sentence.ids) for sentence in said]
     ids = torch.zeros(len(said), max(lengths), dtype=torch.long)
     for row, sentence in zip(ids, said, strict=True):
         row[: len(sentence.ids)] = torch.tensor(sentence.ids)
-    out = _spoken(trained, ids, lengths, settings)
+    out = _speak(trained, ids, lengths, settings)
     counts = torch.tensor(out.frames), torch.tensor(lengths)
     diagonal, sharp = (judge(out.alignment, *counts).tolist() for judge in (diagonality, focus))
     mels, alignments = out.mel.float().cpu(), out.alignment.float().cpu()
@@ -260,9 +260,9 @@ def _batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings
         )
 
 
-def _spoken(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: ReadingSettings) -> Spoken:
+def _speak(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: ReadingSettings) -> SpokenMel:
     try:
-        spoken: Spoken = trained.model.speak(
+        spoken: SpokenMel = trained.model.speak(
             ids.to(trained.device.torch),
             lengths,
             gate_threshold=settings.gate_threshold,
@@ -277,7 +277,7 @@ def _spoken(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: Rea
     return spoken
 
 
-def _joined(
+def _join(
     trained: Trained,
     text: Words,
     pieces: Sequence[_Piece],
@@ -286,7 +286,7 @@ def _joined(
     network_s: float,
     vocoder_s: float,
 ) -> Speech:
-    """The sentences one after the other with a short silence between them, in sound and image alike."""
+    """Concatenates the sentences with short silences, in audio and plot alike."""
     joined, mels, looks = [], [], []
     for number, (piece, sound) in enumerate(zip(pieces, sounds, strict=True)):
         if number:
@@ -323,15 +323,15 @@ def _joined(
             "vocoder_s": vocoder_s,
             "real_time_factor": (network_s + vocoder_s) / sound_s if sound_s else None,
         },
-        doubts=tuple(_doubts(trained, pieces)),
+        doubts=tuple(_find_doubts(trained, pieces)),
     )
 
 
-def _doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
+def _find_doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
     if not _has_learnt(trained.model.state_dict()):
         yield Doubt(
             code="untrained",
-            text="the network has never seen speech: its statistics are still those it was made with; train it first",
+            text="the network is untrained: its batch norm statistics are the initial ones; train it first",
         )
     for number, piece in enumerate(pieces, 1):
         which = "the sentence" if len(pieces) == 1 else f"sentence {number}"
@@ -340,7 +340,7 @@ def _doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
             yield Doubt(
                 code="long-text",
                 text=f"{which} has {symbols} symbols and is longer than anything in LJSpeech ({LONGEST_SYMBOLS}); "
-                "part it with full stops",
+                "split it with full stops",
             )
         if not piece.finished:
             yield Doubt(
@@ -362,7 +362,7 @@ def _doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
 
 
 def _has_learnt(found: Mapping[str, Tensor]) -> bool:
-    """Whether any norm has statistics other than those every new network has."""
+    """Whether any norm has statistics other than the initial ones."""
     return any(
         bool((tensor != (1 if name.endswith("running_var") else 0)).any())
         for name, tensor in found.items()

@@ -1,4 +1,4 @@
-"""The numbers Tacotron2 is trained with: the published ones, and smaller ones for a first look."""
+"""Recipes of Tacotron2: the published one, and smaller ones."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from trainmark.workloads.tacotron2.facts import PUBLISHED
 @dataclass(frozen=True, kw_only=True)
 class Tacotron2Recipe(Recipe):
     decay_every_epochs: int = knob(500, least=1)
-    """The learning rate is multiplied by 0.3, 0.1 and 0.03 after one, two and three times these."""
+    """The learning rate is multiplied by 0.3, 0.1 and 0.03 after 1, 2 and 3 times this."""
     mask_padding: bool = knob(False)
-    """Count nothing beyond a clip's end into the training loss. The published target was reached without."""
+    """Mask padding in the training loss. The published target was reached without."""
     batch_norm_init: str = knob("uniform", words=("uniform", "ones"))
-    """Where the scale of every batch norm starts: drawn from 0 to 1, or at 1. Published models do either."""
+    """Initial scale of batch norms: uniform in 0 to 1, or 1. Published models use either."""
     mel_bias_init: float = knob(0.0, formerly="mel_start")
-    """Where every mel value starts: the bias of the projection; 0 draws it, as published. The mean of the data saves
-    the steps that would only find it."""
+    """Initial bias of the mel projection; 0 is random, as published. The mean of the data saves the steps that would
+    only learn it."""
     hidden_dropout: float = knob(0.1, least=0)
-    """On the hidden states of both recurrences, carried on from frame to frame."""
+    """Dropout of the hidden states of both LSTMs."""
     guided_attention: float = knob(0.0, least=0, formerly="lead_attention")
-    """Weight of the loss that keeps attention near the diagonal; 0, as published, leaves it to find its way. Without
-    it, small networks had not found theirs after 400 steps on synthetic speech; with it, 50 are enough."""
+    """Weight of the guided attention loss; 0 as published. Without it, small networks had not aligned after 400 steps
+    on synthetic speech; with it, 50 are enough."""
     bucket_batches: int = knob(0, least=0)
-    """Batches are filled with clips of like length out of this many batches at a time; 0 takes clips as they come."""
+    """Bucket clips by length within this many batches; 0 does not bucket."""
     longest_frames: int = knob(0, least=0)
-    """Leave longer clips out of training; 0 takes all."""
+    """Exclude longer clips from training; 0 takes all."""
     file_lists: str = knob("")
-    """A folder with lists of training, validation and test clips to use instead of the fixed rule."""
+    """A folder with lists of training, validation and test clips, instead of the fixed split."""
     whole_set: bool = knob(True)
-    """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
+    """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
     leave_sample: bool = knob(True)
-    """After training, let the network read a sentence aloud and keep the sound and an image of its attention."""
+    """After training, generate a sentence and keep its audio and alignment."""
     score_clips: int = knob(0, least=0)
-    """After training, validation sentences that are read and scored where the extra `mos` is installed."""
+    """Validation sentences to generate and score after training, if the extra `mos` is installed."""
     encoder_width: int = knob(512, least=2)
     prenet_width: int = knob(256, least=1)
     rnn_width: int = knob(1024, least=1)
-    """Of both recurrences of the decoder."""
+    """Width of both LSTMs of the decoder."""
     attention_width: int = knob(128, least=1)
     postnet_width: int = knob(512, least=1)
 

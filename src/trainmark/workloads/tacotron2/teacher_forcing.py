@@ -1,10 +1,10 @@
-"""The decoder's two recurrences when every input frame is known beforehand, as it is in training.
+"""The decoder's two LSTMs under teacher forcing, with hand-written gradients.
 
-What does not feed back leaves the loops: the prenet and its share of the attention recurrence's input are one product
-before them; the second recurrence never tells the first anything, so it runs after it with its input as one product;
-the projections follow at the end. Gradients are written by hand: what a step's gradient needs and does not depend on
-later steps is prepared for many steps at once, and each weight's gradient is one product over all steps. Dropout falls
-on the hidden states inside the recurrences, exactly as when decoding step by step.
+Work without feedback leaves the loops: the prenet and its share of the attention LSTM's input are one GEMM before them;
+the second LSTM does not feed the first, so it runs after it with its input as one GEMM; the projections follow at the
+end. Factors of a step's gradient that do not depend on later steps are computed for many steps at once, and each
+weight's gradient is one GEMM over all steps. Dropout is applied to the hidden states inside the recurrences, exactly as
+when decoding step by step.
 """
 
 from __future__ import annotations
@@ -16,77 +16,81 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.cpu_ops import linear, on_cpu, tanh
+from trainmark.workloads.cpu_ops import is_on_cpu, linear, tanh
 from trainmark.workloads.tacotron2 import matmuls
 from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul
 
 
 def chunk_elements(like: Tensor) -> int:
-    """How much is prepared at once on the way back: enough to be worth the calls, and on a CPU little enough to stay in
-    cache. Elsewhere every launch costs the host microseconds, and some 200 MB are less dear."""
-    return 1 << 20 if on_cpu(like) else 1 << 24
+    """Chunk size of the backward pass: large enough to amortise calls, and on a CPU small enough for its cache.
+    Elsewhere launches cost more than 200 MB of memory."""
+    return 1 << 20 if is_on_cpu(like) else 1 << 24
 
 
-class Weights(NamedTuple):
-    """Parameters of one LSTM cell; its gates come in the order input, forget, cell, output."""
+class LSTMWeights(NamedTuple):
+    """Parameters of one LSTM cell; gates in the order input, forget, cell, output."""
 
     input: Tensor
     hidden: Tensor
     bias: Tensor
 
     @classmethod
-    def of(cls, cell: nn.LSTMCell) -> Weights:
+    def of(cls, cell: nn.LSTMCell) -> LSTMWeights:
         return cls(cell.weight_ih, cell.weight_hh, cell.bias_ih + cell.bias_hh)
 
 
-def teacher_forced(
+def run_teacher_forced(
     frames: Tensor,
     memory: Tensor,
     keys: Tensor,
     padding: Tensor,
     *,
-    attention_rnn: Weights,
-    decoder_rnn: Weights,
+    attention_rnn: LSTMWeights,
+    decoder_rnn: LSTMWeights,
     query: Tensor,
     location: Tensor,
     energy: Tensor,
     drop: float,
     fused: Fused | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to what both
-    projections read, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols). `fused` is
-    what the loops compute between their products with, where that is compiled."""
+    """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to the inputs of both
+    projections, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols). `fused` are the
+    compiled pointwise parts of the loops, if any."""
     arithmetic = Arithmetic.of(frames)
     width = frames.shape[2]
     steps, clips, _ = frames.shape
     hidden = attention_rnn.hidden.shape[1]
 
-    def drawn(units: int) -> Tensor | None:
-        """For all steps at once, what dropout multiplies the hidden states by."""
-        return matmuls.kept((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32)) if drop else None
+    def random_mask(units: int) -> Tensor | None:
+        """Dropout mask of the hidden states for all steps."""
+        return (
+            matmuls.dropout_mask((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32))
+            if drop
+            else None
+        )
 
     known = linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
-    kept = drawn(hidden)
+    kept = random_mask(hidden)
     with torch.autocast(frames.device.type, enabled=False):
         states, alignment = AttentionLoop.apply(  # type: ignore[no-untyped-call]
             known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic, fused
         )
 
     known = linear(states, decoder_rnn.input, decoder_rnn.bias)
-    kept = drawn(decoder_rnn.hidden.shape[1])
+    kept = random_mask(decoder_rnn.hidden.shape[1])
     with torch.autocast(frames.device.type, enabled=False):
         said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic, fused)  # type: ignore[no-untyped-call]
     return torch.cat((said, states[..., hidden:]), 2), alignment
 
 
-def over_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Room for every step, or, where no gradient will ask for it again, one step's worth used over and over."""
+def allocate_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory for every step, or one reused step if no gradient needs it."""
     return torch.empty(steps if keep else 1, *shape, dtype=dtype, device=like.device).expand(steps, *shape)
 
 
 class LstmLoop(torch.autograd.Function):
-    """An LSTM whose input product is known; the state that goes on from step to step is the dropped one."""
+    """An LSTM whose input GEMM is done; the recurrent state is the one after dropout."""
 
     @staticmethod
     def forward(
@@ -119,7 +123,7 @@ class LstmLoop(torch.autograd.Function):
         for step in reversed(range(steps)):
             back = recurrent(cell.backward(step, arriving[step], back))
         gates = cell.gates.view(steps * clips, -1)
-        # autograd casts each gradient to the type of what it is for
+        # autograd casts each gradient to the dtype of its input
         return (
             cell.gates,
             arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)),
@@ -130,14 +134,14 @@ class LstmLoop(torch.autograd.Function):
 
 
 class LSTMStep:
-    """The pointwise part of an LSTM step, in float32, writing down what its gradient will need."""
+    """The pointwise part of an LSTM step, in float32, saving activations for its gradient."""
 
     def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool, fused: Fused | None) -> None:
         self._fused = fused if keep else None
         steps, clips, four = known.shape
         hidden = four // 4
-        gates = over_steps(steps, clips, four, keep=keep, like=known)
-        cells = over_steps(steps + 1, clips, hidden, keep=keep, like=known)
+        gates = allocate_steps(steps, clips, four, keep=keep, like=known)
+        cells = allocate_steps(steps + 1, clips, hidden, keep=keep, like=known)
         cells[0].zero_()
         self._all = gates, cells, kept
         self._gates = gates.unbind(0)
@@ -154,7 +158,7 @@ class LSTMStep:
         return self._all
 
     def forward(self, step: int, known: Tensor, fed_back: Tensor, state: Tensor) -> None:
-        """From the two parts of the gates' sums to the hidden state, written into `state`."""
+        """From the two summands of the gates to the hidden state, written into `state`."""
         if self._fused:
             kept = None if self._kept is None else self._kept[step]
             after = self._cells[step + 1]
@@ -173,11 +177,11 @@ class LSTMStep:
 
 
 class CellGradient:
-    """The way back through `Cell`, last step first.
+    """Backward pass of `LSTMStep`, last step first.
 
-    With the cell's gradient c and the hidden state's h: the output gate gets h times something known, c grows by h
-    times something known, and the other three gates get c times something known. Those somethings are prepared for
-    many steps at once, in the very place where the gates' gradients end up.
+    With the cell's gradient c and the hidden state's h: the output gate gets h times a factor, c grows by h times a
+    factor, and the other three gates get c times factors. These factors are computed for many steps at once, in the
+    memory of the gates' gradients.
     """
 
     def __init__(self, saved: Sequence[Tensor], arithmetic: Arithmetic, fused: Fused | None) -> None:
@@ -195,14 +199,14 @@ class CellGradient:
         self._arithmetic = arithmetic
 
     def backward(self, step: int, arriving: Tensor, back: Tensor, asked: Tensor | None = None) -> Tensor:
-        """Gradients of the step's gates from the parts of the gradient of its hidden state."""
+        """Gradients of the step's gates from the summands of its hidden state's gradient."""
         if step < self._first:
             self._prepare(max(0, step + 1 - self._chunk), step + 1)
         place = step - self._first
         if self._fused:
             to_cell, forget, known = self._to_cell[place], self._forget[place], self._known[place]
             gates = self.gates[step]
-            self._fused.cell_back(arriving, back, asked, to_cell, forget, self._carried, known, gates)
+            self._fused.cell_gradient(arriving, back, asked, to_cell, forget, self._carried, known, gates)
             return self._arithmetic.round_(gates)
         hidden = arriving + back
         if asked is not None:
@@ -238,7 +242,7 @@ class CellGradient:
 
 
 class AttentionLoop(torch.autograd.Function):
-    """The attention recurrence: its state asks, attention looks, and what it saw is part of the next input.
+    """The attention LSTM: its state is the query, and the context is part of the next input.
 
     The states it returns are (hidden, context) of each step.
     """
@@ -267,14 +271,14 @@ class AttentionLoop(torch.autograd.Function):
         keep = any(ctx.needs_input_grad)
         ctx.fused = fused = fused if keep else None
         cell = LSTMStep(known, kept, keep=keep, fused=fused)
-        # tanh(x) is 2 sigmoid(2x) - 1, and energies that are all less by as much have the same softmax
+        # tanh(x) is 2 sigmoid(2x) - 1, and softmax is invariant to a shift of all energies
         ctx.taps = location.shape[2]
-        location, energy = even_taps(location.float()), energy.float()
-        looked = Looked(steps, clips, symbols, location.shape[2], keep=keep, like=known)
+        location, energy = pad_taps(location.float()), energy.float()
+        history = AttentionHistory(steps, clips, symbols, location.shape[2], keep=keep, like=known)
         to_features = (2 * location).view(channels, -1).t().contiguous()
         keys_, energy_ = (2 * keys.float()).reshape(clips * symbols, channels), 2 * energy
         hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
-        acted = over_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
+        acted = allocate_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
         in_place = acted.dtype == torch.float32 and not fused
         scratch = None if in_place else torch.empty(clips, symbols, channels, device=device)
         alignment = torch.empty(steps, clips, symbols, device=device)
@@ -286,26 +290,26 @@ class AttentionLoop(torch.autograd.Function):
             cell.forward(step, x, recurrent(before), asked[step])
             arithmetic.round_(asked[step])
             felt = scratch if scratch is not None else stored[step]
-            torch.addmm(keys_, looked.features(step), to_features, out=felt.view(-1, channels))
+            torch.addmm(keys_, history.features(step), to_features, out=felt.view(-1, channels))
             weights = weights_of[step]
             if fused:
-                energies = fused.feel(felt, asking(asked[step]), energy_, hiding, stored[step])
-                fused.look(energies, weights, *looked.places(step))
+                energies = fused.energies(felt, asking(asked[step]), energy_, hiding, stored[step])
+                fused.weights(energies, weights, *history.places(step))
             else:
                 felt.add_(asking(asked[step]).unsqueeze(1)).sigmoid_()
                 if scratch is not None:
                     stored[step].copy_(felt)
                 energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
                 torch.softmax(energies, 1, out=weights)
-                looked.note(step, weights)
+                history.append(step, weights)
             torch.bmm(weights.to(arithmetic.held).unsqueeze(1), seen, out=shown[step])
             arithmetic.round_(shown[step])
             before = state
         ctx.save_for_backward(
-            weight, query, location, energy, seen, states, acted, alignment, looked.padded, *cell.saved()
+            weight, query, location, energy, seen, states, acted, alignment, history.padded, *cell.saved()
         )
         ctx.arithmetic = arithmetic
-        ctx.set_materialize_grads(False)  # the published loss asks nothing of the alignment
+        ctx.set_materialize_grads(False)  # the published loss does not use the alignment
         return states[1:].to(known.dtype), alignment
 
     @staticmethod
@@ -316,7 +320,7 @@ class AttentionLoop(torch.autograd.Function):
         hidden = query.shape[1]
         recurrent, asking = Matmul(weight.t(), clips, arithmetic), Matmul(query.t(), clips, arithmetic)
         cell = CellGradient(saved, arithmetic, ctx.fused)
-        look = LookGradient(acted, alignment, padded, location, energy, ctx.fused)
+        attention = AttentionGradient(acted, alignment, padded, location, energy, ctx.fused)
         to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
         to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
         seen_turned = seen.transpose(1, 2)
@@ -329,10 +333,10 @@ class AttentionLoop(torch.autograd.Function):
             to_weights = torch.bmm(shown.unsqueeze(1), seen_turned).squeeze(1)
             if to_alignment is not None:
                 to_weights = to_weights + to_alignment[step]
-            look.backward(step, to_weights, to_query[step])
+            attention.backward(step, to_weights, to_query[step])
             asked = asking(arithmetic.round_(to_query[step]))
             back = recurrent(cell.backward(step, arriving_hidden[step], back[:, :hidden], asked))
-        to_location, to_energy, to_keys = look.sums()
+        to_location, to_energy, to_keys = attention.sums()
         rows = steps * clips
         gates = cell.gates.view(rows, -1)
         return (
@@ -347,18 +351,17 @@ class AttentionLoop(torch.autograd.Function):
         )
 
 
-def even_taps(location: Tensor) -> Tensor:
-    """Filters (channels, 2, taps) with a last tap of zero where their number is odd, as it is if they have a middle:
-    products of 64 columns are quicker than of 62."""
+def pad_taps(location: Tensor) -> Tensor:
+    """Filters (channels, 2, taps), zero-padded to an even number of taps: GEMMs of 64 columns are faster than of 62."""
     return F.pad(location, (0, 1)) if location.shape[2] % 2 else location
 
 
-class Looked:
-    """Where attention has looked: the weights of the step before and their sum so far, padded for the convolution."""
+class AttentionHistory:
+    """The previous attention weights and their running sum, padded for the convolution."""
 
     def __init__(self, steps: int, clips: int, symbols: int, taps: int, *, keep: bool, like: Tensor) -> None:
         side = (taps - 1) // 2
-        self.padded = over_steps(steps + 1, clips, 2, symbols + taps - 1, keep=keep, like=like)
+        self.padded = allocate_steps(steps + 1, clips, 2, symbols + taps - 1, keep=keep, like=like)
         self.padded[..., :side].zero_()
         self.padded[..., side + symbols :].zero_()
         self.padded[0].zero_()
@@ -372,10 +375,10 @@ class Looked:
         return self._features.copy_(self._windows[step]).view(-1, self._features.shape[2] * self._features.shape[3])
 
     def places(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the sum so far is, and where the step's weights and the sum after it go."""
+        """Views of the running sum, and of the step's weights and the sum after it."""
         return self._sum[step], self._last[step + 1], self._sum[step + 1]
 
-    def note(self, step: int, weights: Tensor) -> None:
+    def append(self, step: int, weights: Tensor) -> None:
         self._last[step + 1].copy_(weights)
         torch.add(self._sum[step], weights, out=self._sum[step + 1])
 
@@ -385,13 +388,13 @@ def windows(padded: Tensor, taps: int) -> Tensor:
     return padded.unfold(3, taps, 1).permute(0, 1, 3, 2, 4)
 
 
-class LookGradient:
-    """The way back through attention, last step first.
+class AttentionGradient:
+    """Backward pass of attention, last step first.
 
-    With e the gradient of a step's energies, the gradients of its query and of where attention looked before are both
-    products of e with matrices that do not depend on e. These are prepared for many steps at once: for each symbol what
-    its energy owes to what was felt there, up to a factor a channel that waits for the sums, and its row for the padded
-    weights before, with that for their sum beside it.
+    With e the gradient of a step's energies, the gradients of its query and of the previous weights are matmuls of e
+    with matrices that do not depend on e. These are computed for many steps at once: for each symbol the derivative of
+    its energy by its features, up to a factor per channel that is applied to the sums, and its row for the padded
+    previous weights, with that for their running sum beside it.
     """
 
     def __init__(
@@ -408,13 +411,13 @@ class LookGradient:
         self._acted, self._padded = acted, padded
         self._taps, length = location.shape[2], padded.shape[3]
         self._factor = 4 * energy
-        """Tanh's slope is 4 s (1 - s), with s the sigmoid of twice as much."""
+        """tanh'(x) is 4 s (1 - s), with s = sigmoid(2x)."""
         rows = location.view(channels, -1).t() * self._factor
         self._chunk = max(1, min(steps, chunk_elements(acted) // (clips * symbols * channels)))
         self._first = steps
         self._spreading = Matmul(rows, self._chunk * clips * symbols, Arithmetic(held=torch.float32))
         self._felt = torch.empty(self._chunk, clips, symbols, channels, device=acted.device)
-        # outside the bands that each symbol's window reaches, this stays zero for good
+        # always zero outside each symbol's window
         self._matrix = torch.zeros(self._chunk, clips, symbols, 2 * length, device=acted.device)
         self._bands = self._matrix.as_strided(
             (self._chunk, clips, symbols, 2, self._taps),
@@ -430,13 +433,13 @@ class LookGradient:
         self._to_location = torch.zeros(channels, 2 * self._taps, device=acted.device)
 
     def backward(self, step: int, to_weights: Tensor, to_query: Tensor) -> None:
-        """Writes the gradient of the step's query, from what arrives at its attention weights from its own context."""
+        """Writes the gradient of the step's query, from that of its attention weights by its context."""
         if step < self._first:
             self._prepare(max(0, step + 1 - self._chunk), step + 1)
         place = step - self._first
         weights, energies = self._alignment[step], self._energies[place]
         if self._fused:
-            self._fused.look_back(self._carried, to_weights, weights, energies)
+            self._fused.energy_gradient(self._carried, to_weights, weights, energies)
         else:
             to_weights = self._carried.add_(to_weights)
             energies.copy_(torch.ops.aten._softmax_backward_data(to_weights, weights, 1, torch.float32))
@@ -446,7 +449,7 @@ class LookGradient:
         both = torch.bmm(row, self._matrix_of[place]).squeeze(1)
         before, summed = both[:, side : side + symbols], both[:, length + side : length + side + symbols]
         if self._fused:
-            self._fused.spread(asked, self._factor, before, summed, self._to_sum, self._carried, to_query)
+            self._fused.query_gradient(asked, self._factor, before, summed, self._to_sum, self._carried, to_query)
         else:
             self._to_sum.add_(summed)
             torch.add(before, self._to_sum, out=self._carried)
@@ -455,7 +458,7 @@ class LookGradient:
             self._add_up()
 
     def sums(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of the filters, the energies' weights and the keys."""
+        """Gradients of the filters, the energy weights and the keys."""
         to_location = (self._to_location * self._factor[:, None]).view(-1, 2, self._taps)
         return to_location, 2 * self._to_energy, self._to_keys * self._factor
 
@@ -467,7 +470,7 @@ class LookGradient:
         self._first, self._end = first, end
 
     def _add_up(self) -> None:
-        """The chunk's energies are all known: what they add to the gradients of keys and weights."""
+        """Adds a finished chunk to the gradients of keys and weights."""
         first, end = self._first, self._end
         energies, channels = self._energies[: end - first], self._felt.shape[3]
         self._to_energy.addmv_(self._acted[first:end].float().view(-1, channels).t(), energies.view(-1))

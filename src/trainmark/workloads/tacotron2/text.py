@@ -1,4 +1,4 @@
-"""Turns text into the 148 symbol ids a Tacotron2 voice reads, numbered as in the public checkpoints."""
+"""Encodes text as Tacotron2's 148 symbol ids, numbered as in the public checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHONEMES = tuple(
 """ARPAbet; the digit after a vowel is its stress."""
 
 SYMBOLS: tuple[str, ...] = (
-    "_",  # fills up short texts of a batch; never read from a text
+    "_",  # padding; never occurs in a text
     *PUNCTUATION,
     *string.ascii_uppercase,
     *string.ascii_lowercase,
@@ -31,12 +31,12 @@ _HOW = "write phonemes as {HH AW1 S}"
 
 
 def clean(text: str) -> str:
-    """What is read: lower-case letters and plain punctuation; phonemes stay in their braces."""
+    """Cleaned text: lower-case letters and plain punctuation; phonemes stay in their braces."""
     return "".join(part if isinstance(part, str) else f"{{{' '.join(part)}}}" for part in _read(text))
 
 
 def to_ids(text: str) -> list[int]:
-    """One id for each letter, sign or phoneme of the cleaned text."""
+    """One id per character or phoneme of the cleaned text."""
     ids: list[int] = []
     for part in _read(text):
         ids += [_IDS[symbol] for symbol in (part if isinstance(part, str) else [f"@{phoneme}" for phoneme in part])]
@@ -44,32 +44,32 @@ def to_ids(text: str) -> list[int]:
 
 
 def _read(text: str) -> list[str | tuple[str, ...]]:
-    """Cleaned text and groups of phonemes, by turns."""
+    """Cleaned text and groups of phonemes, alternating."""
     parts: list[str | tuple[str, ...]] = []
     for place, part in enumerate(_IN_BRACES.split(text)):
-        parts.append(_phonemes(part) if place % 2 else _plain(part))
+        parts.append(_parse_phonemes(part) if place % 2 else _clean_plain(part))
     if not any(isinstance(part, tuple) or any(map(str.isalpha, part)) for part in parts):
-        raise UsageError(f"there is nothing to speak in {_shown(text)}; give at least one word")
+        raise UsageError(f"there is nothing to speak in {_quote(text)}; give at least one word")
     return parts
 
 
-def _plain(text: str) -> str:
+def _clean_plain(text: str) -> str:
     if stray := re.search("[{}]", text):
         if stray[0] == "{":
-            raise UsageError(f"the text has a brace that is not closed: {_shown(text[stray.start() :])}; {_HOW}")
-        raise UsageError(f"the text closes a brace that was not opened: {_shown(text[: stray.end()])}; {_HOW}")
+            raise UsageError(f"the text has a brace that is not closed: {_quote(text[stray.start() :])}; {_HOW}")
+        raise UsageError(f"the text closes a brace that was not opened: {_quote(text[: stray.end()])}; {_HOW}")
     return clean_plain(text)
 
 
-def _phonemes(group: str) -> tuple[str, ...]:
+def _parse_phonemes(group: str) -> tuple[str, ...]:
     phonemes = tuple(group.split())
     if not phonemes:
         raise UsageError(f"the text has braces with nothing in them; {_HOW}")
     for phoneme in phonemes:
         if phoneme not in _KNOWN_PHONEMES:
-            raise UsageError(f"{_shown(phoneme)} in braces is not an ARPAbet phoneme; {nearest(phoneme, PHONEMES)}")
+            raise UsageError(f"{_quote(phoneme)} in braces is not an ARPAbet phoneme; {nearest(phoneme, PHONEMES)}")
     return phonemes
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:40] + "...")

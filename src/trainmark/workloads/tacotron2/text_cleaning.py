@@ -1,7 +1,7 @@
-"""Rewrites text as plain lower-case English words, the only writing a voice trained on LJSpeech has seen.
+"""Normalises text to plain lower-case English words, as LJSpeech has them.
 
-Latin letters lose their accents, Greek and Cyrillic ones are replaced by a table, typographic signs by their ASCII
-likes. Letters of other scripts are refused: to leave them out would speak another text than the one given.
+Latin letters lose their accents, Greek and Cyrillic are transliterated, typographic signs become ASCII. Letters of
+other scripts are refused: dropping them would speak another text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from trainmark.workloads.tacotron2.text_numbers import CURRENCY_SIGNS, spell_num
 PUNCTUATION = "-!'(),.:;? "
 """What is kept besides letters, in the order of the symbol ids."""
 
-# input cannot contain these two: control characters are read as white space
+# input cannot contain these: control characters become white space
 _PART = "\x1f"
-"""Parts two words, and vanishes beside white space and punctuation."""
+"""Separates two words, and vanishes beside white space and punctuation."""
 _DROPPED = "\x1e"
-"""Stands for a character with no sound, which parts numbers but not words: 1/2 is not twelve."""
+"""A silent character, which separates numbers but not words: 1/2 is not twelve."""
 
 _KEPT = frozenset(string.ascii_lowercase + string.digits + PUNCTUATION + CURRENCY_SIGNS)
 
@@ -72,7 +72,7 @@ _SCRIPTS = {
     "KATAKANA": ("Japanese", "romaji"),
     "HANGUL": ("Korean", "romaja"),
 }
-"""What a reader calls the script whose Unicode names begin so, and how it is usually written in Latin letters."""
+"""Prefix of Unicode names to the script's name and its usual romanisation."""
 
 _ABBREVIATIONS = {
     "mrs": "misess",
@@ -112,19 +112,19 @@ def clean_plain(text: str) -> str:
 
 
 def _transliterate(text: str) -> str:
-    # й and ё have their own sounds also when written as letter and accent; other accents are simply left off
+    # й and ё have their own sounds also when decomposed; other accents are dropped
     text = _ACCENTED.sub(lambda found: unicodedata.normalize("NFC", found[0]), text)
     likes = {character: _ascii_like(character) for character in set(text)}
     unreadable = {character for character, like in likes.items() if like is None}
     if unreadable:
-        raise UsageError(_refusal(text, unreadable))
+        raise UsageError(_describe_unreadable(text, unreadable))
     text = text.translate({ord(character): like for character, like in likes.items()})
     text = _DROPPED_IN_NUMBER.sub(" ", text).replace(_DROPPED, "")
     return _PARTING.sub(" ", text).replace(_PART, "")
 
 
 def _ascii_like(character: str) -> str | None:
-    """What is read in place of one character; None if it has a sound that cannot be written here."""
+    """Replacement of one character; None if it cannot be transliterated."""
     character = character.lower()
     if character in _KEPT:
         return character
@@ -156,7 +156,7 @@ def _all_like(characters: str) -> str | None:
     return None if None in likes else "".join(like for like in likes if like is not None)
 
 
-def _refusal(text: str, unreadable: set[str]) -> str:
+def _describe_unreadable(text: str, unreadable: set[str]) -> str:
     start = next(place for place, character in enumerate(text) if character in unreadable)
     end = start
     while end < len(text) and text[end] in unreadable:

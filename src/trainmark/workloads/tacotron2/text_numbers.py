@@ -1,4 +1,4 @@
-"""Spells out the numbers, sums of money and units in a text, as an English reader of its transcripts would."""
+"""Spells out numbers, sums of money and units in English."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def spell_numbers(text: str) -> str:
-    """The text without digits and currency signs: both are written as the words one would say.
+    """The text with digits and currency signs spelled out.
 
     Each rule leaves digits to the rules after it, which is why $1,234 is "twelve thirty-four dollars".
     """
-    text = _LISTED.sub(_without_commas, text)
-    text = _MONEY.sub(_money, text)
-    text = _DECIMAL.sub(_decimal, text)
-    text = _ORDINAL.sub(lambda found: _ordinal(found[1]), text)
-    return _NUMBER.sub(lambda found: _number(found[0]), text)
+    text = _LISTED.sub(_remove_commas, text)
+    text = _MONEY.sub(_spell_money, text)
+    text = _DECIMAL.sub(_spell_decimal, text)
+    text = _ORDINAL.sub(lambda found: _spell_ordinal(found[1]), text)
+    return _NUMBER.sub(lambda found: _spell_number(found[0]), text)
 
 
-def _without_commas(found: re.Match[str]) -> str:
+def _remove_commas(found: re.Match[str]) -> str:
     # "1,234" and "12,34,567" are one number, "1,2,3" and "1999,2000" are several
     return found[0].replace(",", "") if _GROUPED.fullmatch(found[0]) else found[0]
 
 
-def _money(found: re.Match[str]) -> str:
+def _spell_money(found: re.Match[str]) -> str:
     sign, whole, rest = found.groups()
     if not whole and not rest:
         return ""
@@ -56,31 +56,31 @@ def _money(found: re.Match[str]) -> str:
     return apart + (", ".join(said) or f"0 {unit[1]}")
 
 
-def _decimal(found: re.Match[str]) -> str:
+def _spell_decimal(found: re.Match[str]) -> str:
     whole, fraction = found.groups()
     rest = fraction.lstrip("0")
     zeros = ["zero"] * (len(fraction) - len(rest))
     return " ".join([whole, "point", *zeros, *([rest] if rest else [])])
 
 
-def _number(digits: str) -> str:
+def _spell_number(digits: str) -> str:
     """A cardinal; 1001 to 2999 are read as years are, whatever they count."""
     if len(digits.lstrip("0")) != 4 or not 1000 < int(digits) < 3000:
-        return _cardinal(digits)
+        return _spell_cardinal(digits)
     if int(digits) < 1010:
-        return f"ten oh {_cardinal(digits[-1])}"
-    return _say(digits, "year").replace(" and ", " ").replace("oh-", "oh ")
+        return f"ten oh {_spell_cardinal(digits[-1])}"
+    return _spell(digits, "year").replace(" and ", " ").replace("oh-", "oh ")
 
 
-def _ordinal(digits: str) -> str:
-    return _say(digits, "ordinal")
+def _spell_ordinal(digits: str) -> str:
+    return _spell(digits, "ordinal")
 
 
-def _cardinal(digits: str) -> str:
-    return _say(digits, "cardinal").replace(" and ", " ")
+def _spell_cardinal(digits: str) -> str:
+    return _spell(digits, "cardinal").replace(" and ", " ")
 
 
-def _say(digits: str, how: str) -> str:
+def _spell(digits: str, how: str) -> str:
     digits = digits.lstrip("0") or "0"
     if len(digits) <= _MAX_NAMED_DIGITS:
         return str(num2words(int(digits), to=how))
@@ -91,7 +91,7 @@ def _say(digits: str, how: str) -> str:
 # Units
 
 
-# written with µ, Ω and Å, whose sound is not that of the letters they look like
+# written with µ, Ω and Å, which are not spoken as letters
 _MICRO = "µμ"  # the sign, and the Greek letter that looks the same
 _OHM = "Ω\u2126"
 _ANGSTROM = "Å\u212b"
@@ -118,11 +118,11 @@ _ONE = re.compile(r"(?:^|[^0-9.,])1[ -]?$")
 
 
 def spell_units(text: str) -> str:
-    """The text with such units as words: one of a thing, or a thing of so many, has no plural."""
-    return _UNIT.sub(_spelt, text)
+    """The text with these units spelled out, in the singular after one."""
+    return _UNIT.sub(_spell_unit, text)
 
 
-def _spelt(found: re.Match[str]) -> str:
+def _spell_unit(found: re.Match[str]) -> str:
     before = found.string[max(found.start() - 3, 0) : found.start()]
     gap = "" if before[-1:] in "0123456789" else before[-1]
     counted = before.removesuffix(gap)[-1:].isdigit()

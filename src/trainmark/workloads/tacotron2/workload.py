@@ -43,11 +43,11 @@ class Tacotron2OnLJSpeech:
         return SpeechData(recipe, folder, share, skip_bad)
 
     def blank_batch(self, recipe: Tacotron2Recipe, frames: int) -> SpeechBatch:
-        """Clips of one length, with as many letters as those of LJSpeech on average."""
+        """Clips of one length, with LJSpeech's mean number of symbols."""
         return blank_clips(recipe.step_batch_per_device, frames, CLIP_SYMBOLS)
 
     def step_lengths(self, recipe: Tacotron2Recipe) -> tuple[int, int, int]:
-        """Two lengths in frames from which a step on clips of LJSpeech's mean length, the third, can be told."""
+        """Two lengths in frames from which a step at LJSpeech's mean length, the third, is extrapolated."""
         return 32, 64, min(CLIP_FRAMES, recipe.longest_frames or CLIP_FRAMES)
 
     def build(self, recipe: Tacotron2Recipe) -> Tacotron2:
@@ -77,18 +77,18 @@ class Tacotron2OnLJSpeech:
         return batch.real_frames
 
     def flops_per_item(self, recipe: Tacotron2Recipe) -> float:
-        return per_frame(sizes_of(recipe))
+        return training_flops_per_frame(sizes_of(recipe))
 
     def loss(self, model: nn.Module, batch: SpeechBatch) -> Tensor:
-        outputs = _outputs(model, batch)
+        outputs = _run_model(model, batch)
         losses = clip_losses(outputs, batch)
         return (losses if outputs.strayed is None else losses + outputs.strayed).mean()
 
     def score(self, model: Tacotron2, batch: SpeechBatch) -> dict[str, Tensor]:
-        # the prenet's dropout stays on in evaluation, by the published definition; each clip has its own draw, the same
+        # the prenet's dropout stays on in evaluation, by the published definition; each clip has its own mask, the same
         # at every evaluation and world size
-        kept = drawn(batch, model)
-        outputs = _outputs(model, batch, kept)
+        kept = prenet_masks(batch, model)
+        outputs = _run_model(model, batch, kept)
         symbols = torch.tensor(batch.symbols, device=batch.frames.device)
         quality = outputs.alignment, batch.frames, symbols
         return {
@@ -107,17 +107,17 @@ class Tacotron2OnLJSpeech:
             "attention_focus": sums["focus"] / clips,
         }
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return read_aloud.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return read_aloud.sample(trained, request)
 
     @torch.no_grad()
-    def teacher_forced(
+    def make_mels(
         self, model: Tacotron2, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
     ) -> list[Tensor]:
-        """For these of the clips, the mel (frames, bands) made with the true frames before each frame."""
+        """Teacher-forced mels (frames, bands) of these clips."""
         batch = Split([clips[number] for number in numbers], cache).batch(range(len(numbers)), range(len(numbers)), 1)
-        batch = replace(batch, numbers=tuple(numbers))  # by which the prenet's dropout is drawn
-        refined = _outputs(model, batch, drawn(batch, model)).refined.float()
+        batch = replace(batch, numbers=tuple(numbers))  # seeds of the prenet's dropout
+        refined = _run_model(model, batch, prenet_masks(batch, model)).refined.float()
         return [mel[:, :frames].T for mel, frames in zip(refined, batch.frames_on_host, strict=True)]
 
 
@@ -146,9 +146,9 @@ def blank_clips(clips: int, frames: int, symbols: int) -> SpeechBatch:
 
 
 def clip_losses(outputs: Outputs, batch: SpeechBatch, real: Tensor | None = None) -> Tensor:
-    """The loss of each clip: squared error of both mels and the gate's cross-entropy, each a mean over the frames.
+    """Loss per clip: squared error of both mels and the gate's cross-entropy, each averaged over frames.
 
-    Over all frames of the padded batch, as published, so that their mean is the batch's loss; or over the real ones.
+    Over all frames of the padded batch, as published, so that their mean is the batch's loss; or without padding.
     """
     target = batch.mels.permute(1, 2, 0).float()
     places = torch.arange(target.shape[2], device=target.device)
@@ -160,8 +160,8 @@ def clip_losses(outputs: Outputs, batch: SpeechBatch, real: Tensor | None = None
     return (errors * real).sum(1) / batch.frames
 
 
-def drawn(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
-    """Which of the prenet's units are kept for each clip, drawn from the clip's number."""
+def prenet_masks(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
+    """The prenet's dropout masks for each clip, seeded by the clip's number."""
     prenet, frames = model.decoder.prenet, batch.mels.shape[0]
     shape = (len(prenet.layers), frames, model.sizes.prenet)
     masks = [
@@ -170,7 +170,7 @@ def drawn(batch: SpeechBatch, model: Tacotron2) -> list[Tensor]:
     return list(torch.stack(masks, 2).to(batch.mels.device, torch.float32))
 
 
-def _outputs(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = None) -> Outputs:
+def _run_model(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None = None) -> Outputs:
     outputs: Outputs = model(batch.text, batch.symbols, batch.mels, frames=batch.frames, kept=kept)
     return outputs
 
@@ -179,16 +179,16 @@ WORKLOAD = Tacotron2OnLJSpeech()
 
 
 CLIP_SYMBOLS = 100
-"""Of a clip of LJSpeech, on average; what the encoder does for its letters is shared out among its frames."""
+"""Mean symbols of a clip of LJSpeech; the encoder's FLOPs are divided among its frames."""
 
 
-def per_frame(sizes: Sizes, *, symbols: int = CLIP_SYMBOLS, frames: int = CLIP_FRAMES) -> float:
-    """Of one mel frame, forward and backward, with its share of the encoder."""
-    return of_frame(sizes, symbols) + of_symbol(sizes) * symbols / frames
+def training_flops_per_frame(sizes: Sizes, *, symbols: int = CLIP_SYMBOLS, frames: int = CLIP_FRAMES) -> float:
+    """FLOPs per mel frame, forward and backward pass, with its share of the encoder."""
+    return flops_per_frame(sizes, symbols) + flops_per_symbol(sizes) * symbols / frames
 
 
-def of_frame(sizes: Sizes, symbols: int) -> float:
-    """What grows with the frames of a clip of so many symbols: prenet, both recurrences, attention, postnet."""
+def flops_per_frame(sizes: Sizes, symbols: int) -> float:
+    """FLOPs per frame of a clip with this many symbols: prenet, both LSTMs, attention, postnet."""
     hidden, said, width = sizes.attention_rnn, sizes.decoder_rnn, sizes.encoder
     summary = said + width
     attention = (
@@ -207,12 +207,12 @@ def of_frame(sizes: Sizes, symbols: int) -> float:
         + summary * (sizes.bands + 1)  # mel and gate
         + sum(a * b * sizes.postnet_kernel for a, b in pairwise(widths))
     )
-    # the prenet's first layer needs no gradient of its input, the frames
+    # the prenet's first layer needs no input gradient
     return 2 * (_TRAINED * products + (_TRAINED - 1) * sizes.bands * sizes.prenet)
 
 
-def of_symbol(sizes: Sizes) -> float:
-    """What grows with the letters alone: the encoder, and the keys attention compares with."""
+def flops_per_symbol(sizes: Sizes) -> float:
+    """FLOPs per symbol: the encoder and the attention keys."""
     width = sizes.encoder
     convolutions = sizes.encoder_layers * width * width * sizes.encoder_kernel
     recurrence = 2 * 4 * (width // 2) * (width + width // 2)
@@ -220,4 +220,4 @@ def of_symbol(sizes: Sizes) -> float:
 
 
 _TRAINED = 3
-"""A product is computed once forward; backward takes two of its size, one for each factor's gradient."""
+"""One matmul in the forward pass, and two of its size in the backward pass."""

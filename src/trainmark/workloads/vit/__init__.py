@@ -1,1 +1,1 @@
-"""ViT-B/16 on ImageNet-1k: `facts` for everybody, `workload` for those who train."""
+"""ViT-B/16 on ImageNet-1k: `facts` without torch, `workload` for training."""

@@ -1,4 +1,4 @@
-"""What ViT-B/16 is to those who never train it."""
+"""Facts of ViT-B/16, without torch."""
 
 from trainmark.record.workload_facts import ReferenceFacts, WorkloadFacts
 from trainmark.workloads import vision_facts
@@ -12,7 +12,7 @@ PUBLISHED = ReferenceFacts(
     target=79.982,
     global_batch=4096,
 )
-"""What the published tables were run with."""
+"""Settings of the published tables."""
 
 FACTS = WorkloadFacts(
     name="vit",

@@ -1,4 +1,4 @@
-"""The Vision Transformer as a classifier: one number a class, from the class token."""
+"""The Vision Transformer as a classifier, by its class token."""
 
 from __future__ import annotations
 

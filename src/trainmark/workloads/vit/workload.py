@@ -1,4 +1,4 @@
-"""ViT-B/16 on ImageNet-1k, trained from scratch with the recipe the published tables were run with."""
+"""ViT-B/16 on ImageNet-1k, trained from scratch with the recipe of the published tables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ViTRecipe(VisionRecipe):
     layers: int = knob(12, least=1)
     heads: int = knob(12, least=1)
     hidden: int = knob(768, least=1)
-    """Numbers that describe a token; each head looks at its part of them."""
+    """Width of a token, divided among the heads."""
     mlp: int = knob(3072, least=1)
-    """Width between the two layers that follow attention."""
+    """Inner width of the MLP."""
     patch_px: int = knob(16, least=1)
     warmup_epochs: float = knob(30.0, least=0)
-    """The learning rate rises over these, and falls to 0 as half a cosine over the others."""
+    """Linear warm-up; then cosine decay to 0."""
     warmup_factor: float = knob(0.033, least=0)
-    """The share of the learning rate that warm-up begins with."""
+    """Initial share of the learning rate in warm-up."""
 
 
 REFERENCE = ViTRecipe(
@@ -57,7 +57,7 @@ QUICK = replace(
     eval_batch_per_device=16,
     checkpoint_every="never",
 )
-"""On a CPU without evaluation, which would take longer than all the rest: a few images a second."""
+"""On a CPU without evaluation, which would take longer than training: a few images per second."""
 SMOKE = replace(
     REFERENCE,
     batch_per_device=32,
@@ -102,7 +102,7 @@ class ViT(ImageClassifier):
     def build(self, recipe: ViTRecipe) -> nn.Module:
         if recipe.image_px % recipe.patch_px:
             raise UsageError(
-                f"pictures of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
+                f"images of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
                 "change image_px or patch_px so that they do"
             )
         if recipe.hidden % recipe.heads:

@@ -1,1 +1,1 @@
-"""WaveNet on LJSpeech: `facts` for everybody, `workload` for those who train."""
+"""WaveNet on LJSpeech: `facts` without torch, `workload` for training."""

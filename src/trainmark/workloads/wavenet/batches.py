@@ -1,4 +1,4 @@
-"""Stretches of clips with their mels, cut at frames, read ahead of the trainer."""
+"""Windows of clips with their mels, prefetched."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from trainmark import workloads
 from trainmark.data import audio, distributed_sampler, synthetic
-from trainmark.data.counter_rng import Draws
+from trainmark.data.counter_rng import CounterRng
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, analysed
+from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, frames
 from trainmark.data.mel_cache import Mel, MelCache
 from trainmark.data.prefetch import prefetch
+from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
 from trainmark.record.recipe import from_values
-from trainmark.record.whole_files import sha256
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
@@ -32,21 +32,21 @@ from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import Share
 
 MAX_PREDICTED = 128
-"""Clips of each split that the linear predictor is fitted to and held against: all of LJSpeech's validation clips."""
+"""Clips of each split for fitting and evaluating the linear predictor: all of LJSpeech's validation clips."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoundBatch:
     sound: Tensor
-    """(clips, samples) from -1 to 1, padded with 0; one sample more than there are outputs to be judged."""
+    """(clips, samples) from -1 to 1, padded with 0; one sample more than outputs."""
     mel: Tensor
-    """(clips, bands, frames), with the frames on either side of the stretch."""
+    """(clips, bands, frames), with the frames on either side of the window."""
     judged: Tensor
-    """(clips, samples) true where a sample counts: it is no padding, nor only there to be heard before others."""
+    """(clips, samples) mask of evaluated samples: neither padding nor context."""
     judged_on_host: tuple[int, ...]
-    """How many those are of each clip, where reading it makes no device wait."""
+    """Number of evaluated samples per clip, on the host."""
     gain: float
-    """What the sound was multiplied by."""
+    """Gain of the audio."""
     count: int
     global_count: int
 
@@ -69,14 +69,14 @@ class SoundBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """A stretch of a clip, in frames."""
+    """A window of a clip, in frames."""
 
     first: int
     count: int
     heard: int = 0
-    """Frames at its beginning that are heard and not judged."""
+    """Leading frames that are context only."""
     after: int = 0
-    """Frames at its end that only spread into those before them."""
+    """Trailing frames that only condition those before them."""
 
 
 class Sounds:
@@ -90,7 +90,7 @@ class Sounds:
         return len(self.clips)
 
     def mel(self, number: int) -> Mel:
-        """Of a clip, (frames, bands)."""
+        """Mel of a clip (frames, bands)."""
         return self._cache.get(self.clips[number].path)
 
     def batch(self, numbers: Sequence[int], windows: Sequence[Window], global_count: int) -> SoundBatch:
@@ -102,7 +102,7 @@ class Sounds:
             path = self.clips[number].path
             samples = audio.read(path)[window.first * MEL.hop : (window.first + window.count) * MEL.hop + 1]
             sound[place, : len(samples)] = samples
-            # an output is judged by the sample that follows what it heard
+            # an output predicts the next sample
             judged[place, window.heard * MEL.hop : (window.count - window.after) * MEL.hop] = True
             judged[place, len(samples) - 1 :] = False
             mel = self.mel(number)
@@ -130,10 +130,10 @@ class SoundData:
             reader.check_whole(folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
-        (train, val), self.skipped = analysed((splits.train, splits.val), cache, skip_bad, first=first)
+        (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
         heard = cache
         if recipe.mels_from:
-            heard = TaughtMels(Path(recipe.mels_from), recipe.mels_from_sha256)
+            heard = TeacherMels(Path(recipe.mels_from), recipe.mels_from_sha256)
             for clips in (train, val):
                 heard.make(clips, cache, first)
         self.training, self.val = (Sounds(clips, heard, recipe.gain) for clips in (train, val))
@@ -144,12 +144,12 @@ class SoundData:
 
     @property
     def _window(self) -> int:
-        """Frames that a step trains on."""
+        """Frames per training window."""
         return max(1, self._recipe.window // MEL.hop)
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """With what the same validation clips are worth to a linear predictor, in nats: the bar of `val_nll`."""
+        """With the linear predictor's loss on the same validation clips, in nats: the baseline of `val_nll`."""
         counted = {"train_samples": len(self.training), "val_samples": len(self.val)}
         return {**counted, "linear_nll": self._linear_nll()} if self._share.rank == 0 else counted
 
@@ -167,7 +167,7 @@ class SoundData:
         def window(number: int) -> Window:
             there = int(self.training.frames[number])
             count = min(self._window, there)
-            return Window(first=Draws(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
+            return Window(first=CounterRng(self._recipe.seed, epoch, number).below(there - count + 1), count=count)
 
         return prefetch(
             self.training.batch(numbers, [window(number) for number in numbers], share.global_count)
@@ -176,22 +176,22 @@ class SoundData:
         )
 
     def evaluation(self) -> Iterator[SoundBatch]:
-        """Each clip once over all ranks: whole, or a stretch from its middle."""
+        """Each clip once over all ranks: whole, or a window from its middle."""
         size, rank, world = self._recipe.eval_batch_per_device, self._share.rank, self._share.world
-        # clips of like length together, so that little is padded; the same batches at every world size
+        # clips of similar length together, to limit padding; the same batches at every world size
         numbers = np.argsort(
-            [self.judged_window(number).count for number in range(len(self.val))], kind="stable"
+            [self.scored_window(number).count for number in range(len(self.val))], kind="stable"
         ).tolist()
         batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
         mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
         return prefetch(
-            self.val.batch(part, [self.judged_window(number) for number in part], len(whole))
+            self.val.batch(part, [self.scored_window(number) for number in part], len(whole))
             for part, whole in mine
             if part
         )
 
-    def judged_window(self, number: int) -> Window:
-        """What is evaluated of a validation clip."""
+    def scored_window(self, number: int) -> Window:
+        """The evaluated window of a validation clip."""
         there = int(self.val.frames[number])
         wanted = self._recipe.eval_window // MEL.hop
         if not wanted or wanted >= there:
@@ -201,13 +201,13 @@ class SoundData:
         return Window(first=first - heard, count=heard + wanted + after, heard=heard, after=after)
 
     def _linear_nll(self) -> float:
-        """Of the samples by which the network is judged."""
+        """The linear predictor's loss on the evaluated samples."""
         fitted = [audio.read(clip.path).astype(np.float64) for clip in self.training.clips[:MAX_PREDICTED]]
         weights = fit_predictor(fitted)
         found = []
         for number, clip in enumerate(self.val.clips[:MAX_PREDICTED]):
-            window = self.judged_window(number)
-            # an output is judged by the sample that follows, and the predictor hears some before the first of those
+            window = self.scored_window(number)
+            # an output predicts the next sample, and the predictor needs some before the first
             first = max(0, (window.first + window.heard) * MEL.hop + 1 - PREDICTOR_ORDER)
             last = (window.first + window.count - window.after) * MEL.hop + 1
             found.append(predictor_nll(audio.read(clip.path).astype(np.float64)[first:last], weights))
@@ -218,33 +218,33 @@ class SoundData:
 
 
 PREDICTOR_ORDER = 32
-"""Samples before a sample that it is predicted from."""
+"""Order of the linear predictor."""
 PREDICTOR_BLOCK = 256
-"""Samples that share a scale of their own, which the predictor is told."""
+"""Samples that share a scale, which the predictor knows."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def fit_predictor(clips: list[Floats]) -> Floats:
-    """The weights of the samples before, by least squares over all clips together."""
+    """Predictor weights by least squares over all clips."""
     products, answers = np.zeros((PREDICTOR_ORDER, PREDICTOR_ORDER)), np.zeros(PREDICTOR_ORDER)
     for clip in clips:
-        past, now = _rows(clip)
+        past, now = _window_rows(clip)
         products += past.T @ past
         answers += past.T @ now
-    # a little noise everywhere: silence alone has no one solution
+    # regularised: silence alone has no unique solution
     return np.asarray(
         np.linalg.solve(products + 1e-9 * np.trace(products) / PREDICTOR_ORDER * np.eye(PREDICTOR_ORDER), answers)
     )
 
 
 def predictor_nll(clip: Floats, weights: Floats) -> Floats:
-    """In nats, of each sample of a clip that has enough samples before it."""
-    past, now = _rows(clip)
+    """In nats, for each sample with enough samples before it."""
+    past, now = _window_rows(clip)
     error = now - past @ weights
     scales = np.concatenate(
         [
-            # the mean distance of a logistic distribution from its centre is 2 ln 2 of its scale
+            # the mean absolute deviation of a logistic distribution is 2 ln 2 times its scale
             np.full(len(part), max(np.abs(part).mean() / (2 * np.log(2)), 1e-6))
             for part in np.split(error, range(PREDICTOR_BLOCK, len(error), PREDICTOR_BLOCK))
         ]
@@ -253,54 +253,51 @@ def predictor_nll(clip: Floats, weights: Floats) -> Floats:
     return np.asarray(logistics.nll(outputs[None], torch.from_numpy(now)[None])[0])
 
 
-def _rows(clip: Floats) -> tuple[Floats, Floats]:
+def _window_rows(clip: Floats) -> tuple[Floats, Floats]:
     windows = np.lib.stride_tricks.sliding_window_view(clip, PREDICTOR_ORDER + 1)
-    return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # products of overlapping rows are slow
+    return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # matmuls of overlapping rows are slow
 
 
 BATCH = 8
-"""Clips that are made at once."""
+"""Clips per batch."""
 
 
 @runtime_checkable
 class TeacherForced(Protocol):
-    """A workload whose networks make mels of texts."""
+    """A workload whose networks generate mels from texts."""
 
     def build(self, recipe: Any) -> nn.Module: ...
 
-    def teacher_forced(
-        self, model: Any, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
-    ) -> list[Tensor]:
-        """For these of the clips, the mel (frames, bands) made with the true frames before each frame."""
+    def make_mels(self, model: Any, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache) -> list[Tensor]:
+        """Teacher-forced mels (frames, bands) of these clips."""
 
 
-class TaughtMels(MelCache):
-    """The mels that the network in a file makes of clips; whatever is asked for must have been made before."""
+class TeacherMels(MelCache):
+    """Teacher-forced mels of clips by the network in a file; `make` must be called before `get`."""
 
     def __init__(self, file: Path, digest: str) -> None:
         super().__init__(synthetic.cache_folder() / "taught-mels" / digest[:16])
         self._file, self._digest = file, digest
 
     def make(self, clips: Sequence[Clip], cache: MelCache, first: float) -> None:
-        """Those that are missing, from a share of the clips on, so that ranks begin at different places."""
+        """Makes missing mels, starting at a share of the clips, so that ranks start at different positions."""
         missing = [number for number, clip in enumerate(clips) if not self.has(clip.path)]
         if not missing:
             return
         workload, model = open_teacher(self._file, self._digest)
         start = int(len(missing) * first)
-        for numbers in _parts([*missing[start:], *missing[:start]]):
+        for numbers in _split_batches([*missing[start:], *missing[:start]]):
             wanted = [number for number in numbers if not self.has(clips[number].path)]
-            made = workload.teacher_forced(model, clips, wanted, cache) if wanted else []
+            made = workload.make_mels(model, clips, wanted, cache) if wanted else []
             for number, mel in zip(wanted, made, strict=True):
                 self.put(clips[number].path, mel.numpy())
 
     def _keep(self, entry: Path, wav: Path) -> Mel:
-        raise NotReadyError(f"the mel made of {wav} is gone from {self.folder}; start the run again")
+        raise NotReadyError(f"the mel of {wav} is missing from {self.folder}; restart the run")
 
 
 def open_teacher(file: Path, digest: str) -> tuple[TeacherForced, Any]:
-    """The network in a checkpoint, ready to make mels; NotReadyError of another than was planned with, or none that
-    can."""
+    """The network in a checkpoint, ready to make mels; NotReadyError if it was changed since the plan, or cannot."""
     if sha256(file) != digest:
         raise NotReadyError(f"{file} was changed after the run was planned; plan it again")
     document = weights.read_document(file)
@@ -320,6 +317,6 @@ def open_teacher(file: Path, digest: str) -> tuple[TeacherForced, Any]:
     return workload, model.eval()
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+def _split_batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     for first in range(0, len(numbers), BATCH):
         yield numbers[first : first + BATCH]

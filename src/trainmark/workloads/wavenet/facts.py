@@ -1,9 +1,9 @@
-"""What WaveNet is to those who never train it."""
+"""Facts of WaveNet, without torch."""
 
 from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, ShowFacts, WorkloadFacts
 
 WINDOW = 10_240
-"""Samples of a clip that one step trains on."""
+"""Samples of a clip per step."""
 
 PUBLISHED = ReferenceFacts(
     batch_per_device=8,
@@ -41,5 +41,5 @@ FACTS = WorkloadFacts(
     ),
     reference=PUBLISHED,
     on_pages=(r"wave[\s_-]*net",),
-    shows=ShowFacts(takes="sound", gives="sound", does="makes a sound again from its mel"),
+    shows=ShowFacts(takes="sound", gives="sound", does="resynthesises audio from its mel"),
 )

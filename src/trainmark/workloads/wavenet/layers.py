@@ -1,10 +1,10 @@
-"""What all layers make of a sound, with gradients written by hand.
+"""The stack of WaveNet layers, with hand-written gradients.
 
-What goes on from layer to layer and what layers add up are one state, to which each layer adds one product, in place.
-A layer's halving of what goes on would be another pass over it: instead the weights of those after it are made so much
-smaller, and those that add to it so much larger, until it comes to a power of two. Biases of what goes on are known
-beforehand and added where it is copied to be padded. Frames are spread over samples right into the gates' sums. And on
-a CPU tanh is taken by sigmoid, which is quicker there: tanh(x) / 2 is sigmoid(2x) - 1/2, and weights bear both factors.
+The residual and the skip path are one state, to which each layer adds one matmul in place. Scaling the residual path in
+every layer would be another pass over it: instead the weights of later layers are scaled, until the factor is a power
+of two. Biases of the residual path are known beforehand and added where it is copied for padding. Frames are upsampled
+directly into the gates' sums. On a CPU tanh is computed by sigmoid, which is faster there: tanh(x) / 2 is
+sigmoid(2x) - 1/2, with both factors folded into the weights.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainmark.workloads.cpu_ops import on_cpu
+from trainmark.workloads.cpu_ops import is_on_cpu
 
 HALF = math.sqrt(0.5)
-"""What goes on is a sum of two, and is kept as loud as one of them."""
+"""Scale of the residual sum, which keeps its variance."""
 HALVED_TOGETHER = 6
-"""Layers after which the state is made quieter for all of them: by 8, which rounds nothing."""
+"""Layers after which the state is rescaled at once: by 8, which is exact."""
 
 
 class Kernels(NamedTuple):
-    """How upsampling spreads frames over samples: (window of frames, samples of a frame)."""
+    """Upsampling kernel: (window of frames, samples of a frame)."""
 
     inner: Tensor
     edges: Tensor
-    """What is different at the first and the last frames of a stretch, beyond which there is nothing."""
+    """Corrections at the first and last frames of a segment, which are zero-padded."""
     at: list[int]
     """Those frames."""
 
@@ -56,8 +56,8 @@ def layers_total(
     state = torch.cat([x, begin.to(x)[:, None].expand(len(x), -1, x.shape[2])], 1)
     shift = torch.zeros_like(x[0, :, 0])  # what biases have added to the part that goes on
     flat: list[Tensor] = []
-    loud = _loudness(x)
-    louder = _signals_times(loud, len(weights[0].conv), weights[0].conv)
+    loud = _signal_scale(x)
+    louder = _scale_signals(loud, len(weights[0].conv), weights[0].conv)
     for number, (window, own) in enumerate(zip(windows, weights, strict=True)):
         quieter = HALF ** (number % HALVED_TOGETHER)
         if _halves(number):
@@ -68,21 +68,21 @@ def layers_total(
             conv, conv_bias, window = conv * louder[:, None, None], conv_bias * louder, window * louder[:, None, None]
         flat += [tensor.to(x.dtype) for tensor in (window, shift, conv, conv_bias, adds)]
         shift = shift + own.out_bias / quieter
-    flat.append(shift)  # nobody hears it, but ranks exchange gradients of all weights
+    flat.append(shift)  # unused, but ranks reduce gradients of all weights
     inner, edges = kernels.inner.to(x.dtype), kernels.edges.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         total: Tensor = Layers.apply(state, inner, edges, kernels.at, dilations, *flat)  # type: ignore[no-untyped-call]
     return total
 
 
-def _loudness(x: Tensor) -> float:
-    """What a gate's signal is multiplied by, and its tanh divided by; a narrow type has no digits to spare for it, and
-    an accelerator takes longer to launch the factors than for tanh."""
-    return 2.0 if on_cpu(x) and x.dtype in (torch.float32, torch.float64) else 1.0
+def _signal_scale(x: Tensor) -> float:
+    """Scale of a gate's signal, by which its tanh is divided; 1 for narrow dtypes, for precision, and on accelerators,
+    where extra launches cost more than tanh."""
+    return 2.0 if is_on_cpu(x) and x.dtype in (torch.float32, torch.float64) else 1.0
 
 
-def _signals_times(factor: float, gates: int, like: Tensor) -> Tensor | None:
-    """For each gate this factor if it is a signal, as the first half are, and 1 if it opens one; None if all are 1."""
+def _scale_signals(factor: float, gates: int, like: Tensor) -> Tensor | None:
+    """Per gate channel this factor for signals (the first half) and 1 for the others; None if all are 1."""
     if factor == 1:
         return None
     return torch.where(torch.arange(gates, device=like.device) < gates // 2, factor, 1.0).to(like.dtype)
@@ -98,7 +98,7 @@ class Layers(torch.autograd.Function):
         ctx: Any, state: Tensor, inner: Tensor, edges: Tensor, at: list[int], dilations: list[int], *flat: Tensor
     ) -> Tensor:
         state = state.clone()
-        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _loudness(state)
+        keep, kept, loud = any(ctx.needs_input_grad), list[Tensor](), _signal_scale(state)
         for number, dilation in enumerate(dilations):
             window, shift, conv, bias, adds = flat[5 * number : 5 * number + 5]
             goes_on = state[:, : len(shift)]
@@ -120,7 +120,7 @@ class Layers(torch.autograd.Function):
                 sums.sigmoid_()
                 signal.sub_(1 / loud)
             gated = signal * opening
-            last = number + 1 == len(dilations)  # from which nothing goes on
+            last = number + 1 == len(dilations)  # the last layer has no residual output
             added = slice(len(shift) if last else 0, None)
             state[:, added].baddbmm_(adds[added].expand(len(state), -1, -1), gated)
             if keep:
@@ -137,7 +137,7 @@ class Layers(torch.autograd.Function):
         goes_on = state[:, :channels]
         to_inner, to_edges = torch.zeros_like(inner), torch.zeros_like(edges)
         flat = [torch.zeros_like(goes_on[0, :, 0])]
-        softer = _signals_times(ctx.loud**-2, kept[1].shape[1], gradient)
+        softer = _scale_signals(ctx.loud**-2, kept[1].shape[1], gradient)
         for number, dilation in reversed(list(enumerate(ctx.dilations))):
             padded, sums, gated, window, conv, adds = kept[6 * number : 6 * number + 6]
             last = number + 1 == len(ctx.dilations)
@@ -146,7 +146,7 @@ class Layers(torch.autograd.Function):
             to_adds = torch.zeros_like(adds)
             for clip in range(batch):
                 to_adds[added].addmm_(state[clip, added], gated[clip].t())
-            to_sums = _through_gate(to_gated, sums, ctx.loud)
+            to_sums = _gate_gradient(to_gated, sums, ctx.loud)
             soft_conv = conv if softer is None else conv * softer[:, None, None]
             to_padded, to_conv, to_bias = torch.ops.aten.convolution_backward(
                 to_sums, padded, soft_conv, [len(conv)], [1], [0], [dilation], False, [0], 1, [True, True, True]
@@ -172,7 +172,7 @@ class Layers(torch.autograd.Function):
         return state, to_inner, to_edges, None, None, *flat
 
 
-def _through_gate(gated: Tensor, acted: Tensor, loud: float) -> Tensor:
+def _gate_gradient(gated: Tensor, acted: Tensor, loud: float) -> Tensor:
     """The gradient of the gates' sums, from that of what they let through and from what signals and openings came to;
     those of the signals `loud` squared times too large, which is a pass less."""
     signal, opening = acted.chunk(2, 1)

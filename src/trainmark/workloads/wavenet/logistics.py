@@ -7,21 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 HALF_BIN = 1 / 65535
-"""Half the distance of two neighbouring values, in sound from -1 to 1."""
+"""Half the distance of neighbouring values, in audio from -1 to 1."""
 MIN_LOG_SCALE = -16.0
 EDGE = 0.999
 """Beyond it on either side a value stands for everything further out."""
 NEAREST = 1e-5
-"""Uniform draws stay so far from 0 and 1, whose logarithms are not finite."""
+"""Distance of uniform draws from 0 and 1, whose logarithms are not finite."""
 
 
 def nll(outputs: Tensor, samples: Tensor) -> Tensor:
-    """How unlikely each sample was, in nats: `outputs` (batch, 3 x mixtures, time) for `samples` (batch, time).
+    """Negative log-likelihood in nats: `outputs` (batch, 3 x mixtures, time) for `samples` (batch, time).
 
-    The probability of a bin is a difference of two sigmoids, whose logarithm is written so that nothing cancels: it
-    holds in float32 for the narrowest component and in the farthest tail, without a branch that approximates.
+    The probability of a bin is a difference of two sigmoids, whose logarithm is computed without cancellation: accurate
+    in float32 for the narrowest component and in the tails, without approximations.
     """
-    logits, means, log_scales = split(_wide(outputs))
+    logits, means, log_scales = split(_widen(outputs))
     log_scales = log_scales.clamp(min=MIN_LOG_SCALE)
     narrowness = (-log_scales).exp()
     value = samples.to(means.dtype)[:, None]
@@ -42,7 +42,7 @@ def draw(outputs: Tensor, which: Tensor, where: Tensor) -> Tensor:
 
 
 def uniform(*shape: int, generator: torch.Generator) -> Tensor:
-    """Draws that `draw` can take."""
+    """Uniform draws for `draw`."""
     return torch.rand(shape, generator=generator) * (1 - 2 * NEAREST) + NEAREST
 
 
@@ -52,6 +52,6 @@ def split(outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logits, means, log_scales
 
 
-def _wide(x: Tensor) -> Tensor:
-    """In float32 at least: bins are too narrow for less."""
+def _widen(x: Tensor) -> Tensor:
+    """At least float32: bins are too narrow for less."""
     return x if x.dtype == torch.float64 else x.float()

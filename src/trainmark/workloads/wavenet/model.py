@@ -1,4 +1,4 @@
-"""The WaveNet vocoder: from a mel spectrogram, and from the sound so far, how each next sample is distributed.
+"""The WaveNet vocoder: the distribution of each next sample, given the mel spectrogram and the samples so far.
 
 Parameters have the names and shapes of the public layout (weight norm of the old kind), so its files can be loaded.
 """
@@ -17,21 +17,21 @@ from trainmark.record.errors import UsageError
 from trainmark.workloads.wavenet.layers import Kernels, LayerWeights, layers_total
 
 CONTEXT = 2
-"""Frames on either side of a stretch that its conditioning also sees."""
+"""Context frames on either side of a segment."""
 SCALES = (4, 4, 4, 4)
 HOP = math.prod(SCALES)
-"""Samples a frame."""
+"""Samples per frame."""
 REACH = 2
-"""Upsampling spreads a frame over so many frames on either side."""
+"""Frames on either side that upsampling spreads a frame over."""
 SPEECH_LOUDER, SPEECH_LOG_SCALE = 10.0, -4.0
-"""What a network that is made for speech begins with."""
+"""Initial values of a network for speech."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaveNetSizes:
     layers: int = 24
     cycles: int = 4
-    """Dilations double within a cycle and begin again with the next."""
+    """Dilations double within a cycle and restart with the next."""
     residual: int = 128
     gate: int = 256
     skip: int = 128
@@ -51,12 +51,12 @@ class WaveNetSizes:
 
     @property
     def receptive_field(self) -> int:
-        """Samples that one output depends on."""
+        """Receptive field in samples."""
         return 1 + (self.kernel - 1) * sum(self.dilation(layer) for layer in range(self.layers))
 
 
 class NormedConv(nn.Module):
-    """Weights of a convolution as a length and a direction for each output, by the names older torches gave them."""
+    """A convolution with weight norm, with the parameter names of older torch versions."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, *, bias: bool = True) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Smoothing(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight_v = nn.Parameter(torch.full((1, 1, 1, 9), 1 / 9))
-        self.weight_g = nn.Parameter(torch.full((1, 1, 1, 1), 1 / 3))  # the length of those nine
+        self.weight_g = nn.Parameter(torch.full((1, 1, 1, 1), 1 / 3))  # the norm of those nine
 
     def forward(self, x: Tensor) -> Tensor:
         return F.conv1d(x, torch._weight_norm(self.weight_v, self.weight_g, 0)[:, 0], padding=4)
@@ -117,8 +117,8 @@ class Repeat(nn.Module):
 
 
 class Upsampling(nn.Module):
-    """Frames to samples: stretched and smoothed four times. The same for every band, so it can come after products over
-    bands, where there are 256 times fewer columns to multiply."""
+    """Frames to samples: repeated and smoothed four times. The same for every band, so it can follow the matmuls over
+    bands, which then have 256 times fewer columns."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Upsampling(nn.Module):
         return x[:, 0]
 
     def kernels(self, frames: int) -> Kernels:
-        """What `forward` does, from what it makes of single frames."""
+        """The kernel of `forward`, from its impulse responses."""
         weight = next(self.parameters())
         short = min(frames, 4 * REACH + 1)
         single = self(torch.eye(short, dtype=weight.dtype, device=weight.device)).view(short, short, HOP)
@@ -154,7 +154,7 @@ class ConditioningNet(nn.Module):
 class WaveNet(nn.Module):
     @staticmethod
     def own_name(name: str) -> str:
-        """The name a parameter has here, from that in a file whose weight norm is torch's newer one."""
+        """Our name of a parameter in a file with torch's newer weight norm."""
         for public, own in (
             ("parametrizations.weight.original0", "weight_g"),
             ("parametrizations.weight.original1", "weight_v"),
@@ -164,7 +164,7 @@ class WaveNet(nn.Module):
         return name
 
     def __init__(self, sizes: WaveNetSizes, *, for_speech: bool = False) -> None:
-        """Weights are drawn as published, or made for the loudness of speech."""
+        """Initialised as published, or for the loudness of speech."""
         super().__init__()
         self.sizes = sizes
         self.first_conv = NormedConv(1, sizes.residual)
@@ -177,8 +177,8 @@ class WaveNet(nn.Module):
 
     @torch.no_grad()
     def _expect_speech(self) -> None:
-        """Speech deviates from 0 by a twentieth where weights are drawn as if by 1: it is heard ten times as loud, and
-        distributions begin ten times nearer to 0, with scales that speech has and not the widest there are."""
+        """Speech has a standard deviation of a twentieth where the default initialisation expects 1: the input is
+        amplified tenfold, and distributions start ten times nearer to 0, with scales of speech."""
         self.first_conv.weight_g.mul_(SPEECH_LOUDER)
         _, last = self.last_convs
         last.weight_g.div_(SPEECH_LOUDER)
@@ -190,7 +190,7 @@ class WaveNet(nn.Module):
         weight = self.first_conv.weight_v
         windows, kernels = self.conditioning(mel.to(weight.dtype))
         x = self.first_conv(sound[:, None].to(weight.dtype))
-        # one by one: gradients of a stack's sum would share their memory
+        # one by one: gradients of a stack's sum would share memory
         begin = reduce(torch.add, [bias_of(layer.conv1x1_skip) for layer in self.layers])
         weights = [layer.weights for layer in self.layers]
         return self.head(layers_total(x, begin, windows, kernels, weights, [layer.dilation for layer in self.layers]))
@@ -201,7 +201,7 @@ class WaveNet(nn.Module):
 
     @property
     def last_convs(self) -> list[NormedConv]:
-        """The two that make distributions of what the layers added up."""
+        """The two output convolutions."""
         return [layer for layer in self.last_conv_layers if isinstance(layer, NormedConv)]
 
     def head(self, total: Tensor) -> Tensor:
@@ -211,25 +211,25 @@ class WaveNet(nn.Module):
         return x
 
     def conditioning(self, mel: Tensor) -> tuple[list[Tensor], Kernels]:
-        """For each layer (batch, gate, frames, window): the frames its gates hear."""
-        windows = unspread(self._projected(mel))
+        """Conditioning per layer: (batch, gate, frames, window)."""
+        windows = window_frames(self._project(mel))
         return list(torch.split(windows, self.sizes.gate, 1)), self.upsample_net.upsample.kernels(windows.shape[2])
 
-    def projected(self, mel: Tensor) -> tuple[Tensor, Tensor]:
-        """What frames give to all layers' gates, (batch, layers x gate, frames with REACH more on either side), and how
-        it is spread over samples: (frames, window of frames, samples of a frame)."""
+    def project(self, mel: Tensor) -> tuple[Tensor, Tensor]:
+        """Conditioning of all layers' gates, (batch, layers x gate, frames with REACH more on either side), and its
+        upsampling kernel: (frames, window of frames, samples of a frame)."""
         kernels = self.upsample_net.upsample.kernels(mel.shape[2] - 2 * CONTEXT)
         spread = kernels.inner.repeat(mel.shape[2] - 2 * CONTEXT, 1, 1)
         spread[kernels.at] += kernels.edges
-        return self._projected(mel), spread
+        return self._project(mel), spread
 
-    def _projected(self, mel: Tensor) -> Tensor:
+    def _project(self, mel: Tensor) -> Tensor:
         weights = torch.cat([layer.conv1x1c.weight for layer in self.layers])
         return F.pad(F.conv1d(self.upsample_net.conv_in(mel), weights), (REACH, REACH))
 
 
-def unspread(projected: Tensor) -> Tensor:
-    """With each frame the window of frames that reach its samples: (batch, channels, frames, window)."""
+def window_frames(projected: Tensor) -> Tensor:
+    """Windows of frames that reach each frame's samples: (batch, channels, frames, window)."""
     return projected.unfold(2, 2 * REACH + 1, 1)
 
 

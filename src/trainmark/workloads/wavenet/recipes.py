@@ -1,4 +1,4 @@
-"""The numbers WaveNet is trained with: the published ones, and smaller ones for a first look."""
+"""Recipes of WaveNet: the published one, and smaller ones."""
 
 from __future__ import annotations
 
@@ -15,35 +15,34 @@ class WaveNetRecipe(Recipe):
     cycles: int = knob(4, least=1)
     """Dilations double from layer to layer within a cycle."""
     channels: int = knob(128, least=1)
-    """Of the residual path and of the skip path; the gate has twice as many."""
+    """Channels of the residual and the skip path; the gate has twice as many."""
     mixtures: int = knob(10, least=1)
-    """Logistic distributions of which each sample's is made."""
+    """Components of the mixture of logistics."""
     window: int = knob(WINDOW, least=256)
-    """Samples of a clip in a step, from a random frame on; a shorter clip is padded, and padding is not counted."""
+    """Samples of a clip per step, from a random frame on; shorter clips are padded, and padding is masked."""
     eval_window: int = knob(0, least=0)
-    """Samples from the middle of a validation clip that are judged, hearing those before them; 0 judges whole clips."""
+    """Evaluated samples from the middle of a validation clip, with the context before them; 0 takes whole clips."""
     decay: str = knob("halving", words=("halving", "cosine"))
-    """How the learning rate falls: by `halve_every`, or along half a cosine to nothing at the recipe's end."""
+    """Learning-rate schedule: by `halve_every`, or cosine decay to 0."""
     halve_every: str = knob("200000 steps", span=True)
-    """The learning rate is halved each time after this much of training."""
+    """The learning rate is halved each time after this."""
     initial: str = knob("published", words=("published", "speech"))
-    """Weights are drawn as published, as if sound were as loud as noise of variance 1, or so that a new network hears
-    speech at its loudness and expects it there."""
+    """Initialisation: as published, for audio of variance 1, or for the loudness of speech."""
     warmup_steps: int = knob(0, least=0)
-    """The learning rate rises from nothing over these."""
+    """Linear warm-up from 0."""
     gain: float = knob(1.0, least=1e-3, most=1.0)
-    """What sound is multiplied by before it is learnt; val_nll is given as if it were 1."""
+    """Gain of the audio in training; val_nll is corrected for it."""
     leave_sample: bool = knob(True)
-    """After training, let the network make two seconds of a validation clip again from its mel, to be heard."""
+    """After training, resynthesise two seconds of a validation clip from its mel."""
     mels_from: str = knob("", run=True)
-    """A run, or a file of weights, whose network makes the mels that are heard, of the clips' texts and told the true
-    frames, instead of those of the clips: the last part of a vocoder's training should hear what it will be given."""
+    """A run, or a file of weights, whose teacher-forced mels replace those of the clips: fine-tunes a vocoder on the
+    mels it will be given."""
     mels_from_sha256: str = knob("")
-    """Of those weights; found when the run is planned."""
+    """SHA-256 of those weights; set when the run is planned."""
     file_lists: str = knob("")
-    """A folder with lists of training, validation and test clips to use instead of the fixed rule."""
+    """A folder with lists of training, validation and test clips, instead of the fixed split."""
     whole_set: bool = knob(True)
-    """Refuse a data set that is not whole, by its manifest or by LJSpeech's number of clips."""
+    """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
 
 
 REFERENCE = WaveNetRecipe(
@@ -89,7 +88,7 @@ SMOKE = replace(
     evaluate_first=True,
     checkpoint_every="end",
 )
-"""The target is 0.8 nats below what a linear predictor makes of the same samples of the synthetic voice, 7.0."""
+"""The target is 0.8 nats below a linear predictor's loss on the same synthetic samples, 7.0."""
 
 
 def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:

@@ -1,6 +1,6 @@
-"""A trained WaveNet as a voice: mels of any number and length become sound, in stretches that are made side by side.
+"""Vocoding with a trained WaveNet: mels of any number and length, in segments generated in parallel.
 
-Always on the host and in float32: a card would be told about a hundred small products a sample.
+Always on the host and in float32: an accelerator would launch about a hundred small kernels per sample.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.tacotron2.clips import kinds, validation_clips
+from trainmark.workloads.tacotron2.clips import score_sources
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
-from trainmark.workloads.wavenet.generate import Chance, Way
+from trainmark.workloads.wavenet.generate import UniformDraws, Way
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
-"""Of LJSpeech: the units in which the network hears every mel, whatever the data."""
+"""LJSpeech's statistics, by which all mels are normalised."""
 
-HEARD: Mapping[str, float] = {**asdict(MEL), "mel_mean": MEL_MEAN, "mel_deviation": MEL_DEVIATION}
-"""What a network trained here hears; its checkpoints say so."""
+MEL_SETTINGS: Mapping[str, float] = {**asdict(MEL), "mel_mean": MEL_MEAN, "mel_deviation": MEL_DEVIATION}
+"""Mel settings of networks trained here, stored in their checkpoints."""
 
 PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
     "rate": ("sample_rate", "sampling_rate", "fs"),
@@ -49,69 +49,69 @@ PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
     "lowest_hz": ("fmin", "mel_fmin"),
     "highest_hz": ("fmax", "mel_fmax"),
 }
-"""What the settings that public files carry call the same."""
+"""The same settings by their names in public files."""
 
 STRETCH, SEARCHED = 64, 16
-"""Frames a sentence's stretches have at least, in the mean, and how far from even a quieter cut is looked for."""
+"""Minimum mean frames of a segment, and the search range for a quieter cut."""
 MAX_AT_ONCE = 64
-"""Stretches that are made side by side."""
+"""Segments generated in parallel."""
 
 
 class Vocoder(NamedTuple):
-    """A network ready to speak."""
+    """A network ready for generation."""
 
     network: WaveNet
     gain: float
-    """What its sound was multiplied by in training."""
+    """Gain of its training audio."""
 
 
 class Waves(NamedTuple):
-    """What became of the mels."""
+    """Generated audio."""
 
     sounds: list[Tensor]
-    """One for each mel: HOP samples for each of its frames, from -1 to 1."""
+    """One per mel: HOP samples per frame, from -1 to 1."""
     way: Way
-    """The loop that made them: compiled C, or torch."""
+    """The loop used: compiled C, or torch."""
     why: str
-    """Where it was not the C loop, the reason."""
+    """Why the C loop was not used."""
     stretches: int
     seconds: float
-    """That took; all of it, the cutting and joining too."""
+    """Total time, including cutting and joining."""
 
 
 def refuse_other_mels(document: Any, file: Path) -> None:
-    """NotReadyError unless a file of weights says that its network hears exactly the mels that Tacotron2 speaks here.
+    """NotReadyError unless a file of weights declares the same mel settings as Tacotron2's here.
 
-    `document` is what `weights.read_document` gave. Public files say it under `hparams` or `config`, or in a file
+    `document` is the result of `weights.read_document`. Public files declare them under `hparams` or `config`, or in
     `hparams.json` beside them.
     """
     instead = f"train one with `trainmark run {FACTS.name}`; --init-from may begin with these weights"
-    said = _heard(document, file)
+    said = _read_mel_settings(document, file)
     if not said:
         raise NotReadyError(
             f"{file} does not say what mels its network hears, so it cannot speak after Tacotron2; {instead}"
         )
     others = [
-        f"{name} {value:g} and not {HEARD[ours]:g}"
+        f"{name} {value:g} and not {MEL_SETTINGS[ours]:g}"
         for ours, name, value in said
-        if not math.isclose(value, HEARD[ours])
+        if not math.isclose(value, MEL_SETTINGS[ours])
     ]
     if others:
         raise NotReadyError(f"{file} was made for other mels than Tacotron2 speaks: {', '.join(others)}; {instead}")
-    if {ours for ours, _, _ in said} != set(HEARD):
+    if {ours for ours, _, _ in said} != set(MEL_SETTINGS):
         raise NotReadyError(
             f"{file} does not say how the mels were scaled that its network hears, so it cannot speak after Tacotron2; "
             f"{instead}"
         )
 
 
-def of_training(network: WaveNet, gain: float) -> Vocoder:
-    """The network as it was trained, whatever on and in."""
+def as_vocoder(network: WaveNet, gain: float) -> Vocoder:
+    """A trained network as a float32 vocoder on the host."""
     return Vocoder(copy.deepcopy(network).float().cpu().eval(), gain)
 
 
 class _Stretch(NamedTuple):
-    """Frames of a mel that are made in one go; where it was cut, some of them are made by both sides."""
+    """A range of frames generated together; segments overlap at cuts."""
 
     mel: int
     first: int
@@ -120,32 +120,32 @@ class _Stretch(NamedTuple):
 
 @torch.no_grad()
 def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | None = None) -> Waves:
-    """Sound for log mels (bands, frames) of any length, as `datasets.mel.log_mel` gives them and Tacotron2 speaks them.
+    """Audio for log mels (bands, frames) of any length, as computed by `data.mel.log_mel`.
 
-    Long ones are cut at their quietest frames, and each stretch begins from silence. What is drawn for a stretch
-    depends on the seed and its place, not on its company. Without a `way`, the faster one that can be had here.
+    Long ones are cut at quiet frames, and each segment starts from silence. A segment's random numbers depend on the
+    seed and its position, not on the batch. Without a `way`, the fastest available loop is used.
     """
     began, network = time.perf_counter(), vocoder.network
-    chosen = way or generate.way_here(network)
+    chosen = way or generate.choose_loop(network)
     normed = [(mel.detach().cpu().float() - MEL_MEAN) / MEL_DEVIATION for mel in mels]
-    stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _places(mel)]
+    stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _cut_mel(mel)]
     sounds = [torch.zeros(mel.shape[1] * HOP) for mel in normed]
     by_length = sorted(stretches, key=lambda stretch: stretch.last - stretch.first)
     for begin in range(0, len(by_length), MAX_AT_ONCE):
         part = by_length[begin : begin + MAX_AT_ONCE]
-        for stretch, made in zip(part, _made(network, normed, part, seed, chosen), strict=True):
-            _add(sounds[stretch.mel], stretch, made)
+        for stretch, made in zip(part, _generate(network, normed, part, seed, chosen), strict=True):
+            _crossfade(sounds[stretch.mel], stretch, made)
     return Waves(
         sounds=[(sound / vocoder.gain).clamp(-1, 1) for sound in sounds],
         way=chosen,
-        why="" if chosen == "c" else "it was asked for" if way else generate.why_not_c(network),
+        why="" if chosen == "c" else "it was requested" if way else generate.explain_no_c(network),
         stretches=len(stretches),
         seconds=time.perf_counter() - began,
     )
 
 
-def _places(mel: Tensor) -> Iterator[tuple[int, int]]:
-    """Where a mel is cut, each stretch from REACH frames before its cut to as many after the next."""
+def _cut_mel(mel: Tensor) -> Iterator[tuple[int, int]]:
+    """The segments of a mel, each from REACH frames before its cut to as many after the next."""
     frames = mel.shape[1]
     count = frames // STRETCH
     even = [round(frames * number / count) for number in range(1, count)] if count else []
@@ -156,32 +156,34 @@ def _places(mel: Tensor) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def _made(network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int, way: Way) -> Iterator[Tensor]:
-    """The sound of stretches, which are first brought to one length: what is made beyond an end is left out."""
-    # REACH more, so that no frame that is kept is the last one, which would sound as if nothing followed
+def _generate(
+    network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int, way: Way
+) -> Iterator[Tensor]:
+    """Audio of segments, which are padded to one length; the excess is dropped."""
+    # REACH more, so that no kept frame is affected by the end
     longest = max(last - first for _, first, last in part) + REACH
     heard = [
         mels[mel][:, torch.arange(first - CONTEXT, first + longest + CONTEXT).clamp(0, mels[mel].shape[1] - 1)]
         for mel, first, _ in part
     ]
-    draws = [_chance(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
-    chance = Chance(*(torch.cat(drawn, 1) for drawn in zip(*draws, strict=True)))
+    draws = [_draw_stretch(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
+    chance = UniformDraws(*(torch.cat(drawn, 1) for drawn in zip(*draws, strict=True)))
     sounds = generate.generate(network, torch.stack(heard), chance, way)
     for (_, first, last), sound in zip(part, sounds, strict=True):
         yield sound[: (last - first) * HOP]
 
 
-def _chance(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> Chance:
-    """The draws of a stretch as if it were alone; what is made after it is not kept, so nothing is drawn for it."""
+def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> UniformDraws:
+    """The random numbers of a segment, independent of the batch; padding gets none."""
     number = int.from_bytes(hashlib.sha256(repr((seed, *stretch)).encode()).digest()[:7], "big")
     samples = (stretch.last - stretch.first) * HOP
-    which, where = generate.draw_chance(samples, 1, mixtures, torch.Generator().manual_seed(number))
+    which, where = generate.draw_uniform(samples, 1, mixtures, torch.Generator().manual_seed(number))
     after = longest * HOP - samples
-    return Chance(F.pad(which, (0, 0, 0, 0, 0, after), value=0.5), F.pad(where, (0, 0, 0, after), value=0.5))
+    return UniformDraws(F.pad(which, (0, 0, 0, 0, 0, after), value=0.5), F.pad(where, (0, 0, 0, after), value=0.5))
 
 
-def _add(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
-    """Each side of a cut fades into the other."""
+def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
+    """Cross-fades at cuts."""
     rising = torch.linspace(0, 1, 2 * REACH * HOP)
     if stretch.first:
         made[: len(rising)] *= rising
@@ -190,20 +192,20 @@ def _add(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
     sound[stretch.first * HOP : stretch.last * HOP] += made
 
 
-class _Said(NamedTuple):
-    """What a file says of its mels: our name, its own name, the value."""
+class _MelSetting(NamedTuple):
+    """A mel setting in a file: our name, its own name, the value."""
 
     ours: str
     name: str
     value: float
 
 
-def _heard(document: Any, file: Path) -> list[_Said]:
+def _read_mel_settings(document: Any, file: Path) -> list[_MelSetting]:
     if not isinstance(document, Mapping):
         return []
     own = document.get("made_by")
     if isinstance(own, Mapping) and isinstance(own.get("heard"), Mapping):
-        return [_Said(name, name, value) for name, value in own["heard"].items() if name in HEARD]
+        return [_MelSetting(name, name, value) for name, value in own["heard"].items() if name in MEL_SETTINGS]
     settings: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         beside = json.loads((file.parent / "hparams.json").read_text(encoding="utf-8"))
@@ -211,7 +213,7 @@ def _heard(document: Any, file: Path) -> list[_Said]:
     for key in ("hparams", "config"):
         settings |= document[key] if isinstance(document.get(key), Mapping) else {}
     return [
-        _Said(ours, name, settings[name])
+        _MelSetting(ours, name, settings[name])
         for ours, names in PUBLIC_NAMES.items()
         for name in names
         if isinstance(settings.get(name), (int, float))
@@ -219,58 +221,58 @@ def _heard(document: Any, file: Path) -> list[_Said]:
 
 
 EXAMPLE_S = 2.0
-"""Of a validation clip, from its middle."""
+"""Length of the example from the middle of a validation clip."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SoundSettings(SampleSettings):
     seconds: float = knob(0.0, least=0)
-    """From the middle of the sound; 0 takes all of a file that was given, and two seconds of a validation clip."""
+    """Seconds from the middle; 0 takes all of a given file, and two seconds of a validation clip."""
     score_clips: int = knob(4, least=1)
-    """Validation clips that are made again too where they are to be scored."""
+    """Additional validation clips if speech is scored."""
 
 
-def sample(trained: Trained, asked: SampleRequest) -> Sample:
-    """A sound made again from its mel, and the sound itself to be heard beside it."""
-    settings = asked.settings(SoundSettings)
-    if asked.given is None:
-        clip = reader.open_splits(asked.data_folder, trained.recipe.file_lists).val[0]
+def sample(trained: Trained, request: SampleRequest) -> Sample:
+    """Audio resynthesised from its mel, beside the original."""
+    settings = request.settings(SoundSettings)
+    if request.given is None:
+        clip = reader.open_splits(request.data_folder, trained.recipe.file_lists).val[0]
         path, name = clip.path, f"validation clip {clip.name}"
     else:
-        path, name = Path(asked.given), Path(asked.given).name
-    recorded = _middle(_read(path), settings.seconds or (0.0 if asked.given else EXAMPLE_S))
+        path, name = Path(request.given), Path(request.given).name
+    recorded = _cut_middle(_read(path), settings.seconds or (0.0 if request.given else EXAMPLE_S))
     sounds, generator = sound_of(trained, [log_mel(recorded)], settings.seed)
     length_s = len(recorded) / audio.RATE
     return Sample(
         parts=(
             SoundPart(
                 samples=sounds[0][: len(recorded)].numpy(),
-                caption=f"{length_s:.1f} s of {name}, made again from its mel ({generator})",
+                caption=f"{length_s:.1f} s of {name}, resynthesised from its mel ({generator})",
             ),
-            SoundPart(samples=recorded.numpy(), caption="the same as it was recorded"),
+            SoundPart(samples=recorded.numpy(), caption="the original recording"),
         ),
         shown=name,
         generator=generator,
         facts={"sound_s": length_s},
-        clips=_clips(trained, asked, settings) if asked.score else (),
+        clips=_clips_to_score(trained, request, settings) if request.score else (),
     )
 
 
-def _clips(trained: Trained, asked: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
-    clips = validation_clips(asked.data_folder, trained.recipe.file_lists, settings.score_clips)
-    return kinds(clips, trained, settings.seed)
+def _clips_to_score(trained: Trained, request: SampleRequest, settings: SoundSettings) -> tuple[SpokenClips, ...]:
+    clips = reader.validation_clips(request.data_folder, trained.recipe.file_lists, settings.score_clips)
+    return score_sources(clips, trained, settings.seed)
 
 
 def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
-    """The sound (hop x frames) of each mel (bands, frames), whatever it was trained in, on the host in float32."""
+    """Audio (hop x frames) of each mel (bands, frames), on the host in float32."""
     if trained.source.file:
         file = Path(trained.source.file)
         refuse_other_mels(weights.read_document(file), file)
     with torch.autocast("cpu", enabled=False):
-        made = speak(of_training(trained.model, trained.recipe.gain), mels, seed)
+        made = speak(as_vocoder(trained.model, trained.recipe.gain), mels, seed)
     samples = sum(len(sound) for sound in made.sounds)
     loop = "a loop in C" if made.way == "c" else f"a loop in torch: {made.why}"
-    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples a second by {loop}")
+    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples/s by {loop}")
 
 
 def _read(path: Path) -> Tensor:
@@ -280,7 +282,7 @@ def _read(path: Path) -> Tensor:
         raise NotReadyError(str(error)) from error
 
 
-def _middle(sound: Tensor, seconds: float) -> Tensor:
+def _cut_middle(sound: Tensor, seconds: float) -> Tensor:
     length = min(len(sound), round(seconds * MEL.rate)) or len(sound)
     first = (len(sound) - length) // 2
     return sound[first : first + length]

@@ -1,4 +1,4 @@
-"""WaveNet on LJSpeech: mel spectrogram to sound, sample by sample, trained on what people recorded."""
+"""WaveNet on LJSpeech: mel spectrogram to audio, sample by sample."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WaveNetOnLJSpeech:
     }
     reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("nll", "judged")
-    heard = vocoder.HEARD
+    heard = vocoder.MEL_SETTINGS
 
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
         sizes_of(recipe)
@@ -66,7 +66,7 @@ class WaveNetOnLJSpeech:
 
     def learning_rate(self, recipe: WaveNetRecipe, progress: Progress) -> float:
         rising = min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
-        return recipe.learning_rate * rising * _fallen(recipe, progress)
+        return recipe.learning_rate * rising * _decay_rate(recipe, progress)
 
     def scaled_learning_rate(self, recipe: WaveNetRecipe, batch_per_device: int) -> float:
         """Fixed: public recipes keep Adam's rate at every batch."""
@@ -76,7 +76,7 @@ class WaveNetOnLJSpeech:
         return sum(batch.judged_on_host)
 
     def flops_per_item(self, recipe: WaveNetRecipe) -> float:
-        """Of training, with the conditioning projected at frame rate."""
+        """FLOPs of training, with the conditioning projected at frame rate."""
         sizes = sizes_of(recipe)
         heard = sizes.kernel * sizes.residual * sizes.gate + sizes.gate // 2 * (sizes.residual + sizes.skip)
         conditioned = (2 * REACH + 1) * sizes.gate + sizes.bands * sizes.gate / HOP
@@ -88,22 +88,22 @@ class WaveNetOnLJSpeech:
         return (found * batch.judged).sum() / batch.judged.sum().clamp(min=1)
 
     def score(self, model: WaveNet, batch: SoundBatch) -> dict[str, Tensor]:
-        # sound that is louder by a factor has as much less density everywhere
+        # a gain divides the density by the same factor
         found = _nll(model, batch) - math.log(batch.gain)
         return {"nll": (found * batch.judged).sum(), "judged": batch.judged.sum()}
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {"val_nll": sums["nll"] / sums["judged"]}
 
-    def sample(self, trained: Trained, asked: SampleRequest) -> Sample:
-        return vocoder.sample(trained, asked)
+    def sample(self, trained: Trained, request: SampleRequest) -> Sample:
+        return vocoder.sample(trained, request)
 
     def sound_of(self, trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
         return vocoder.sound_of(trained, mels, seed)
 
 
-def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
-    """The share of the learning rate that is left."""
+def _decay_rate(recipe: WaveNetRecipe, progress: Progress) -> float:
+    """The schedule's factor of the learning rate."""
     if recipe.decay == "cosine":
         return (1 + math.cos(math.pi * min(1.0, progress.fraction))) / 2
     every = Span.parse(recipe.halve_every)
@@ -112,7 +112,7 @@ def _fallen(recipe: WaveNetRecipe, progress: Progress) -> float:
 
 
 def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
-    """Of every sample that follows one that was heard."""
+    """Loss of every next sample."""
     return logistics.nll(model(batch.sound[:, :-1], batch.mel).float(), batch.sound[:, 1:])
 
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from trainmark.workloads.tacotron2 import plot
-from trainmark.workloads.tacotron2.plot import ANCHORS, Values, colored
+from trainmark.workloads.tacotron2.plot import ANCHORS, Values, map_colors
 
 
 def drawn(
@@ -42,7 +42,7 @@ def test_low_bands_are_at_the_bottom_of_the_spectrogram(tmp_path: Path) -> None:
     assert len(spots) == pytest.approx(872 * 20, rel=0.01)
 
 
-def test_the_picture_is_higher_with_a_spectrogram_and_as_wide(tmp_path: Path) -> None:
+def test_the_image_is_higher_with_a_spectrogram_and_as_wide(tmp_path: Path) -> None:
     alone = drawn(tmp_path / "a.png", np.eye(30))
     both = drawn(tmp_path / "b.png", np.eye(30), mel=np.zeros((80, 30)))
     assert alone.shape[1] == both.shape[1] == 1000
@@ -100,11 +100,11 @@ def test_values_that_are_no_numbers_are_drawn_as_nothing(tmp_path: Path) -> None
 
 
 def test_the_colours_grow_darker_evenly() -> None:
-    light = (colored(np.linspace(0, 1, 101)) / 255 @ [0.2126, 0.7152, 0.0722]) ** (1 / 1.2)
+    light = (map_colors(np.linspace(0, 1, 101)) / 255 @ [0.2126, 0.7152, 0.0722]) ** (1 / 1.2)
     steps = -np.diff(light)
     assert (steps > 0).all()
     assert steps.max() < 2.5 * steps.mean()
-    assert [tuple(color) for color in colored(np.array([0.0, 1.0]))] == [ANCHORS[0], ANCHORS[-1]]
+    assert [tuple(color) for color in map_colors(np.array([0.0, 1.0]))] == [ANCHORS[0], ANCHORS[-1]]
 
 
 def test_the_same_values_give_the_same_file(tmp_path: Path) -> None:

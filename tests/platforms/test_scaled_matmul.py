@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import files, matmul_rate, scaled_products
+from trainmark.platforms import files, matmul_rate, scaled_matmul
 from trainmark.platforms.platform import Platform
-from trainmark.platforms.scaled_products import ScaledLinear, scaled, take_over
+from trainmark.platforms.scaled_matmul import ScaledLinear, replace_linears, scale_to_type
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
 
@@ -60,7 +60,7 @@ def test_all_three_products_come_out_within_what_eight_bits_can_tell(count: int,
 @pytest.mark.parametrize("largest", [3e-33, 0.7, 1.0, 447.0, 449.0, 6e4, 3e33])
 def test_a_scale_is_a_power_of_two_that_loses_no_large_number(dtype: torch.dtype, largest: float) -> None:
     numbers = torch.tensor([[largest, -largest / 3]], dtype=torch.bfloat16)
-    narrow, unit = scaled(numbers, dtype)
+    narrow, unit = scale_to_type(numbers, dtype)
     assert math.frexp(float(unit))[0] == 0.5
     most = torch.finfo(dtype).max
     assert most / 2 * 0.99 < float(narrow.float().max()) <= most
@@ -84,7 +84,7 @@ class Own(nn.Linear):
 def test_layers_that_fit_are_taken_over_with_their_weights_and_the_head_stays() -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 40), Own(40, 48), nn.Linear(48, 16), nn.Linear(16, 16))
     before = dict(model.named_parameters())
-    take_over(model)
+    replace_linears(model)
     assert [type(layer) for layer in model] == [ScaledLinear, nn.Linear, Own, ScaledLinear, nn.Linear]
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
     assert list(before) == list(model.state_dict())
@@ -92,10 +92,10 @@ def test_layers_that_fit_are_taken_over_with_their_weights_and_the_head_stays() 
 
 def test_a_network_without_such_layers_is_refused_in_a_sentence() -> None:
     model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.Linear(16, 24), nn.Linear(24, 16), nn.Linear(16, 16))
-    with pytest.raises(UsageError, match=r"fp8 has nothing to compute in this network: .* multiples of 16; take bf16"):
-        take_over(model[:3])
+    with pytest.raises(UsageError, match=r"fp8 has nothing to compute in this network: .* multiples of 16; use bf16"):
+        replace_linears(model[:3])
     with pytest.raises(UsageError, match="nothing to compute"):
-        take_over(model)
+        replace_linears(model)
 
 
 def test_a_device_without_such_products_refuses_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,10 +103,10 @@ def test_a_device_without_such_products_refuses_in_its_own_words(monkeypatch: py
         raise RuntimeError("torch._scaled_mm is only supported on devices with compute capability >= 9.0 or 8.9")
 
     device = Platform(files.load("cpu")).open(0)
-    assert device.refuses(FP8) is None
+    assert device.explain_refusal(FP8) is None
     monkeypatch.setattr(torch, "_scaled_mm", missing)
-    assert "compute capability" in str(device.refuses(FP8))
-    assert device.refuses(PRECISIONS["bf16"]) is None
+    assert "compute capability" in str(device.explain_refusal(FP8))
+    assert device.explain_refusal(PRECISIONS["bf16"]) is None
 
 
 def test_a_cpu_emulates_them_and_nothing_else_for_them() -> None:
@@ -117,6 +117,6 @@ def test_a_cpu_emulates_them_and_nothing_else_for_them() -> None:
 
 def test_their_rate_can_be_measured() -> None:
     device = Platform(files.load("cpu")).open(0)
-    multiply = matmul_rate.product(device, E4M3, 32)
+    multiply = matmul_rate.make_matmul(device, E4M3, 32)
     assert multiply().dtype == torch.bfloat16
-    assert scaled_products.MULTIPLE == 16
+    assert scaled_matmul.MULTIPLE == 16

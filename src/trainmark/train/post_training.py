@@ -1,4 +1,4 @@
-"""What is done for people once the clock has stopped, without risk to the result: FLOPs and peak, and artifacts."""
+"""Work after the clock has stopped, which cannot harm the result: FLOPs, device peak, sample artifacts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ import torch
 
 from trainmark.data.synthetic import cache_folder
 from trainmark.platforms import proc
-from trainmark.platforms.matmul_rate import matmul_flops, matmul_type
-from trainmark.platforms.platform import Device, cpu_name
+from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.platform import Device, read_cpu_name
 from trainmark.record import endings
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.events import ArtifactsLeft, ExchangeCounted, FlopsCounted, NoSample
@@ -29,7 +30,6 @@ from trainmark.record.machine import Artifact
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
 from trainmark.record.sample import NetworkUsed
-from trainmark.record.whole_files import write_whole
 from trainmark.train import sampling
 from trainmark.train.loop import Job
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -41,7 +41,7 @@ MAX_KEPT = 100
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     tflops: float
     others: float | None
-    """The share of the machine that others used meanwhile; None where nobody can say it."""
+    """The share of the machine that other processes used meanwhile; None where unknown."""
 
     @property
     def quiet(self) -> bool:
@@ -57,16 +57,16 @@ class DevicePeak:
     """Standard deviation of the logarithm, over the measurements on a quiet machine."""
 
 
-def measured(device: Device, precision: Precision) -> DevicePeak:
-    """The best of all that was ever measured on this kind of processor, with as many threads and in the same type."""
-    dtype = matmul_type(device, precision)
+def measure_peak(device: Device, precision: Precision) -> DevicePeak:
+    """The best rate ever measured on this CPU model, with the same number of threads and the same type."""
+    dtype = choose_matmul_type(device, precision)
     kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
-    found = _beside_others(lambda: matmul_flops(device, dtype) / 1e12)
-    kept = _kept(f"{cpu_name()}, {threads} threads, {kind}", found)
-    return best(kept, f"large matrix products in {kind}, {threads} threads")
+    found = _measure_with_load(lambda: measure_matmul_flops(device, dtype) / 1e12)
+    kept = _remember(f"{read_cpu_name()}, {threads} threads, {kind}", found)
+    return choose_peak(kept, f"large matmuls in {kind}, {threads} threads")
 
 
-def best(measurements: list[Measurement], what: str) -> DevicePeak:
+def choose_peak(measurements: list[Measurement], what: str) -> DevicePeak:
     quiet = [measurement.tflops for measurement in measurements if measurement.quiet]
     if not quiet:
         least = min(measurement.others or 0.0 for measurement in measurements)
@@ -77,25 +77,25 @@ def best(measurements: list[Measurement], what: str) -> DevicePeak:
     return DevicePeak(tflops=max(each.tflops for each in measurements), source=f"{MEASURED}{what}{times}", error=error)
 
 
-def _beside_others(measure: Callable[[], float]) -> Measurement:
-    """A figure, and what others used of the machine while it was measured."""
-    before, own_before_s = _ticks(), time.process_time()
+def _measure_with_load(measure: Callable[[], float]) -> Measurement:
+    """A rate, with the load of other processes while it was measured."""
+    before, own_before_s = _read_ticks(), time.process_time()
     tflops = measure()
-    after, own_s = _ticks(), time.process_time() - own_before_s
+    after, own_s = _read_ticks(), time.process_time() - own_before_s
     if before is None or after is None or after.every <= before.every:
         return Measurement(tflops=tflops, others=None)
     others = after.busy - before.busy - own_s * proc.TICKS_PER_S
     return Measurement(tflops=tflops, others=min(1.0, max(0.0, others / (after.every - before.every))))
 
 
-def _ticks() -> proc.CpuTicks | None:
+def _read_ticks() -> proc.CpuTicks | None:
     with contextlib.suppress(OSError):
-        return proc.cpu_ticks()
+        return proc.read_cpu_ticks()
     return None
 
 
-def _kept(key: str, new: Measurement, file: Path | None = None) -> list[Measurement]:
-    """The new one with those of earlier runs; a file that cannot be read or written costs nothing but its memory."""
+def _remember(key: str, new: Measurement, file: Path | None = None) -> list[Measurement]:
+    """The new measurement after those of earlier runs; an unreadable or unwritable file is ignored."""
     file = file or cache_folder() / FILE
     every: dict[str, list[Measurement]] = {}
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -104,25 +104,24 @@ def _kept(key: str, new: Measurement, file: Path | None = None) -> list[Measurem
     highest = [max(known, key=lambda each: each.tflops)] if len(known) >= MAX_KEPT else []
     every[key] = [*highest, *known[len(highest) - MAX_KEPT + 1 :], new] if highest else [*known, new]
     with contextlib.suppress(OSError):
-        write_whole(file, msgspec.json.encode(every))
+        write_atomic(file, msgspec.json.encode(every))
     return every[key]
 
 
 SAMPLE = "sample"
-"""What its files are called."""
+"""The stem of its file names."""
 
 
 def write_flops(job: Job, ended: str) -> None:
-    """Rank 0 writes down what its speed is to be held to: the FLOPs of an item, and what its device could reach at
-    most. No phase holds that time, and no memory figure it."""
+    """Rank 0 writes the FLOPs per item and the peak of its device; outside all phases and memory figures."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or job.collectives.rank != 0:
         return
-    job.monitor.alive("sample", 0)
+    job.monitor.report_alive("sample", 0)
     try:
-        with _ending_at_signals():
+        with _interrupt_on_signals():
             per_item = float(job.workload.flops_per_item(job.recipe))
             otherwise: dict[str, float] = getattr(job.workload, "flops_otherwise", lambda recipe: {})(job.recipe)
-            found = peak(job.device, job.stepper.precision)
+            found = find_peak(job.device, job.stepper.precision)
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return
@@ -138,7 +137,7 @@ def write_flops(job: Job, ended: str) -> None:
 
 
 def write_exchange(job: Job) -> None:
-    """Rank 0 writes down what a step exchanged, in how many messages, and what there was to hide it behind."""
+    """Rank 0 writes what a step exchanged, in how many messages, and the backward pass that may hide it."""
     parallel = job.stepper.parallel
     if job.collectives.rank or parallel.exchanged is None:
         return
@@ -148,30 +147,30 @@ def write_exchange(job: Job) -> None:
         job.events.write(ExchangeCounted(**msgspec.structs.asdict(found)))
 
 
-def leave_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
-    """Rank 0 has its network show what it learnt while the others wait, so that all end together; what it shows lies in
-    the run's folder. Where no rank can compute alone, the others go along, and what they make is thrown away."""
+def write_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
+    """Rank 0 writes a sample of its network into the run folder while the others wait. Where no rank can compute alone,
+    all ranks make one, and only that of rank 0 is kept."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or not job.recipe.leave_sample:
         return
-    job.monitor.alive("sample", 0)
+    job.monitor.report_alive("sample", 0)
     if job.collectives.rank and job.stepper.parallel.together:
-        with tempfile.TemporaryDirectory() as aside, _ending_at_signals():
-            _sample(job, Path(aside), data)
+        with tempfile.TemporaryDirectory() as scratch, _interrupt_on_signals():
+            _make_sample(job, Path(scratch), data)
     if job.collectives.rank == 0:
         try:
-            with _ending_at_signals():
-                artifacts = _sample(job, folder, data)
+            with _interrupt_on_signals():
+                artifacts = _make_sample(job, folder, data)
             job.events.write(ArtifactsLeft(artifacts=artifacts))
         except (Exception, KeyboardInterrupt) as error:  # the result is measured already: nothing here may cost it
             traceback.print_exc()
-            job.events.write(NoSample(reason=_reason(error)))
+            job.events.write(NoSample(reason=_describe_error(error)))
     job.collectives.barrier()
 
 
-def peak(device: Device, precision: Precision) -> DevicePeak:
-    """Of one device in a precision, with where the figure is from, or why there is none."""
+def find_peak(device: Device, precision: Precision) -> DevicePeak:
+    """The peak of one device in a precision, with its source, or why there is none."""
     if device.is_cpu:
-        return measured(device, precision)
+        return measure_peak(device, precision)
     sheet = device.platform.file.peak(device.name())
     tflops = sheet.tflops.get(precision.family) if sheet else None
     if sheet is None or tflops is None:
@@ -180,7 +179,7 @@ def peak(device: Device, precision: Precision) -> DevicePeak:
     return DevicePeak(tflops=tflops, source=sheet.source)
 
 
-def _sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, ...]:
+def _make_sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, ...]:
     model = job.stepper.bare_model
     model.eval()
     trained = Trained(
@@ -190,11 +189,11 @@ def _sample(job: Job, folder: Path, data: Path | None) -> tuple[Artifact, ...]:
         device=job.device,
         source=NetworkUsed(workload=job.workload.name, file="", sha256=""),
     )
-    with job.stepper.judged_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
-        return sampling.write(trained, SampleRequest(data=data), folder / SAMPLE).files
+    with job.stepper.use_evaluation_weights(), job.stepper.arithmetic, job.device.autocast(job.stepper.precision):
+        return sampling.write_sample(trained, SampleRequest(data=data), folder / SAMPLE).files
 
 
-def _reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     first_line = str(error).partition("\n")[0]
@@ -202,8 +201,8 @@ def _reason(error: BaseException) -> str:
 
 
 @contextmanager
-def _ending_at_signals() -> Iterator[None]:
-    """A signal ends what is done for people, so that the finished result is flushed before anyone loses patience."""
+def _interrupt_on_signals() -> Iterator[None]:
+    """A signal interrupts this optional work, so that the finished result is flushed at once."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

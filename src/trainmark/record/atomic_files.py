@@ -1,4 +1,4 @@
-"""Writes a file or a folder whole or not at all: under another name first, which a reader never sees."""
+"""Writes files and folders atomically: under a temporary name first, then by a rename."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ UNFINISHED = ".part"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-def write_whole(path: Path, content: bytes, *, beside: Path | None = None, synced: bool = False) -> None:
-    """Makes the folders of `path` and puts the content there in one step; OSError where that cannot be done.
+def write_atomic(path: Path, content: bytes, *, beside: Path | None = None, synced: bool = False) -> None:
+    """Writes a file in one step, creating its parent folders; OSError where that fails.
 
-    What a killed process leaves behind ends in `UNFINISHED` and lies in `beside`, or else next to `path`. Unless it is
-    `synced`, after a power cut a file may be torn.
+    A killed process leaves a file that ends in `UNFINISHED` in `beside`, by default next to `path`. Unless `synced`, a
+    power cut may tear the file.
     """
     unfinished = (beside or path.parent) / f".{secrets.token_hex(8)}{UNFINISHED}"
     try:
@@ -38,10 +38,10 @@ def write_whole(path: Path, content: bytes, *, beside: Path | None = None, synce
             unfinished.unlink(missing_ok=True)
 
 
-def write_named(path: Path, content: bytes) -> None:
-    """To a place the user names: a link is followed, a pipe or a device is written to, and no folder is made.
+def write_user_file(path: Path, content: bytes) -> None:
+    """Writes to a path the user named: links are followed, pipes and devices written to, no folder is created.
 
-    NotReadyError where that cannot be done.
+    NotReadyError where that fails.
     """
     path = path.expanduser()
     try:
@@ -51,28 +51,28 @@ def write_named(path: Path, content: bytes) -> None:
             return
         file = path.resolve()
         if not file.parent.is_dir():
-            raise NotReadyError(f"cannot write {path}: there is no folder {file.parent}; make it, or choose another")
-        write_whole(file, content)
-    except (OSError, RuntimeError) as error:  # links that lead to each other are a RuntimeError before Python 3.13
+            raise NotReadyError(f"cannot write {path}: folder {file.parent} does not exist; create it first")
+        write_atomic(file, content)
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError before Python 3.13
         reason = getattr(error, "strerror", None) or str(error)
         raise NotReadyError(f"cannot write {path}: {reason}; choose another place") from error
 
 
 def is_stream(path: Path) -> bool:
-    """Whether what is there is no file to be replaced: a pipe, a terminal, a device, `/dev/stdout`."""
+    """Whether the path is a pipe, a terminal or a device rather than a file to replace."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
         return False
-    # what a shell has opened for us is named there too, and is not ours to replace even where it is a file
+    # what a shell opened for us is there too, and must not be replaced even if it is a file
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or path.absolute().is_relative_to("/dev")
 
 
 @contextlib.contextmanager
-def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
-    """A folder to fill, which becomes `final` in one step at the end; what went wrong before leaves nothing behind.
+def atomic_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
+    """A folder to fill, renamed to `final` at the end, replacing an existing one; an error leaves nothing behind.
 
-    A folder that is there already is replaced. What a killed process leaves is hidden and ends in `UNFINISHED`.
+    A killed process leaves a hidden folder that ends in `UNFINISHED`.
     """
     unfinished = (beside or final.parent) / f".{final.name}-{secrets.token_hex(4)}{UNFINISHED}"
     replaced = unfinished.with_name(f".{final.name}-{secrets.token_hex(4)}{UNFINISHED}")
@@ -81,7 +81,7 @@ def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
         yield unfinished
         final.parent.mkdir(parents=True, exist_ok=True)
         if final.exists():
-            final.rename(replaced)  # which takes no time, as removing it would
+            final.rename(replaced)  # fast, unlike removing it
         try:
             unfinished.rename(final)
         except OSError:
@@ -94,7 +94,7 @@ def whole_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Whole or not at all, and FileExistsError if the name is taken, even by someone who writes it at this moment."""
+    """Writes a file atomically; FileExistsError if the name is taken, even by a concurrent writer."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb") as stream:
@@ -106,18 +106,18 @@ def write_once(path: Path, content: bytes) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with path.open("xb"):  # a disk without hard links: take the name first, then fill it in one move
+            with path.open("xb"):  # no hard links: take the name first, then replace it
                 pass
             unfinished.replace(path)
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
     for folder in (path.parent, path.parent.parent):
-        sync(folder)  # the name must survive a power cut too, not only the content
+        sync(folder)  # the name must survive a power cut, too
 
 
 def sync(path: Path) -> None:
-    """A file or a folder is on disk when this returns."""
+    """Flushes a file or a folder to disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -1,4 +1,4 @@
-"""What one training step asks of a device: launches by layer and operator, and what crosses to and from the host."""
+"""The operator launches of a training step by layer, and its transfers between host and device."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-"""The parts of a step; an update is all that follows the last gradient."""
+"""Parts of a step; the update is all that follows the last gradient."""
 
 
 class OperatorLaunch(NamedTuple):
-    """An operator that a device computes, as often as it is launched alike."""
+    """One kind of operator launch."""
 
     layer: str
-    """By its name in the network; empty outside of all layers."""
+    """Its name in the network; empty outside all layers."""
     part: str
     operator: str
     type: str
-    """Of the factors of a matmul, by torch's name; empty where nothing is multiplied."""
+    """Torch's type of a matmul's inputs; empty for other operators."""
     flops: int
     bytes: int
     """Read and written, each tensor once."""
@@ -26,11 +26,11 @@ class OperatorLaunch(NamedTuple):
 
 class StepCount(NamedTuple):
     launches: tuple[tuple[OperatorLaunch, int], ...]
-    """Each with how often it comes."""
+    """Each with its count."""
     copied_bytes: int
-    """From host to device inside the step, beside its batch."""
+    """From host to device inside the step, without the batch."""
     waits: tuple[tuple[str, int], ...]
-    """Operators at which the host waits for the device, each with how often."""
+    """Operators at which the host waits for the device, each with its count."""
 
     @property
     def flops(self) -> int:
@@ -49,67 +49,67 @@ class StepCount(NamedTuple):
 class CountedStep:
     count: StepCount
     items: int
-    """What throughput counts, in one step of one device."""
+    """Items of throughput in one step of one device."""
     item: str
     stated_flops: float
-    """What the network's mathematics takes, by the workload's own formula: what MFU is held to."""
+    """FLOPs by the workload's formula, the base of MFU."""
     batch_bytes: int
-    """Of the batch, which goes from host to device before the step."""
+    """The batch, copied from host to device before the step."""
 
 
-def extrapolated(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
-    """A step that is longer than `many` by so many times what that is longer than `few`.
+def extrapolate(few: CountedStep, many: CountedStep, times: float) -> CountedStep:
+    """The step that exceeds `many` by `times` the difference of `many` and `few`.
 
-    Launches that come alike in both come more often; of those that come once but grow, each grows on.
+    Counts of equal launches are extrapolated; of launches that grow, their size is.
     """
     return CountedStep(
         count=StepCount(
-            launches=tuple(_launches(few.count, many.count, times)),
-            copied_bytes=_further(few.count.copied_bytes, many.count.copied_bytes, times),
+            launches=tuple(_extrapolate_launches(few.count, many.count, times)),
+            copied_bytes=_extend(few.count.copied_bytes, many.count.copied_bytes, times),
             waits=tuple(
-                (name, _further(dict(few.count.waits).get(name, 0), count, times)) for name, count in many.count.waits
+                (name, _extend(dict(few.count.waits).get(name, 0), count, times)) for name, count in many.count.waits
             ),
         ),
-        items=_further(few.items, many.items, times),
+        items=_extend(few.items, many.items, times),
         item=many.item,
         stated_flops=many.stated_flops + times * (many.stated_flops - few.stated_flops),
-        batch_bytes=_further(few.batch_bytes, many.batch_bytes, times),
+        batch_bytes=_extend(few.batch_bytes, many.batch_bytes, times),
     )
 
 
-def _launches(few: StepCount, many: StepCount, times: float) -> Iterator[tuple[OperatorLaunch, int]]:
-    before = _by_kind(few)
-    for kind, after in _by_kind(many).items():
+def _extrapolate_launches(few: StepCount, many: StepCount, times: float) -> Iterator[tuple[OperatorLaunch, int]]:
+    before = _group_by_kind(few)
+    for kind, after in _group_by_kind(many).items():
         earlier = before.get(kind, {})
         for launch, count in after.items():
             if launch in earlier:
-                yield launch, _further(earlier[launch], count, times)
+                yield launch, _extend(earlier[launch], count, times)
         old = [(launch, count) for launch, count in earlier.items() if launch not in after]
         new = [(launch, count) for launch, count in after.items() if launch not in earlier]
         if [count for _, count in old] == [count for _, count in new]:
             for (one, count), (other, _) in zip(old, new, strict=True):
-                flops, moved = _further(one.flops, other.flops, times), _further(one.bytes, other.bytes, times)
+                flops, moved = _extend(one.flops, other.flops, times), _extend(one.bytes, other.bytes, times)
                 yield other._replace(flops=flops, bytes=moved), count
-        else:  # cut into other pieces: as many as it takes, all alike but one
-            pieces, flops, moved = (_further(*pair, times) for pair in zip(_sums(old), _sums(new), strict=True))
+        else:  # split differently: equal pieces and one remainder
+            pieces, flops, moved = (_extend(*pair, times) for pair in zip(_add_up(old), _add_up(new), strict=True))
             others = max(0, pieces - 1)
             alike = OperatorLaunch(*kind, flops=flops // (others + 1), bytes=moved // (others + 1))
             yield alike, others
             yield alike._replace(flops=flops - others * alike.flops, bytes=moved - others * alike.bytes), 1
 
 
-def _sums(launches: Iterable[tuple[OperatorLaunch, int]]) -> tuple[int, int, int]:
+def _add_up(launches: Iterable[tuple[OperatorLaunch, int]]) -> tuple[int, int, int]:
     """Launches, FLOPs and bytes."""
     counted = [(count, launch.flops * count, launch.bytes * count) for launch, count in launches]
     return sum(each[0] for each in counted), sum(each[1] for each in counted), sum(each[2] for each in counted)
 
 
-def _by_kind(count: StepCount) -> Mapping[tuple[str, str, str, str], Mapping[OperatorLaunch, int]]:
+def _group_by_kind(count: StepCount) -> Mapping[tuple[str, str, str, str], Mapping[OperatorLaunch, int]]:
     found: dict[tuple[str, str, str, str], dict[OperatorLaunch, int]] = {}
     for launch, times in count.launches:
         found.setdefault(launch[:4], {})[launch] = times
     return found
 
 
-def _further(few: int, many: int, times: float) -> int:
+def _extend(few: int, many: int, times: float) -> int:
     return max(0, round(many + times * (many - few)))
