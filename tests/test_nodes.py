@@ -117,10 +117,10 @@ import psutil
 print({line.laddr.ip for line in psutil.net_connections("inet") if line.status == "LISTEN"})
 """
 ATTACK = """
-import pickle, socket, struct, sys
+import contextlib, pickle, socket, struct, sys
 for words in (pickle.dumps(print), struct.pack(">I", 2**32 - 1) + bytes(100_000), bytes(64), b""):
-    with socket.create_connection((sys.argv[1], 29400), timeout=10) as line:
-        line.sendall(words)
+    with socket.create_connection((sys.argv[1], 29400), timeout=10) as line, contextlib.suppress(OSError):
+        line.sendall(words)  # which the leader may cut short
 print("tried")
 """
 

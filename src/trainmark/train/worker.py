@@ -182,4 +182,7 @@ def _handle_signals(monitor: Monitor, interrupted: int, terminated: int) -> None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is on disk: a library's threads must not abort the process while it is taken apart
