@@ -27,7 +27,7 @@ FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
 """Commands that the help lists first."""
 _HEAD = re.compile(r'^ *NAME = "(\S+)"\n *HELP = "(.*)"$', re.MULTILINE)
 
-DESCRIPTION = "How fast, how accurate, how hungry and how steady this machine trains real models."
+DESCRIPTION = "How fast, how accurately, at what power and how steadily this machine trains real models."
 EXAMPLES = """\
 examples:
   trainmark run                                     every workload at full size, a few minutes
