@@ -6,22 +6,17 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
-from trainmark.platforms import proc
+import psutil
+
+from trainmark.record.cores import read_busy_s
 
 MAX_SCAN_SHARE = 0.0025
 """Of one core, for scanning all processes of the machine."""
 MIN_INTERVAL_S = 0.5
 WINDOW_S = 10.0
 """Foreign load is a mean over so long."""
-
-
-def read_busy_s() -> float | None:
-    """CPU seconds of all processes since boot, including stolen time."""
-    try:
-        return proc.read_cpu_ticks().busy / proc.TICKS_PER_S
-    except OSError:
-        return None
 
 
 def count_cores() -> int:
@@ -33,7 +28,7 @@ class ProcessTree:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._members = {root}
+        self._members: list[psutil.Process] = []
         self._next_scan_s = 0.0
 
     def read_used_s(self) -> float | None:
@@ -42,30 +37,18 @@ class ProcessTree:
         Only differences are meaningful. A new process counts from the scan that finds it, with all it has used.
         """
         now_s = time.monotonic()
-        if now_s < self._next_scan_s:
-            stats = {pid: proc.read_process_stat(pid) for pid in self._members}
-        else:
-            stats = self._scan()
-            self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
-        found = [stat.ticks + stat.ticks_of_ended for stat in stats.values() if stat is not None]
-        return sum(found) / proc.TICKS_PER_S if stats.get(self._root) is not None else None
-
-    def _scan(self) -> dict[int, proc.ProcessStat | None]:
         try:
-            everybody = proc.list_pids()
-        except OSError:
-            return {}
-        stats = {pid: stat for pid in everybody if (stat := proc.read_process_stat(pid)) is not None}
-        children: dict[int, list[int]] = {}
-        for pid, stat in stats.items():
-            children.setdefault(stat.parent, []).append(pid)
-        self._members, rest = set(), [self._root]
-        while rest:
-            pid = rest.pop()
-            if pid not in self._members:
-                self._members.add(pid)
-                rest += children.get(pid, [])
-        return {pid: stats.get(pid) for pid in self._members}
+            if now_s >= self._next_scan_s:
+                root = psutil.Process(self._root)
+                self._members = [root, *root.children(recursive=True)]
+                self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
+            used_s = sum(self._members[0].cpu_times()[:4])
+        except psutil.Error:
+            return None
+        for member in self._members[1:]:
+            with suppress(psutil.Error):
+                used_s += sum(member.cpu_times()[:4])
+        return float(used_s)
 
 
 class ForeignLoad:

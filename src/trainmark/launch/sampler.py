@@ -13,11 +13,11 @@ from types import FrameType
 from typing import Any
 
 import msgspec
+import psutil
 
-from trainmark.launch.cpu_usage import ProcessTree, count_cores, read_busy_s
-from trainmark.platforms import files, proc, sensors
-from trainmark.platforms.reading import FIELDS, Reader
-from trainmark.record.cores import end_with_parent
+from trainmark.launch.cpu_usage import ProcessTree, count_cores
+from trainmark.platforms import files, sensors
+from trainmark.record.cores import end_with_parent, read_busy_s
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.event_files import EventWriter
 from trainmark.record.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
@@ -54,9 +54,11 @@ def main(words: list[str] | None = None) -> int:
 
 def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     file = files.load(args.platform)
-    reader = sensors.open_reader(file, in_child=end_with_parent)
+    reader = sensors.open_reader(file.sensors, in_child=end_with_parent)
     every_s = EVERY_WITH_PROGRAM_S if reader.slow else EVERY_S
-    used = sensors.find_used_devices(file, reader, args.devices, os.environ)
+    visible = os.environ.get(file.visible_devices or "", "")
+    is_cpu = file.device_type == "cpu"
+    used = [0] if is_cpu else sensors.find_used_devices(reader, args.devices, visible)
     events = EventWriter(args.file)
     events.write(
         SamplerBegin(
@@ -80,7 +82,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
 
 
 def _watch_devices(
-    reader: Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
+    reader: sensors.Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
 ) -> None:
     known: dict[str, str] | None = None
     next_s = time.monotonic()
@@ -90,7 +92,7 @@ def _watch_devices(
         at_ns = (before_ns + time.perf_counter_ns()) // 2
         if used is None:
             readings, missing = [], "the variable of visible devices does not tell which devices the run uses"
-            reader.unavailable = dict.fromkeys(FIELDS, missing)
+            reader.unavailable = dict.fromkeys(sensors.FIELDS, missing)
         if reader.unavailable != known:
             known = dict(reader.unavailable)
             events.write(Unavailable(at_ns=at_ns, fields=known))
@@ -114,12 +116,8 @@ def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: th
 
 def _read_host() -> dict[str, Any]:
     """Cheap facts about the host; values of missing files are left out."""
-    found: dict[str, Any] = {}
-    try:
-        memory = proc.read_memory_bytes()
-        found["memory_used_bytes"] = memory["MemTotal"] - memory["MemAvailable"]
-    except (OSError, KeyError, ValueError):
-        pass
+    memory = psutil.virtual_memory()
+    found: dict[str, Any] = {"memory_used_bytes": memory.total - memory.available}
     try:
         space = os.statvfs(SHARED_MEMORY)
         found["shm_free_bytes"] = space.f_bavail * space.f_frsize

@@ -13,19 +13,20 @@ import torch
 
 from trainmark.platforms import files
 from trainmark.platforms.files import PlatformFile
+from trainmark.record.errors import NotReadyError
 
 
 def detect() -> str:
     """The name of the platform of the accelerator that torch sees, else of the CPU."""
     candidates = _load_candidates()
-    device_type = _find_device_type(candidates) or _load_plugins(candidates)
+    device_type = _find_device_type() or _load_plugins(candidates)
     return files.EVERYWHERE if device_type is None else _choose_most_specific(device_type, candidates)
 
 
 def find_undescribed() -> str | None:
     """A warning where torch sees an accelerator without a platform file, so that the CPU is used instead."""
     candidates = _load_candidates()
-    device_type = _find_device_type(candidates)
+    device_type = _find_device_type()
     if device_type is None or _choose_most_specific(device_type, candidates) != files.EVERYWHERE:
         return None
     return (
@@ -43,16 +44,14 @@ def _load_candidates() -> list[PlatformFile]:
     return [file for file in map(files.load, files.names()) if file.name != files.EVERYWHERE]
 
 
-def _find_device_type(candidates: Sequence[PlatformFile]) -> str | None:
-    """The torch device type of this machine, also with a torch that is too old and refused later."""
-    if hasattr(torch, "accelerator"):
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return None if found is None else found.type
-    for device_type in dict.fromkeys(file.device_type for file in candidates):
-        module = getattr(torch, device_type, None)
-        if module is not None and hasattr(module, "is_available") and module.is_available():
-            return device_type
-    return None
+def _find_device_type() -> str | None:
+    """The torch device type of this machine."""
+    if not hasattr(torch, "accelerator"):
+        raise NotReadyError(
+            f"this is torch {torch.__version__}; install a build of torch 2.6 or newer, or --platform cpu"
+        )
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if found is None else found.type
 
 
 def _load_plugins(candidates: Sequence[PlatformFile]) -> str | None:
@@ -64,7 +63,7 @@ def _load_plugins(candidates: Sequence[PlatformFile]) -> str | None:
             importlib.import_module(file.plugin)
         except Exception:  # noqa: S112 - a plugin without its driver may raise anything
             continue
-        if (device_type := _find_device_type(candidates)) is not None:
+        if (device_type := _find_device_type()) is not None:
             return device_type
     return None
 

@@ -92,6 +92,15 @@ def _words(path: Path) -> list[str]:
         return []
 
 
+def read_busy_s() -> float:
+    """CPU seconds of all processes of the machine since boot, including stolen time."""
+    import psutil  # late: most readers of this module do not need it
+
+    times = psutil.cpu_times()
+    busy = ("user", "nice", "system", "irq", "softirq", "steal")
+    return float(sum(getattr(times, name, 0.0) for name in busy))
+
+
 FOREIGN_LOAD = 0.10
 """Share of the machine that other programs may use before it is reported."""
 MAX_RANKS_PER_CORE = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import tempfile
 import time
@@ -18,10 +19,9 @@ import msgspec
 import torch
 
 from trainmark.data.synthetic import cache_folder
-from trainmark.platforms import proc
 from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, read_cpu_name
-from trainmark.record import endings
+from trainmark.record import cores, endings
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.errors import TrainmarkError
@@ -79,19 +79,11 @@ def choose_peak(measurements: list[Measurement], what: str) -> DevicePeak:
 
 def _measure_with_load(measure: Callable[[], float]) -> Measurement:
     """A rate, with the load of other processes while it was measured."""
-    before, own_before_s = _read_ticks(), time.process_time()
+    began_s, before_s, own_before_s = time.monotonic(), cores.read_busy_s(), time.process_time()
     tflops = measure()
-    after, own_s = _read_ticks(), time.process_time() - own_before_s
-    if before is None or after is None or after.every <= before.every:
-        return Measurement(tflops=tflops, others=None)
-    others = after.busy - before.busy - own_s * proc.TICKS_PER_S
-    return Measurement(tflops=tflops, others=min(1.0, max(0.0, others / (after.every - before.every))))
-
-
-def _read_ticks() -> proc.CpuTicks | None:
-    with contextlib.suppress(OSError):
-        return proc.read_cpu_ticks()
-    return None
+    took_s, after_s, own_s = time.monotonic() - began_s, cores.read_busy_s(), time.process_time() - own_before_s
+    others = (after_s - before_s - own_s) / (os.cpu_count() or 1) / took_s
+    return Measurement(tflops=tflops, others=min(1.0, max(0.0, others)))
 
 
 def _remember(key: str, new: Measurement, file: Path | None = None) -> list[Measurement]:
