@@ -5,31 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from trainmark import workloads
 from trainmark.cli.options import options_from_args
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
-from trainmark.features.verify import page as verify_page, parity, verdict as judgement
-from trainmark.features.verify.verdict import find_causes
-from trainmark.launch import ssh_run
+from trainmark.features.verify import parity, verdict as judgement
+from trainmark.launch import planning, preflight, rank_tasks, reproduction, session, ssh_run
+from trainmark.launch.launcher import Outcome
+from trainmark.launch.options import RunOptions
+from trainmark.platforms import detection, files
 from trainmark.record import site
 from trainmark.record.duration import parse_seconds
-from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.language import current_language
-from trainmark.record.plan import Topology
-from trainmark.record.precision import PRECISIONS
+from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.recipe import Limits
 from trainmark.record.run_folder import RunFolder
+from trainmark.record.store import Store
 from trainmark.record.verify import VerifyDocument
-from trainmark.view.files import save_page
-
-if TYPE_CHECKING:
-    from trainmark.features.verify.parity import Parity
-    from trainmark.launch.options import RunOptions
-    from trainmark.record.store import Store
 
 NAME = "verify"
 HELP = "Check the arithmetic: repeat the same steps bit by bit, or compare them with another chip."
@@ -66,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="repeat rounds for this long: 90s, 30m, 1h (default: until it is settled, usually two rounds)",
     )
-    add("--against", metavar="VERIFY", help="an earlier verify or a run, by id or 'last', or the file of one")
+    add("--against", metavar="VERIFY", help="an earlier verify, by id or 'last', or its file")
     add(
         "--show",
         metavar="VERIFY",
@@ -96,12 +94,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.features.verify import launch as verification
-    from trainmark.launch import session
-
     options = options_from_args(args)
     store = session.open_store(options)
-    other = judgement.find_document(args.against, store) if args.against else None
+    other = judgement.load_document(args.against, store) if args.against else None
     if args.show:
         document, code = judgement.load_document(args.show, store), 0
     elif args.hosts:
@@ -109,15 +104,14 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--against reads local files: run it on the first host, not with --hosts")
         document, code = _run_on_hosts(args, options)
     else:
-        plan = verification.make_plan(options, args.soak_s, judgement.parse_plan(other) if other else None)
+        plan = make_plan(options, args.soak_s, Plan.from_json(other.plan) if other else None)
         watch = _RoundPrinter(quiet=args.quiet)
-        own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-        outcome = verification.run_ranks(plan, options, store, own_command=own_command, say=print_status, watch=watch)
+        outcome = run_ranks(plan, options, store, watch)
         if outcome is None:
             return 0
         if outcome.sentence:
             print_status(f"trainmark: {outcome.sentence}")
-        document, code = judgement.make_document(outcome.folder, verification.read_switches(plan)), outcome.exit_code
+        document, code = judgement.make_document(outcome.folder, read_switches(plan)), outcome.exit_code
         if code and not document.rounds:
             return code  # the reason is printed, and there is no result to save
     path = judgement.save_document(document, store)
@@ -125,13 +119,12 @@ def run(args: argparse.Namespace) -> int:
     code = code or judgement.EXIT_CODES[document.verdict]
     found = parity.compare_verifies(document, other) if other else None
     if args.json:
-        _dump(document, found)
+        text = msgspec.json.encode({"verify": document, "parity": found}).decode()
+        sys.stdout.write(f"{text}{os.linesep}")
     else:
-        sys.stdout.write(verify_page.render_text(document, found, **screen_options(open_console())))
+        sys.stdout.write(judgement.render_text(document, found, **screen_options(open_console())))
         show(f"kept: {path}")
     if found is not None and document.verdict != "incomplete":
-        page = _write_page(document, found, store)
-        (print_status if args.json else show)(f"page: {page}")
         code = code or parity.EXIT_CODES[found.verdict]
     return code
 
@@ -169,20 +162,95 @@ class _RoundPrinter:
         logs = self._folder.logs
         rounds = [event for event in logs[0].rounds if event.round] if logs else []
         for event in rounds[self._rounds :]:
-            found = find_causes(
-                [one for log in logs for each in log.rounds if each.round == event.round for one in each.found]
-            )
-            readings = [reading for node in self._folder.nodes for reading in node.last]
-            print_status(verify_page.describe_round(event, len(found), readings))
+            found = [one for log in logs for each in log.rounds if each.round == event.round for one in each.found]
+            now = judgement.summarize_sensors((0, reading) for node in self._folder.nodes for reading in node.last)
+            print_status(judgement.describe_round(event, len(judgement.find_causes(found)), now))
         self._rounds = len(rounds)
 
 
-def _dump(document: VerifyDocument, found: Parity | None) -> None:
-    text = msgspec.json.encode({"verify": document, "parity": found}).decode()
-    sys.stdout.write(f"{text}{os.linesep}")
+# The plan and its ranks
+
+STEPS = 30
+"""The default: ten more than the rule for losses leaves out."""
 
 
-def _write_page(document: VerifyDocument, found: Parity, store: Store) -> Path:
-    return save_page(
-        f"{document.verify_id}.html", verify_page.render_page(document, found, language=current_language()), store
+def make_plan(options: RunOptions, soak_s: float = 0.0, against: Plan | None = None) -> Plan:
+    """The plan of a verify: by the options, or the same steps as another verify."""
+    if options.steps is not None and options.steps < 1:
+        raise UsageError(f"--steps must be more than 0, not {options.steps}")
+    if against is None:
+        name = (options.workloads or (workloads.names()[0],))[0]
+        decided = planning.make_plan(name, options)
+        steps = options.steps or STEPS
+    else:
+        decided = _replan(against, options)
+        steps = options.steps or against.limits.steps or STEPS
+    return replace(
+        decided,
+        limits=Limits(steps=steps, wall_s=soak_s or None),
+        max_restarts=0,
+        resume_from=None,
     )
+
+
+def run_ranks(plan: Plan, options: RunOptions, store: Store, watch: Callable[[Path], None]) -> Outcome | None:
+    """Starts the ranks of this node, joins the other launchers of the job if any, and waits until they end.
+
+    None on a launcher that does not lead, which has nothing to report.
+    """
+    own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
+    topology, wait_s = Topology.parse(plan.topology), options.join_timeout_s
+    with rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=wait_s) as together:
+        store.check_writable()
+        leads = together is None or together.env.is_leader
+        if together is None or not together.env.first_local_rank:
+            try:
+                preflight.get_ready(plan, store.folder, print_status if leads else lambda sentence: None)
+            except TrainmarkError as error:
+                if together:
+                    together.refuse_run(error)
+                raise
+        shown = watch if leads else lambda folder: None
+        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
+        if together and leads:
+            together.finish(outcome.exit_code)
+    if leads:
+        return outcome
+    if outcome.sentence:
+        print_status(f"trainmark: {outcome.sentence}")
+    return None
+
+
+def _replan(other: Plan, options: RunOptions) -> Plan:
+    """Another verify's plan on this machine: only the chip, the precision and the topology may differ."""
+    if options.workloads and workloads.find(options.workloads[0])[0].name != other.workload:
+        raise UsageError(
+            f"--against is a verify of {other.workload}, not of {options.workloads[0]}; leave the workload's name out"
+        )
+    words = [word for word in ("recipe", "seed", "init_from") if getattr(options, word) is not None]
+    if words or options.settings:
+        word = (words or ["set"])[0].replace("_", "-")
+        raise UsageError(f"--against repeats the steps of the other verify; leave out --{word}")
+    if other.workload_source and other.workload_source.file and not options.trust:
+        raise UsageError(
+            f"the other verify took a workload from {other.workload_source}, and this would run that file; "
+            "add --trust if you know its contents"
+        )
+    chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
+    file = files.load(chosen)
+    decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
+    precision = Precision.parse(options.precision or other.precision)
+    if precision.name not in file.precisions:
+        raise UsageError(
+            f"precision {precision} does not run on platform {file.name}; it has {', '.join(file.precisions)}"
+        )
+    decided = replace(decided, precision=precision.name)
+    if options.topology is not None:
+        decided = planning.change_topology(decided, Topology.parse(options.topology))
+    return reproduction.locate_data(decided, options.data)
+
+
+def read_switches(plan: Plan) -> dict[str, str]:
+    """The variables that make the platform's libraries deterministic, with their values in the workers."""
+    settings = files.load(plan.platform).deterministic_settings
+    return {name: os.environ.get(name, value) for name, value in settings.items()}
