@@ -217,16 +217,17 @@ def samples(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Iterator[Shown]:
     """A sample of each input, one after the other; `out` is a file, or where they are `numbered` a folder. Without it
-    they lie in the store."""
+    they lie in the store. `trust` runs the workload's file that the run's plan names."""
     from trainmark.platforms import detection, files
     from trainmark.platforms.platform import Platform
     from trainmark.train import sampling
     from trainmark.workloads.sampling import SampleRequest
 
     kept = _store(store)
-    source = _find_network(fspath(run), kept)
+    source = _find_network(fspath(run), kept, trust=trust)
     shows = sampling.check_can_show(source, fspath(run), score=score)
     for given in inputs:
         sampling.check_input(given, shows)
@@ -239,7 +240,7 @@ def samples(
         options=tuple(settings),
         score=score,
         data=sampling.find_data_folder(source.plan),
-        open_run=lambda word: sampling.load_trained(_find_network(word, kept), device),
+        open_run=lambda word: sampling.load_trained(_find_network(word, kept, trust=trust), device),
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
@@ -259,17 +260,42 @@ def sample(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
     of an example of the run's data."""
     said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
-    made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
-    return next(made)
+    return next(
+        samples(
+            run,
+            inputs,
+            settings=said,
+            out=out,
+            score=score,
+            platform=platform,
+            store=store,
+            force=force,
+            trust=trust,
+        )
+    )
 
 
-def _find_network(word: str, store: Store) -> Origin:
-    """The network meant by a path, or by a run's word; with the record of its run where there is one."""
+def _find_network(word: str, store: Store, *, trust: bool) -> Origin:
+    """The network meant by a path, or by a run's word, whose plan the user may have to trust."""
+    from trainmark.record.trust import check_plan, trust_file
+
+    found = _find_origin(word, store)
+    if trust:
+        trust_file(found.path)
+    if (plan := found.plan) is not None:
+        own_platform = replace(plan, platform="cpu")  # the network is opened on the platform that the user names
+        check_plan(own_platform, f"the plan of {found.path}", trust=trust)
+    return found
+
+
+def _find_origin(word: str, store: Store) -> Origin:
+    """With the record of its run where there is one."""
     from trainmark.train.sampling import Origin
 
     path = Path(word).expanduser()

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import psutil
 
+from trainmark.data import synthetic
 from trainmark.launch import network, secret
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import Coordinator, plan_file_name
@@ -305,6 +306,7 @@ class WorkerProcesses:
         file, env = files.load(self.plan.platform), self.env
         variables = {
             **QUIET,
+            "TORCHINDUCTOR_CACHE_DIR": str(synthetic.cache_folder() / "inductor"),
             **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
             **(file.deterministic_settings if self._task == "verify" else {}),
             **self._network,
