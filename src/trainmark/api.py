@@ -227,7 +227,7 @@ def samples(
     from trainmark.workloads.sampling import SampleRequest
 
     kept = _store(store)
-    source = _find_network(fspath(run), kept, trust=trust)
+    source = find_network(fspath(run), kept, trust=trust)
     shows = sampling.check_can_show(source, fspath(run), score=score)
     for given in inputs:
         sampling.check_input(given, shows)
@@ -240,7 +240,7 @@ def samples(
         options=tuple(settings),
         score=score,
         data=sampling.find_data_folder(source.plan),
-        open_run=lambda word: sampling.load_trained(_find_network(word, kept, trust=trust), device),
+        open_run=lambda word: sampling.load_trained(find_network(word, kept, trust=trust), device),
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
@@ -281,7 +281,7 @@ def sample(
     )
 
 
-def _find_network(word: str, store: Store, *, trust: bool) -> Origin:
+def find_network(word: str, store: Store, *, trust: bool) -> Origin:
     """The network meant by a path, or by a run's word, whose plan the user may have to trust."""
     from trainmark.record.trust import check_plan, trust_file
 
