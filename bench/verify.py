@@ -43,7 +43,7 @@ from trainmark.features.verify.repeated_operators import deterministic_mode
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.verify import VerifyDocument
 from trainmark.train import setup
 from trainmark.train.loop import Job

@@ -15,8 +15,7 @@ from support.records import make_record
 from support.simulated import repeats
 
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import EventTail
-from trainmark.record.events import Steps
+from trainmark.record.events import EventTail, Steps
 from trainmark.record.lookup import make_subject
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record

@@ -27,7 +27,7 @@ from trainmark.features.watch import live_screen
 from trainmark.features.watch.command import Watched
 from trainmark.record import events, gather, series
 from trainmark.record.errors import TrainmarkError
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.index import make_row
 from trainmark.record.links import AllReduce
 from trainmark.record.lookup import make_subject

@@ -19,9 +19,9 @@ from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record import event_files, events, gather, series
+from trainmark.record import events, gather, series
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import EventWriter, chunks_path
+from trainmark.record.events import EventWriter
 from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record, series_reader
@@ -33,7 +33,7 @@ LONG = {**EVERY_KIND, "cut off in the middle of a step": replace(CUT_OFF, steps=
 
 
 def gathered(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 10) -> Record:
-    """The record of a run as if it were long; its event logs are folded as if they were, too."""
+    """The record of a run as if it were long."""
     with monkeypatch.context() as patched:
         patched.setattr(series, "MAX_INSIDE", inside)
         return gather.gather_record(folder)
@@ -42,14 +42,13 @@ def gathered(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 10)
 def left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Record, Record]:
     """A run's record with its series inside, and the one it leaves if it is long."""
     with monkeypatch.context() as patched:
-        patched.setattr(event_files, "CHUNK_BYTES", 2000)
         patched.setattr(Run, "span_ns", lambda run, folder: _span_ns(folder))
         inside = run.leave(folder)
     return inside, gathered(folder / "runs" / inside.run_id, monkeypatch)
 
 
 def _span_ns(folder: Path) -> tuple[int, int]:
-    lines = event_files.read_log(folder / "rank0.jsonl").splitlines()
+    lines = (folder / "rank0.jsonl").read_bytes().splitlines()
     told = [json.loads(line) for line in lines if line]
     begin = next(event["at_ns"] for event in told if event["event"] == "ready")
     return begin, next((event["at_ns"] for event in reversed(told) if event["event"] == "phases"), begin + 10**10)
@@ -72,7 +71,6 @@ def test_what_is_said_of_a_long_run_is_what_its_series_inside_the_record_would_s
     inside, long = left(LONG[kind], tmp_path, monkeypatch)
     assert inside.series_file is None
     assert long.series_file
-    assert chunks_path(tmp_path / "runs" / inside.run_id / "rank0.jsonl").exists()
     for name in ("metrics", "doubts", "coverage", "status", "quality", "restarts", "telemetry", "event_files"):
         assert getattr(long, name) == getattr(inside, name), name
     assert long.loss == inside.loss
@@ -290,10 +288,6 @@ class LongRun:
             log.write(events.End(ended="the steps asked for are done"))
             log.close()
 
-    @property
-    def log_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.path.glob("rank*"))
-
     def memory_bytes(self) -> int:
         """What gathering it takes at most."""
         tracemalloc.start()
@@ -308,7 +302,6 @@ class LongRun:
 def test_the_stated_bounds_hold(tmp_path: Path) -> None:
     few = LongRun(tmp_path / "few", ranks=2, steps=6000)
     many = LongRun(tmp_path / "many", ranks=8, steps=6000)
-    assert many.log_bytes / (many.ranks * many.steps) < 30
     record = gather.gather_record(many.path)
     store = Store(tmp_path / "store")
     path = store.add(record)

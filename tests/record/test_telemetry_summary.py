@@ -11,7 +11,7 @@ import pytest
 from support.records import make_plan, make_record
 
 from trainmark.record import doubts, events, telemetry_summary as telemetry
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.machine import DeviceInfo, Environment, MachineFacts, Sensed
 from trainmark.record.metrics import Measured, Quantity, measure
 from trainmark.record.rank_log import RankLog

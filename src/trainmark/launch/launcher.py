@@ -35,8 +35,7 @@ from trainmark.record.errors import (
     WorkloadError,
     error_from_exit_code,
 )
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import BatchFound, Event, Failed, FaultFound
+from trainmark.record.events import BatchFound, Event, EventWriter, Failed, FaultFound
 from trainmark.record.machine import FillSearch
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog

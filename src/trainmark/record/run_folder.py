@@ -13,8 +13,7 @@ from msgspec import Struct
 from trainmark.record import events
 from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
-from trainmark.record.event_files import FOLDED, EventTail, Source, Writer, parse_writer
-from trainmark.record.events import AnyEvent, Unknown
+from trainmark.record.events import AnyEvent, EventTail, Source, Unknown, Writer, parse_writer
 from trainmark.record.numbers import Target, Whole
 from trainmark.record.plan import Plan
 from trainmark.record.rank_log import RankLog
@@ -164,8 +163,8 @@ class RunFolder:
         return EventTail(self.path / f"telemetry{launcher}.jsonl").new_events()
 
     def event_files(self) -> dict[str, str]:
-        """SHA-256 of every event file and its chunks, by name."""
-        names = sorted(name for name in _names(self.path) if parse_writer(name.removesuffix(FOLDED)))
+        """SHA-256 of every event file, by name."""
+        names = sorted(name for name in _names(self.path) if parse_writer(name))
         return {name: sha256(self.path / name) for name in names}
 
     def _follow(self, name: str) -> None:

@@ -13,7 +13,7 @@ from torch import distributed
 
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.links import AllReduce, PairLink, best_pairs, estimate_node_bandwidths
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.tournament import Pairs, plan_rounds, split_into_rounds

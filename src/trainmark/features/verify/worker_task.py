@@ -24,7 +24,7 @@ from trainmark.features.verify.repeated_operators import RepeatedOperators, dete
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.atomic_files import write_atomic
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.verify import NUMBERS_FILE, REPLICATED, BitDifference, Kind
