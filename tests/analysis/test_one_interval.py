@@ -14,10 +14,10 @@ from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
 from trainmark.features.report.header import write_sentence
 from trainmark.features.report.output import to_csv
-from trainmark.record.intervals import around, average_repeats, half_width, share
-from trainmark.record.lookup import Subject
 from trainmark.record.metrics import Measured, measure
+from trainmark.record.numbers import around, average_repeats, half_width, share
 from trainmark.record.record import Record
+from trainmark.record.store import Subject
 from trainmark.record.timeline import RankTrace, Timeline
 from trainmark.view import compare_screen, table
 from trainmark.view.describe import describe

@@ -19,12 +19,11 @@ from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record import events, gather, series
+from trainmark.record import events, gather, timeline
 from trainmark.record.errors import UsageError
 from trainmark.record.events import EventWriter
-from trainmark.record.lookup import Subject
 from trainmark.record.record import Record
-from trainmark.record.store import Store, read_record, series_reader
+from trainmark.record.store import Store, Subject, read_record, series_reader
 from trainmark.view.describe import describe
 from trainmark.view.publish import make_publishable
 
@@ -35,7 +34,7 @@ LONG = {**EVERY_KIND, "cut off in the middle of a step": replace(CUT_OFF, steps=
 def gathered(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 10) -> Record:
     """The record of a run as if it were long."""
     with monkeypatch.context() as patched:
-        patched.setattr(series, "MAX_INSIDE", inside)
+        patched.setattr(gather, "MAX_INSIDE", inside)
         return gather.gather_record(folder)
 
 
@@ -89,7 +88,7 @@ def test_a_long_run_s_record_is_read_with_its_series_and_passes_every_check(
     _, long = left(LONG[kind], tmp_path, monkeypatch)
     found, path = kept(tmp_path, long)
     assert found == long
-    monkeypatch.setattr(series, "MAX_INSIDE", 10)  # as the audit gathers it anew
+    monkeypatch.setattr(gather, "MAX_INSIDE", 10)  # as the audit gathers it anew
     for folder in (None, tmp_path / "runs" / long.run_id):
         checked = audit_document(json.loads(path.read_text()), path.name, folder, series_reader(path))
         assert [finding for entry in checked for finding in entry.findings] == []
@@ -135,7 +134,7 @@ def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
     two: tuple[Record, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, path = two
-    monkeypatch.setattr(series, "MAX_INSIDE", 10)
+    monkeypatch.setattr(gather, "MAX_INSIDE", 10)
     alone = Record.from_json(json.loads(path.read_text()))
     folder = tmp_path / "runs" / whole.run_id
     assert gather.restore_series(alone, folder) == whole
@@ -218,20 +217,20 @@ def test_a_record_cannot_name_a_file_elsewhere(two: tuple[Record, Path], tmp_pat
     assert record.series_file
     for name in ("../x.series.jsonl.gz", "/etc/x.series.jsonl.gz", "passwd", ".series.jsonl.gz"):
         with pytest.raises(ValueError, match="not that of a series file"):
-            series_reader(path)(series.SeriesFile(name=name, sha256="", steps=1))
+            series_reader(path)(timeline.SeriesFile(name=name, sha256="", steps=1))
 
 
 def test_means_never_mix_warm_up_with_steady_steps_and_are_bounded() -> None:
     for count, steady in ((1, 0), (7, 3), (999, 0), (5000, 13), (5000, 2500), (100_003, 50_001), (100_003, 1)):
-        steps = series.StepSeries(
+        steps = timeline.StepSeries(
             wait_ns=[3] * count,
             compute_ns=[1000] * steady + list(range(2000, 2000 + count - steady)),
             items=[8] * count,
             loss=[1.0] * (count - 1) + [None],
         )
-        points = series.thin_series(steps, steady)
-        assert len(points.compute_ns) <= series.MAX_POINTS
-        back = series.expand_means(points, count, steady)
+        points = timeline.thin_series(steps, steady)
+        assert len(points.compute_ns) <= timeline.MAX_POINTS
+        back = timeline.expand_means(points, count, steady)
         assert list(back.compute_ns[:steady]) == [1000] * steady
         assert sum(back.compute_ns) == pytest.approx(sum(steps.compute_ns), rel=1e-4)
         assert (len(back.loss), back.loss[-1]) == (count, None)

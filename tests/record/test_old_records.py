@@ -12,8 +12,8 @@ from support.records import make_record
 import trainmark
 from trainmark.analysis.audit_record import audit_document
 from trainmark.record.errors import UsageError
-from trainmark.record.intervals import around, is_too_noisy
 from trainmark.record.metrics import METRICS
+from trainmark.record.numbers import around, is_too_noisy
 from trainmark.record.record import RECORD_SCHEMA, Record
 from trainmark.view.describe import describe
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from trainmark.record.doubt_text import doubt_text
+from trainmark.record.doubts import doubt_text
 from trainmark.record.language import ENGLISH
 from trainmark.record.machine import Environment, Telemetry
 from trainmark.record.metrics import Measured, measure

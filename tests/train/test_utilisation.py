@@ -17,9 +17,9 @@ from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
-from trainmark.record.intervals import half_width
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
 from trainmark.record.metrics import Measured, Quantity, measure
+from trainmark.record.numbers import half_width
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
@@ -210,16 +210,7 @@ def shown(value: float | None, **given: Any) -> Record:
 
 
 def found_doubts(record: Record) -> dict[str, str]:
-    facts = doubts.Facts(
-        plan=record.plan,
-        status=record.status,
-        timeline=record.timeline,
-        metrics=record.metrics,
-        quality=record.quality,
-        environment=record.environment,
-        reference_global_batch=256,
-    )
-    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(record, reference_global_batch=256)}
 
 
 def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:

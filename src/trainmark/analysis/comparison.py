@@ -11,15 +11,15 @@ from trainmark.analysis import quantities
 from trainmark.analysis.judge import Judgement, RunValues, Spread, judge, own_interval
 from trainmark.analysis.likeness import Difference, list_differences
 from trainmark.record import escape, metrics
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.errors import UsageError
 from trainmark.record.format import number
 from trainmark.record.language import ENGLISH, Say
 
 if TYPE_CHECKING:
     from trainmark.analysis.quantities import Compared
-    from trainmark.record.lookup import Subject
     from trainmark.record.record import Record
+    from trainmark.record.store import Subject
 
 THRESHOLD = 0.03
 """A smaller difference is called the same, unless the user says otherwise."""

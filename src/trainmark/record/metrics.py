@@ -13,10 +13,9 @@ import numpy as np
 from trainmark.record import statistics
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.intervals import WIDEST, around, quantile
 from trainmark.record.machine import Sensed
-from trainmark.record.numbers import Finite
-from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
+from trainmark.record.numbers import WIDEST, Finite, around, quantile
+from trainmark.record.site import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.timeline import Timeline
 
 MEASURED = "measured: "

@@ -11,16 +11,23 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from trainmark.record import series
 from trainmark.record.errors import UsageError, describe_misfit
-from trainmark.record.intervals import around
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.machine import Artifact, Environment, Telemetry
 from trainmark.record.metrics import Quantity, quantity_to_json
-from trainmark.record.numbers import Count, Finite, Whole
+from trainmark.record.numbers import Count, Finite, Whole, around
 from trainmark.record.plan import Plan
-from trainmark.record.series import Points, SeriesFile, StepSeries
-from trainmark.record.timeline import RankSums, RankTrace, Timeline
+from trainmark.record.timeline import (
+    Points,
+    RankSums,
+    RankTrace,
+    SeriesFile,
+    StepSeries,
+    Timeline,
+    build_timeline,
+    expand_means,
+    extract_series,
+)
 from trainmark.record.workload_facts import WorkloadFacts
 
 RECORD_SCHEMA = 2
@@ -169,7 +176,7 @@ class Record:
     @property
     def steps(self) -> StepSeries:
         """Of a long run, what lies in the file beside its record."""
-        return series.extract_series(self.timeline, self.loss)
+        return extract_series(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = _merge(self._known_fields(), self.unknown)
@@ -389,7 +396,7 @@ def _steps(
     """The series that are not inside the record, as they are or as means; and why only as means."""
     if found.file is None or found.points is None:
         return None, None
-    means = series.expand_means(found.points, found.file.steps, found.steady_from)
+    means = expand_means(found.points, found.file.steps, found.steady_from)
     if read is None:
         return means, MeansOnly(reason=f"{found.file.name} is not at hand")
     try:
@@ -408,7 +415,7 @@ def _timeline(found: _Series, steps: StepSeries | None) -> Timeline:
         return Timeline(ranks=tuple(ranks), warmup_steps=found.warmup_steps, steady_from=found.steady_from)
     if min(trace.steps for trace in ranks) != len(steps.compute_ns):
         raise ValueError("its ranks have other steps than its series")
-    return series.build_timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
+    return build_timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.record import escape
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
 from trainmark.record.language import _

@@ -19,9 +19,9 @@ from trainmark.features.fleet.verdict import Fleet, find_proofs, judge_hosts, to
 from trainmark.features.verify import verdict as verification
 from trainmark.record.errors import UsageError
 from trainmark.record.format import summarise_pairs
+from trainmark.record.links import all_rounds, plan_rounds, split_into_rounds, usual_rounds
 from trainmark.record.record import Doubt, Record
 from trainmark.record.site import Expected
-from trainmark.record.tournament import all_rounds, plan_rounds, split_into_rounds, usual_rounds
 from trainmark.record.verify import BitDifference, VerifyDocument
 
 FLOOR = -math.log1p(-0.03)

@@ -18,10 +18,9 @@ from trainmark.analysis.likeness import list_differences
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.links import PairLink
-from trainmark.record.lookup import Subject
 from trainmark.record.record import Record, parse
 from trainmark.record.run_folder import RunFolder
-from trainmark.record.store import Store, read_record
+from trainmark.record.store import Store, Subject, read_record
 
 FOLDER = "fleets"
 RESUME_WITHIN = timedelta(hours=24)

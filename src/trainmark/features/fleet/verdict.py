@@ -18,10 +18,10 @@ from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks
 from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
-from trainmark.record.lookup import Subject
+from trainmark.record.numbers import CONFIDENCE, Bounds, around, log_variance, quantile
 from trainmark.record.record import Record
 from trainmark.record.site import Expected
+from trainmark.record.store import Subject
 from trainmark.record.verify import Verdict as ProofVerdict, VerifyDocument
 
 MAX_BLIND = 0.20

@@ -17,9 +17,9 @@ from trainmark.features.verify import page as verify_page, parity, verdict as ju
 from trainmark.features.verify.verdict import find_causes
 from trainmark.launch import ssh_run
 from trainmark.record import site
-from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.language import current_language
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.run_folder import RunFolder

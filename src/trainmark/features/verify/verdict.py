@@ -13,9 +13,8 @@ from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import format_count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
-from trainmark.record.run_folder import HEAD_FILE, RunFolder
+from trainmark.record.run_folder import HEAD_FILE, RankLog, RunFolder
 from trainmark.record.store import LAST, Store
 from trainmark.record.verify import (
     NUMBERS_FILE,

@@ -18,8 +18,7 @@ from trainmark.cli.liveness import has_processes, is_running, last_modified_s, r
 from trainmark.cli.terminal import open_console, print_status
 from trainmark.features.watch.live_screen import Live, draw, format_line, format_result, to_json
 from trainmark.record import escape
-from trainmark.record.rank_log import RECENT_STEPS
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RECENT_STEPS, RunFolder
 from trainmark.record.store import Store, default_folder, read_record
 
 if TYPE_CHECKING:
