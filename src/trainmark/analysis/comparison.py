@@ -207,9 +207,7 @@ def _foreign_share(record: Record) -> float:
 
 
 def _measure_inputs(record: Record) -> metrics.Measured:
-    flops = record.environment.flops
-    peak_error = flops.peak_error if flops else None
-    return metrics.Measured(item=record.item, timeline=record.timeline, peak_error=peak_error)
+    return metrics.Measured(item=record.item, timeline=record.timeline, flops=record.environment.flops)
 
 
 def _find_faults(record: Record, compared: Compared) -> list[str]:
@@ -218,7 +216,7 @@ def _find_faults(record: Record, compared: Compared) -> list[str]:
         return [f"run {record.run_id} is {record.status} ({record.ended})"]
     recorded = record.metrics.get(compared.name)
     # recomputing from the series reveals an older definition
-    if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
+    if compared.metric is None or compared.metric.beyond_steps or recorded is None or recorded.value is None:
         return []
     if record.means_only:  # of single steps nothing can be computed anew
         return []

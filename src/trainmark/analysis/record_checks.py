@@ -103,18 +103,9 @@ def phases(case: Case) -> Iterator[CheckResult]:
 
 @check("metrics", "throughputs, their intervals and mfu follow from the series")
 def metrics(case: Case) -> Iterator[CheckResult]:
-    record, flops = case.record, case.record.environment.flops
+    record = case.record
     _need_steps(record)
-    computed = measure(
-        Measured(
-            item=record.item,
-            timeline=record.timeline,
-            flops_per_item=flops.per_item if flops else None,
-            peak_tflops=flops.peak_tflops if flops else None,
-            peak_source=flops.peak_source if flops else None,
-            peak_error=flops.peak_error if flops else None,
-        )
-    )
+    computed = measure(Measured(item=record.item, timeline=record.timeline, flops=record.environment.flops))
     expected = withhold(computed) if record.status == "invalid" else computed
     for alias in (alias for alias in FOLLOWING if alias in record.metrics):
         one, other = record.metrics[alias], expected[alias]

@@ -186,7 +186,6 @@ def gather(folder: RunFolder) -> Record:
     machines = Topology.parse(plan.topology).nodes
     nodes = samplers.summarise_nodes(folder, of=machines, settling_ns=timeline.settling_ns)
     environment = _environment(folder, first, clock, nodes)
-    flops = environment.flops
     measured = Measured(
         item=head.item,
         timeline=timeline,
@@ -194,10 +193,7 @@ def gather(folder: RunFolder) -> Record:
         steps_planned=_planned_steps(plan, first, reached=quality.reached),
         target_reached_ns=_reached_ns(head.target, plan, first),
         sensed=samplers.summarise_sensors(nodes, machines),
-        flops_per_item=flops.per_item if flops else None,
-        peak_tflops=flops.peak_tflops if flops else None,
-        peak_source=flops.peak_source if flops else None,
-        peak_error=flops.peak_error if flops else None,
+        flops=environment.flops,
         others=environment.others,
     )
     metrics = measure(measured)
