@@ -59,6 +59,10 @@ class Quantity:
     unavailable: str | None = None
     """Why there is no value. A missing number is never 0."""
 
+    def __post_init__(self) -> None:
+        if self.interval and self.interval[0] > self.interval[1]:
+            raise ValueError("the interval ends before it begins")
+
 
 Better = Literal["higher", "lower"]
 Formula = Callable[[Measured], float | None]

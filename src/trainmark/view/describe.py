@@ -62,7 +62,7 @@ def describe(
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
     _draw_artifacts(writer, record, run_folder)
-    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment, facts.unknown)
+    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment)
     for section in last:
         draw_section(writer, section(record, _))
     _draw_doubts(writer, record)
