@@ -30,7 +30,6 @@ from trainmark.record.machine import (
     StepProfile,
 )
 from trainmark.record.numbers import Count, Finite, Whole
-from trainmark.record.verify import BitDifference, Operators
 
 
 class Event(Struct, frozen=True, tag_field="event"):
@@ -204,6 +203,46 @@ class NoSample(Event, tag="no-sample", frozen=True, kw_only=True):
     """The trained model could not leave the sample it should have."""
 
     reason: str
+
+
+Kind = Literal["repeat", "replica", "product", "link", "operator"]
+
+
+class BitDifference(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bits that are not as they were, as on other ranks, or as they must be."""
+
+    kind: Kind
+    round: Whole
+    """Which computation of all the steps, counted from 1."""
+    rank: Whole
+    step: Whole | None = None
+    """Counted from 1."""
+    stage: str = ""
+    """One of `STAGES` of a verify; of a matmul its type, of a link what was exchanged."""
+    layers: Sequence[str] = ()
+    """The first of those that differ."""
+    count: Whole = 1
+    """How many differ."""
+    never_alike: bool = False
+    """No two rounds gave the same, so that none can be called the wrong one."""
+
+
+class Operators(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which operators of a step give other bits when they are called again with the same numbers."""
+
+    seen: Whole = 0
+    steadied: Sequence[str] = ()
+    """Those that do so only while torch.use_deterministic_algorithms is off."""
+    unsteady: Sequence[str] = ()
+    """Those that do so even while it is on."""
+    warned: Sequence[str] = ()
+    """Those of which torch says that they have no deterministic implementation here."""
+    unavailable: str = ""
+    """Why it was not tested."""
+
+    @property
+    def not_deterministic(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.unsteady, *self.warned)))
 
 
 class RoundVerified(Event, tag="verify-round", frozen=True, kw_only=True, omit_defaults=True):

@@ -8,26 +8,25 @@ from pathlib import Path
 import msgspec
 
 import trainmark
-from trainmark.record import events
-from trainmark.record.atomic_files import write_atomic
-from trainmark.record.checks import format_count
-from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.plan import Plan
-from trainmark.record.record import Record
-from trainmark.record.run_folder import HEAD_FILE, RankLog, RunFolder
-from trainmark.record.store import LAST, Store
-from trainmark.record.verify import (
+from trainmark.features.verify.document import (
     NUMBERS_FILE,
     SCHEMA,
     STAGES,
-    BitDifference,
     Numbers,
-    Operators,
     StepNumbers,
     Verdict,
     VerifyDocument,
     VerifyTelemetry,
 )
+from trainmark.record import events
+from trainmark.record.atomic_files import write_atomic
+from trainmark.record.checks import format_count
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.events import BitDifference, Operators
+from trainmark.record.plan import Plan
+from trainmark.record.record import Record
+from trainmark.record.run_folder import HEAD_FILE, RankLog, RunFolder
+from trainmark.record.store import LAST, Store
 
 FOLDER = "verify"
 """Folder of verifies in a store."""
