@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -37,6 +38,19 @@ RECENT_STEPS = 4096
 """Steps kept per rank by a reader that only watches a run."""
 SERIES = ("wait_ns", "compute_ns", "exchange_ns", "items", "loss")
 """What a rank records of every step."""
+
+
+_KEPT: dict[type, str] = {
+    events.EnvironmentSeen: "environment",
+    events.PrecisionSeen: "precision",
+    events.StepCompared: "step_check",
+    events.ExchangeCounted: "exchange",
+    events.Profiled: "profile",
+    events.FlopsCounted: "flops",
+    events.OperatorsRepeated: "operators",
+    events.Failed: "failed",
+}
+"""Events of which a log keeps the last, by the name of its field."""
 
 
 @dataclass(kw_only=True)
@@ -115,8 +129,6 @@ class RankLog:
     trained_until_ns: int | None = None
     phase: str = "startup"
     """The current phase."""
-    not_understood: int = 0
-    """Lines that this version cannot read."""
     _again: _Again | None = None
 
     keep: int | None = None
@@ -165,12 +177,6 @@ class RankLog:
                 self._begin(event)
             case events.DeviceOpening():
                 self.device_from_ns = self.device_from_ns or event.at_ns
-            case events.EnvironmentSeen():
-                self.environment = event
-            case events.PrecisionSeen():
-                self.precision = event
-            case events.StepCompared():
-                self.step_check = event
             case events.Resumed():
                 self.restored_ns = event.took_ns
                 if self._again is None:
@@ -187,12 +193,6 @@ class RankLog:
             case events.PairsMeasured():
                 self.pairs += event.pairs
                 self.pair_hosts = tuple(event.hosts)
-            case events.ExchangeCounted():
-                self.exchange = event
-            case events.Profiled():
-                self.profile = event
-            case events.FlopsCounted():
-                self.flops = event
             case events.Saved():
                 self.saved.append((event.step, self._add_phases(event.phases_ns)))
                 self.saved_bytes = event.size_bytes
@@ -206,14 +206,10 @@ class RankLog:
                 self.no_sample = event.reason
             case events.RoundVerified():
                 self.rounds.append(event)
-            case events.OperatorsRepeated():
-                self.operators = event
             case events.End():
                 self.end, self.phase = event, "end"
-            case events.Failed():
-                self.failed = event
-            case _:
-                self.not_understood += 1
+            case _ if type(event) in _KEPT:
+                setattr(self, _KEPT[type(event)], event)
 
     def _begin(self, event: events.Begin) -> None:
         """The worker's first line; an earlier worker's steps are kept until this one's first step is known."""
@@ -336,24 +332,18 @@ class NodeSamples:
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: events.SamplerEnd | None = None
     last_ns: int | None = None
-    not_understood: int = 0
 
     def add(self, event: AnyEvent | Unknown) -> None:
         match event:
             case events.SamplerBegin():
                 self.begin = event
-            case events.HostSample():
-                pass
             case events.DeviceSamples():
                 self.last = tuple(event.readings)
             case events.Unavailable():
                 self.unavailable = event.fields
             case events.SamplerEnd():
                 self.end = event
-            case _:
-                self.not_understood += 1
-                return
-        self.last_ns = event.at_ns
+        self.last_ns = getattr(event, "at_ns", self.last_ns)
 
     @property
     def elapsed_s(self) -> float | None:
@@ -383,7 +373,7 @@ class RunFolder:
         self._finds_files = only_ranks is None
         self._keep = keep
         for rank in only_ranks or ():
-            self._follow(f"rank{rank}.jsonl")
+            self.follow(f"rank{rank}.jsonl")
 
     @property
     def run_id(self) -> str:
@@ -399,24 +389,14 @@ class RunFolder:
         """The machines in the order of their launchers."""
         return [self.samplers[launcher] for launcher in sorted(self.samplers)]
 
-    @property
-    def not_understood(self) -> int:
-        """Lines of ranks and samplers that this version cannot read."""
-        return sum(log.not_understood for log in self.logs) + sum(node.not_understood for node in self.nodes)
-
-    def open(self) -> None:
-        """Reads the plan and the launcher's events."""
-        self.head, self.plan = _head(self.path / HEAD_FILE), _plan(self.path)
-        self._follow(LAUNCHER_FILE)
-        self.update()
-
     def update(self) -> bool:
         """Reads new events; True where a rank wrote some (samplers keep writing while a rank hangs)."""
         if self._finds_files:
-            self.head = self.head or _head(self.path / HEAD_FILE)
-            self.plan = self.plan or _plan(self.path)
+            with contextlib.suppress(NotReadyError):
+                self.head = self.head or read_head(self.path)
+                self.plan = self.plan or read_plan(self.path)
             for name in _names(self.path):
-                self._follow(name)
+                self.follow(name)
         has_news = False
         for writer, tail in self._tails.values():
             for event in tail.new_events():
@@ -446,7 +426,7 @@ class RunFolder:
         names = sorted(name for name in _names(self.path) if parse_writer(name))
         return {name: sha256(self.path / name) for name in names}
 
-    def _follow(self, name: str) -> None:
+    def follow(self, name: str) -> None:
         if name in self._tails or (writer := parse_writer(name)) is None:
             return
         self._tails[name] = (writer, EventTail(self.path / name))
@@ -478,12 +458,23 @@ def read_rank(path: Path, number: int, *, until: int | None = None) -> RankLog:
 
 
 def open_run(path: Path) -> RunFolder:
-    """A run's folder, without its ranks and samplers yet; NotReadyError where it is none."""
+    """A run's folder with its plan and its launcher's events, without its ranks and samplers yet; NotReadyError where
+    it is none."""
     folder = RunFolder(path, only_ranks=())
-    folder.open()
-    if folder.head is None or folder.plan is None:
-        raise NotReadyError(f"{path} is not a run folder: {_explain_damage(path)}")
+    folder.head, folder.plan = read_head(path), read_plan(path)
+    folder.follow(LAUNCHER_FILE)
+    folder.update()
     return folder
+
+
+def read_head(path: Path) -> RunHead:
+    """The head of a run folder; NotReadyError where it is missing or damaged."""
+    try:
+        return msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
+    except OSError as error:
+        raise NotReadyError(f"{path} is not a run folder: {HEAD_FILE}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise NotReadyError(f"{path} is not a run folder: {HEAD_FILE} is damaged: {error}") from error
 
 
 def read_plan(path: Path) -> Plan:
@@ -494,32 +485,6 @@ def read_plan(path: Path) -> Plan:
         raise NotReadyError(f"{path} does not say what was to run: {PLAN_FILE}: {error.strerror}") from error
     except (ValueError, RecursionError, TrainmarkError) as error:
         raise NotReadyError(f"{path} does not say what was to run: {PLAN_FILE} is damaged: {error}") from error
-
-
-def _head(path: Path) -> RunHead | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=RunHead)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _plan(folder: Path) -> Plan | None:
-    try:
-        return read_plan(folder)
-    except NotReadyError:
-        return None
-
-
-def _explain_damage(path: Path) -> str:
-    """Why a folder cannot be read."""
-    try:
-        msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
-        read_plan(path)
-    except OSError as error:
-        return f"{HEAD_FILE}: {error.strerror}"
-    except (ValueError, RecursionError, TrainmarkError) as error:
-        return str(error)
-    return "it changed while it was read"
 
 
 def _numbers(folder: Path, source: Source) -> list[int]:

@@ -38,7 +38,7 @@ EXIT_CODES: dict[Verdict, int] = {"equal": 0, "wrong": 5, "unsettled": 7, "incom
 def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
     """Collects what the ranks in a folder found; `switches` are the platform's variables and their values."""
     opened = RunFolder(folder)
-    opened.open()
+    opened.update()
     logs = opened.logs
     if opened.head is None or opened.plan is None or not logs:
         raise UsageError(f"{folder} does not hold a verify")
