@@ -281,7 +281,7 @@ def _find_network(word: str, store: Store) -> Origin:
     try:
         record = read_record(store.find(word))
     except UsageError:
-        folder = store.run_folder(word, of_group=True)
+        folder = store.run_folder(word)
         return Origin(folder, folder.name)
     folder = store.runs / record.run_id
     if not folder.is_dir():

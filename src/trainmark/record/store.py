@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +33,6 @@ if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be mo
     from trainmark.record.published_row import PublishedRow
     from trainmark.record.record import Record
     from trainmark.record.timeline import SeriesFile, StepSeries
-
-
-_NAMED = 4
-"""Most runs listed in a label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,24 +92,23 @@ def make_subject(word: str, records: Sequence[Record], *, label: str | None = No
                 f"runs {first.run_id} and {other.run_id} of {word!r} are not repeats of one plan; "
                 "name runs of the same plan, or one run"
             )
-    ends = [record.run_id.rpartition("-")[2] for record in unique]
-    named = ", ".join(ends[:_NAMED]) + (f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else "")
+    named = _list_some([record.run_id.rpartition("-")[2] for record in unique], 4)
     return Subject(word=word, label=label or f"runs {named}", records=unique)
+
+
+def _list_some(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _read_records(path: Path) -> list[Record]:
     """The records of a file: one, or those that `run --json` prints of several."""
-    opening = b""
-    with contextlib.suppress(OSError), path.open("rb") as stream:  # read_record raises the error
-        opening = stream.read(64)
-    from trainmark.record.record import REPEATS, Record, list_repeats, parse
+    from trainmark.record.record import Record, list_repeats, parse
 
-    if not opening.lstrip().startswith(b"[") and REPEATS.encode() not in opening:
-        return [read_record(path)]
-    try:
-        return [Record.from_json(document) for document in list_repeats(parse(path.read_bytes()))]
-    except TrainmarkError as error:
-        raise UsageError(f"record file {path} holds a list that is not all records: {error}") from error
+    with _explain_damage(path):
+        document = list_repeats(parse(path.read_bytes()))
+        if isinstance(document, list):
+            return [Record.from_json(each) for each in document]
+        return [Record.from_json(document, series_reader(path))]
 
 
 def find_group(word: str, store: Store) -> list[Record]:
@@ -129,7 +123,6 @@ def find_group(word: str, store: Store) -> list[Record]:
     return [read_record(store.path(row.run_id)) for row in reversed(rows)]
 
 
-SWEEP_AFTER_S = 24 * 3600
 LAST = "last"
 """Names the newest run; `last-WORKLOAD` the newest of a workload."""
 SHORTEST_GROUP = 4
@@ -211,7 +204,8 @@ class Store:
             raise UsageError(f"run id {record.run_id!r} cannot name a file; use letters, digits, '.', '_' and '-'")
         path = self.path(record.run_id)
         text = record.dumps()
-        self._make_folder()
+        with self._explain_folder("made"):
+            self.records.mkdir(parents=True, exist_ok=True)
         try:
             self._add_series(record)
             write_once(path, text.encode())
@@ -240,27 +234,12 @@ class Store:
 
     def check_writable(self) -> None:
         """Raises before training, rather than after it, if a record could not be saved."""
-        self._make_folder()
-        self._sweep()
-        probe = self.records / f".{secrets.token_hex(8)}.tmp"
-        try:
-            with probe.open("xb") as stream:
-                stream.write(b"\0" * 4096)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise NotReadyError(f"the store {self.folder} cannot be written: {error.strerror}; {_ELSEWHERE}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink(missing_ok=True)
-
-    def _sweep(self) -> None:
-        """Removes unfinished files of processes killed a day ago or earlier."""
-        for folder in (self.folder, self.records):
-            for path in (*folder.glob(".*.tmp"), *folder.glob(f".*{UNFINISHED}")):
-                with contextlib.suppress(OSError):
-                    if path.is_file() and time.time() - path.stat().st_mtime > SWEEP_AFTER_S:
-                        path.unlink()
+        with self._explain_folder("made"):
+            self.records.mkdir(parents=True, exist_ok=True)
+        probe = self.records / f".{secrets.token_hex(8)}{UNFINISHED}"
+        with self._explain_folder("written"):
+            write_atomic(probe, b"\0" * 4096, synced=True)
+            probe.unlink()
 
     def rows(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> list[StoreRow]:
         """Rows of the records, newest first; damaged files are only in `contents`."""
@@ -294,16 +273,16 @@ class Store:
 
     def _file_names(self) -> set[str]:
         names: list[str] = []
-        with self._explain_folder_errors():
+        with self._explain_folder("read"), contextlib.suppress(FileNotFoundError):
             names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names is slow
         return {name for name in names if _is_record_name(name)}
 
     def find(self, word: str | None = None) -> Path:
         """The record file of a run id, a unique start or end of one, a path, `last-WORKLOAD`; by default the newest."""
-        if not word or _is_newest(word):
-            workload = _newest_of(word)
+        workload = _parse_newest(word)
+        if not word or workload is not None:
             # prefer a run with results to one that failed before its first step
-            for wanted in (RunFilter(workload=workload, measured=True), RunFilter(workload=workload)):
+            for wanted in (RunFilter(workload=workload or None, measured=True), RunFilter(workload=workload or None)):
                 if newest := self.rows(wanted, limit=1):
                     return self.path(newest[0].run_id)
             kind = f" of {workload}" if workload else ""
@@ -324,19 +303,20 @@ class Store:
         hint = _suggest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
-    def run_folder(self, word: str | None = None, *, of_group: bool = False) -> Path:
-        """The folder of a run, named like its record, whether or not it left one; with `of_group` also by its
-        group, whose newest run counts."""
-        if word and not _is_newest(word) and (match := _find_only_match(word, self._folder_names())):
+    def run_folder(self, word: str | None = None) -> Path:
+        """The folder of a run, named like its record, whether or not it left one; or of a group's newest run."""
+        workload = _parse_newest(word)
+        if word and workload is None and (match := _find_only_match(word, self._folder_names())):
             return self.runs / match
-        workload = _newest_of(word)
-        newest = [folder for folder in self.newest_folders() if workload in (None, make_folder_row(folder).workload)]
+        newest = self.newest_folders()
+        if workload:
+            newest = [folder for folder in newest if make_folder_row(folder).workload == workload]
         if not newest:
             kind = f" of {workload}" if workload else ""
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
-        if not word or _is_newest(word):
+        if not word or workload is not None:
             return newest[0]
-        if of_group and len(word) >= SHORTEST_GROUP:
+        if len(word) >= SHORTEST_GROUP:
             wanted = RunFilter(group=word)
             if repeats := [folder for folder in newest if wanted.fits(make_folder_row(folder))]:
                 return repeats[0]
@@ -347,7 +327,7 @@ class Store:
         """The ids of the runs that an argument names, with or without a record: one, or those of a group."""
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"{word} is a path; name runs of the store {self.folder} by their ids")
-        if _is_newest(word):
+        if _parse_newest(word) is not None:
             return [self.find(word).stem]
         if match := _find_only_match(word, {*self.run_ids(), *self._folder_names()}):
             return [match]
@@ -373,25 +353,15 @@ class Store:
         """The record `find` finds."""
         return read_record(self.find(word))
 
-    def _make_folder(self) -> None:
+    @contextlib.contextmanager
+    def _explain_folder(self, done: str) -> Iterator[None]:
+        """Raises NotReadyError where the store's folder is none, or something cannot be done with it."""
         try:
-            self.records.mkdir(parents=True, exist_ok=True)
+            yield
         except (FileExistsError, NotADirectoryError):
             raise NotReadyError(f"the store {self.folder} is a file, not a folder; {_ELSEWHERE}") from None
         except OSError as error:
-            raise NotReadyError(f"the store {self.folder} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
-
-    @contextlib.contextmanager
-    def _explain_folder_errors(self) -> Iterator[None]:
-        """Ignores a missing folder; raises NotReadyError for an unreadable one."""
-        try:
-            yield
-        except FileNotFoundError:
-            pass
-        except NotADirectoryError:
-            raise NotReadyError(f"the store {self.folder} is a file, not a folder; {_ELSEWHERE}") from None
-        except OSError as error:
-            raise NotReadyError(f"the store {self.folder} cannot be read: {error.strerror}; {_ELSEWHERE}") from error
+            raise NotReadyError(f"the store {self.folder} cannot be {done}: {error.strerror}; {_ELSEWHERE}") from error
 
     def _folder_names(self) -> list[str]:
         try:
@@ -457,8 +427,14 @@ def read_record(path: Path) -> Record:
     """The record in a file; UsageError names the file and the problem."""
     from trainmark.record.record import Record, parse
 
-    try:
+    with _explain_damage(path):
         return Record.from_json(parse(path.read_bytes()), series_reader(path))
+
+
+@contextlib.contextmanager
+def _explain_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
@@ -484,14 +460,11 @@ def _shorten_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
     return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in shown}
 
 
-def _is_newest(word: str) -> bool:
-    """`last`, or `last-WORKLOAD`; run ids begin with a workload's name, which cannot be `last`."""
-    return word == LAST or word.startswith(f"{LAST}-")
-
-
-def _newest_of(word: str | None) -> str | None:
-    """The workload whose newest run is meant; None for any."""
-    return (word or "").partition("-")[2] or None if word and _is_newest(word) else None
+def _parse_newest(word: str | None) -> str | None:
+    """Of `last` and of no word an empty text, of `last-WORKLOAD` the workload; None of another word. Run ids begin with
+    a workload's name, which cannot be `last`."""
+    first, _, workload = (word or LAST).partition("-")
+    return workload if first == LAST else None
 
 
 def _is_record_name(name: str) -> bool:
@@ -513,8 +486,7 @@ def _find_only_match(word: str, names: Iterable[str]) -> str | None:
     if word in matches:
         return word
     if len(matches) > 1:
-        shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
-        raise UsageError(f"{word!r} could be any of {len(matches)} runs: {shown}")
+        raise UsageError(f"{word!r} could be any of {len(matches)} runs: {_list_some(matches, 5)}")
     return matches[0] if matches else None
 
 

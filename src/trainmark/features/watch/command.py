@@ -100,7 +100,7 @@ class Watched:
 def choose_folder(store: Store, word: str | None) -> Path:
     """The folder of the named run, else the newest that still runs, else the newest."""
     if word:
-        return store.run_folder(word, of_group=True)
+        return store.run_folder(word)
     newest = store.newest_folders()
     for folder in newest[:MAX_FOLDERS]:
         if not store.path(folder.name).exists() and is_running(read_run_folder(folder)):
