@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, format_settings, from_keywords
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
 from trainmark.record.index import RunFilter
-from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
-from trainmark.record.store import Store, default_folder, read_record
+from trainmark.record.store import Store, Subject, default_folder, make_subject, read_record
 from trainmark.view import NEWEST
 
 if TYPE_CHECKING:
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from trainmark.analysis.comparison import Comparison
     from trainmark.launch.launcher import Watcher
     from trainmark.launch.session import OpenWatcher
-    from trainmark.record.price import Price
-    from trainmark.record.rank_log import RankLog
+    from trainmark.record.run_folder import RankLog
     from trainmark.record.sample import SampleDocument
+    from trainmark.record.site import Price
     from trainmark.train.sampling import Origin
     from trainmark.view.rows import Value
 
@@ -282,7 +281,7 @@ def _find_network(word: str, store: Store) -> Origin:
     try:
         record = read_record(store.find(word))
     except UsageError:
-        folder = store.run_folder(word, of_group=True)
+        folder = store.run_folder(word)
         return Origin(folder, folder.name)
     folder = store.runs / record.run_id
     if not folder.is_dir():

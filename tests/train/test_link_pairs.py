@@ -11,8 +11,7 @@ from support.gloo_ranks import on_ranks
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record.links import PairLink
-from trainmark.record.tournament import all_rounds
+from trainmark.record.links import PairLink, all_rounds
 from trainmark.train import link_pairs, link_probe
 from trainmark.train.collectives import RankGroup
 

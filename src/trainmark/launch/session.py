@@ -226,7 +226,7 @@ class _Session:
     def resume_plan(self, word: str) -> Plan:
         if self._options.workloads:
             raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
-        folder = self._store.run_folder(word, of_group=True)
+        folder = self._store.run_folder(word)
         return planning.resume_plan(read_plan(folder), folder, self._options)
 
     def get_ready(self, decided: Iterable[Plan]) -> None:

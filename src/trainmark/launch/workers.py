@@ -25,8 +25,7 @@ from trainmark.platforms import files
 from trainmark.record import cores, endings
 from trainmark.record.events import Failed
 from trainmark.record.plan import Plan
-from trainmark.record.rank_log import RECENT_STEPS, RankLog
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RECENT_STEPS, RankLog, RunFolder
 from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from trainmark.record import endings, events
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import InvalidResultError, TrainmarkError
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.train import failures
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, read_host_name
