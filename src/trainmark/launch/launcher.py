@@ -23,7 +23,7 @@ from trainmark.launch import cluster_env
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
 from trainmark.launch.restarts import Restarts
 from trainmark.launch.signals import catch_signals
-from trainmark.launch.workers import WorkerProcesses, WorkerTask
+from trainmark.launch.workers import WorkerProcesses
 from trainmark.record import endings, gather
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import (
@@ -226,7 +226,6 @@ def run(
     note: str | None = None,
     watch: Watcher = lambda ranks: None,
     coordinator: Coordinator | None = None,
-    interface: str | None = None,
     fill: FillSearch | None = None,
 ) -> Outcome:
     """Runs a plan to its end and stores its record, whatever happened.
@@ -240,7 +239,7 @@ def run(
     leads = coordinator is None or coordinator.env.is_leader
     with catch_signals() as signals:
         try:
-            outcome = execute(plan, folder, watch, coordinator, interface, signals)
+            outcome = execute(plan, folder, watch, coordinator, signals)
         except BaseException as error:  # also of the watcher: what was measured is kept
             if leads:
                 with suppress(Exception):
@@ -281,22 +280,42 @@ def _write_event(folder: Path, event: Event) -> None:
     events.close()
 
 
+def run_task(
+    plan: Plan,
+    parent: Path,
+    task: str,
+    words: Sequence[str] = (),
+    *,
+    coordinator: Coordinator | None,
+    watch: Callable[[Path], None] = lambda folder: None,
+) -> Outcome:
+    """Starts the ranks of a plan for a feature's `worker_task`; its results are in a new folder below `parent`.
+
+    `watch` is called with the folder on new events.
+    """
+    make_folder = partial(make_run_folder, plan, parent)
+    folder = coordinator.begin_run(plan, parent.parent, make_folder) if coordinator else make_folder("")
+    with catch_signals() as signals:
+        outcome = execute(plan, folder, lambda ranks: watch(folder), coordinator, signals, task=task, words=words)
+        if signals and not outcome.error:
+            error = SignalError(endings.launcher_ending(signal.Signals(signals[0]).name), signals[0])
+            return replace(outcome, error=error)
+        return outcome
+
+
 def execute(
     plan: Plan,
     folder: Path,
     watch: Watcher,
     coordinator: Coordinator | None,
-    interface: str | None,
     signals: list[int],
     *,
-    task: WorkerTask = "train",
-    pair_rounds: int | None = None,
+    task: str = "train",
+    words: Sequence[str] = (),
 ) -> Outcome:
     """Starts and supervises the ranks, and finds the first fault together with the other launchers."""
     here = coordinator.env if coordinator else cluster_env.make_local_env(Topology.parse(plan.topology))
-    workers = WorkerProcesses(
-        plan, here, folder, task=task, pair_rounds=pair_rounds, interface=interface, coordinator=coordinator
-    )
+    workers = WorkerProcesses(plan, here, folder, task=task, words=words, coordinator=coordinator)
     heartbeat = coordinator.start_heartbeat(_compute_lost_after_s(plan)) if coordinator else None
     try:
         workers.start()

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from trainmark.record import endings, events
+from trainmark.record import events
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import InvalidResultError, TrainmarkError
 from trainmark.record.event_files import EventWriter
@@ -29,7 +29,8 @@ from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, read_host_na
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
     from trainmark.train.monitor import Monitor
 
-Task = Callable[[Plan, Path, Ranks, EventWriter], None]
+Task = Callable[..., None]
+"""Called with the plan, the run folder, the ranks, the events and its own arguments."""
 
 FIRST_LINE_NS = time.perf_counter_ns()
 """The end of start-up: before torch is imported, which counts as init."""
@@ -39,8 +40,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan on this machine")
-    parser.add_argument("task", help="the task: train, trial, probe, pairs, or one of a feature")
-    parser.add_argument("--rounds", type=int, help="with pairs: how many rounds to measure")
+    parser.add_argument("task", help="the task: train, trial, or one of a feature")
+    parser.add_argument("words", nargs="*", help="arguments of the task")
     end_with_parent(int(os.environ.get(PARENT, "0")) or None)
     args = parser.parse_args()
     folder: Path = args.folder
@@ -51,11 +52,10 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        task = find_task(args.task) if args.rounds is None else partial(probe_pairs, count=args.rounds)
-        return _run_task(task, folder, args.plan, ranks)
+        return _run_task(find_task(args.task), folder, args.plan, ranks, *args.words)
 
 
-def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
+def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks, *words: str) -> int:
     """Runs a task; an error goes to the event file as a message, and to the log as a traceback."""
     log = EventWriter(folder / f"rank{ranks.rank}.jsonl")
     log.write(
@@ -70,7 +70,7 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
     )
     try:
         plan = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
-        task(plan, folder, ranks, log)
+        task(plan, folder, ranks, log, *words)
         return 0
     except BaseException as error:
         traceback.print_exc()
@@ -126,31 +126,9 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
         )
 
 
-def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
-    """Joins the other ranks and measures the links, without training."""
-    from trainmark.train import link_probe, setup
-
-    device = setup.open_device(plan, ranks)
-    collectives = setup.join_ranks(device, ranks)
-    results = link_probe.probe(device, collectives)
-    if ranks.rank == 0:
-        log.write(events.LinksMeasured(results=results))
-    log.write(events.End(ended=endings.LINKS_MEASURED))
-    collectives.leave()
-
-
-def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int | None = None) -> None:
-    """Joins the other ranks and measures so many rounds of pairs of nodes, without training."""
-    from trainmark.train import link_pairs
-
-    link_pairs.run_rank(plan, ranks, log, count=count)
-
-
 TASKS: dict[str, Task] = {
     "train": run_training,
     "trial": partial(run_training, compare=False),
-    "probe": probe_links,
-    "pairs": probe_pairs,
 }
 """A trial of a batch size compares nothing with the CPU first."""
 

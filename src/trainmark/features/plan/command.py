@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.launch import fill, planning
+    from trainmark.launch import planning
 
     if args.card is not None and not args.flops:
         raise UsageError("--card needs --flops")
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         kind = " (synthetic)" if plan.data.synthetic else ""
         show(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
         show(f"  runs until   {plan.limits}")
-        if fill.needs_search(plan, options):
+        if planning.needs_search(plan, options):
             show("  batch        searched at the start; the numbers below are the published ones")
         if plan.init_from:
             show(f"  begins with  {plan.init_from}")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from trainmark import workloads
-from trainmark.launch import fill, planning
-from trainmark.launch.fill import Bounds, FillResult, Trial, Try, search
+from trainmark.features.fill.search import Bounds, FillResult, Trial, Try, search
+from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.record.plan import Plan, Topology
@@ -127,16 +127,16 @@ def words(*settings: str, **changes: str) -> RunOptions:
 
 def test_a_batch_that_was_given_is_not_looked_for() -> None:
     plan = planning.make_plan("resnet50", words())
-    assert fill.needs_search(plan, words())
-    assert not fill.needs_search(plan, words("momentum=0", "batch_per_device = 4"))
-    assert not fill.needs_search(planning.make_plan("resnet50", words(recipe="quick")), words())
+    assert planning.needs_search(plan, words())
+    assert not planning.needs_search(plan, words("momentum=0", "batch_per_device = 4"))
+    assert not planning.needs_search(planning.make_plan("resnet50", words(recipe="quick")), words())
 
 
 def test_several_launchers_are_told_to_give_the_batch() -> None:
     plan = planning.make_plan("resnet50", words(topology="2x8"))
     with pytest.raises(UsageError, match="give it: --set batch_per_device=N"):
-        fill.refuse_several_launchers([plan], words())
-    fill.refuse_several_launchers([plan], words("batch_per_device=256"))
+        planning.refuse_search([plan], words())
+    planning.refuse_search([plan], words("batch_per_device=256"))
 
 
 def tiny(folder: Path, topology: str = "1x1") -> Plan:

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 from support.gloo_ranks import on_ranks
 
+from trainmark.features.links import worker_task as link_pairs
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.links import PairLink
 from trainmark.record.tournament import all_rounds
-from trainmark.train import link_pairs, link_probe
+from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup
 
 

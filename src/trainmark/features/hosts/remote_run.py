@@ -19,18 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from trainmark.launch import secret, ssh
+from trainmark.features.hosts import ssh
+from trainmark.features.hosts.ssh import Host
+from trainmark.launch.cluster_env import make_secret
+from trainmark.launch.session import FOLDER
 from trainmark.launch.signals import catch_signals
-from trainmark.launch.ssh import Host
 from trainmark.record import gather
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, error_from_exit_code
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.site import Remote, Site
 from trainmark.record.store import Store
-
-FOLDER = "trainmark: run folder "
-"""Prefix of the line on stderr with the run folder of the first host."""
 
 POLL_S = 0.05
 GRACE_S = 20.0
@@ -116,7 +115,7 @@ def _run_command(
     targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> Answer:
     address = ssh.resolve_leader(targets, site.remote)
-    command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=secret.make(), site=site)
+    command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=make_secret(), site=site)
     with catch_signals() as signals, contextlib.ExitStack() as started:
         sides: list[RemoteNode] = []
         for node, target in enumerate(targets):

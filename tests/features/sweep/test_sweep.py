@@ -13,6 +13,7 @@ from support.records import make_record, make_timeline
 
 from trainmark import api
 from trainmark.cli.main import main
+from trainmark.features.hosts import remote_run
 from trainmark.launch import launcher, planning, session
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError, WorkloadError
@@ -95,7 +96,7 @@ def test_another_plan_or_another_machine_carries_nothing_on(
     machine.fails_at, machine.ran[:] = None, []
     session.run(replace(options, steps=80, sweep="1x1,1x2"))
     assert machine.ran == ["1x1", "1x2"]
-    monkeypatch.setattr("trainmark.launch.sweep.read_host_name", lambda environ: "elsewhere")
+    monkeypatch.setattr("trainmark.features.sweep.run_way.read_host_name", lambda environ: "elsewhere")
     session.run(options)
     assert machine.ran[2:] == ["1x1", "1x2", "1x4"]
 
@@ -169,7 +170,7 @@ def test_on_hosts_every_topology_has_the_first_of_them_and_a_sweep_goes_on(
         plan = planning.make_plan("resnet50", replace(options, sweep=None, topology=str(topology)))
         return machine.leave(plan, group), 0
 
-    monkeypatch.setattr(session.ssh_run, "run_on_hosts", over_there)
+    monkeypatch.setattr(remote_run, "run_on_hosts", over_there)
     several, broken = replace(options, sweep="1x2,2x2,4x2", hosts="a,b,c,d"), "4x2"
     assert session.run(several).exit_code == 4
     assert asked == [("a", "1x2"), ("a,b", "2x2"), ("a,b,c,d", "4x2")]
@@ -192,7 +193,7 @@ def test_a_group_is_what_one_says_and_repeats_on_hosts_share_one(
         groups.append(argv[argv.index("--group") + 1])
         return None, 0
 
-    monkeypatch.setattr(session.ssh_run, "run_on_hosts", over_there)
+    monkeypatch.setattr(remote_run, "run_on_hosts", over_there)
     session.run(replace(alone, hosts="a", repeat=2))
     assert len(groups) == 2
     assert len(set(groups)) == 1

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from trainmark import workloads
-from trainmark.launch import planning, rank_tasks, ssh_run
+from trainmark.features.hosts import remote_run
+from trainmark.launch import launcher, planning
+from trainmark.launch.coordinator import Coordinator, join_launchers
 from trainmark.launch.options import RunOptions
-from trainmark.launch.rank_tasks import ProbeResult
 from trainmark.record import links, site
 from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
 from trainmark.record.format import summarise_links, summarise_pairs
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.plan import Plan, Topology
+from trainmark.record.run_folder import RunFolder
 from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
 
 NAME = "links"
@@ -30,6 +32,19 @@ PAIRS = "pairs"
 """The fact with the bandwidth per pair of nodes."""
 HOSTS = "hosts"
 """The fact with the host names of the nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """Measured links between ranks; only the leader has results."""
+
+    results: tuple[AllReduce, ...] = ()
+    pairs: tuple[PairLink, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """The host names of the nodes, with pairs."""
+    exit_code: int = 0
+    sentence: str = ""
+    """What went wrong."""
 
 
 def measure(
@@ -76,8 +91,8 @@ def _probe_here(
 ) -> ProbeResult:
     """On this machine, together with the other launchers of its job; the leader reports the results."""
     own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
-    with rank_tasks.join_launchers(topology, own_command) as together:
-        found = rank_tasks.probe_links(plan, store, pair_rounds=pair_rounds, together=together)
+    with join_launchers(topology, own_command) as together:
+        found = probe_links(plan, store, pair_rounds=pair_rounds, together=together)
         leads = together is None or together.env.is_leader
         if together and leads:
             together.finish(found.exit_code)
@@ -88,6 +103,19 @@ def _probe_here(
     return ProbeResult(exit_code=found.exit_code)
 
 
+def probe_links(plan: Plan, store: Path, *, pair_rounds: int | None, together: Coordinator | None) -> ProbeResult:
+    """Starts the ranks of a plan to measure links: among all of them, or in rounds of pairs of nodes."""
+    words = [] if pair_rounds is None else [str(pair_rounds)]
+    outcome = launcher.run_task(plan, store / "probes", NAME, words, coordinator=together)
+    probed = ProbeResult(exit_code=outcome.exit_code, sentence=outcome.sentence)
+    if together and not together.env.is_leader:
+        return probed
+    folder = RunFolder(outcome.folder, only_ranks=[0])
+    folder.update()
+    first = folder.ranks[0]
+    return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
+
+
 def _probe_hosts(
     hosts: str, topology: Topology, platform: str | None, pair_rounds: int | None, *, trust: bool
 ) -> ProbeResult:
@@ -95,7 +123,7 @@ def _probe_hosts(
     words = ["doctor", "--topology", str(topology), *(["--platform", platform] if platform else [])]
     words += [] if pair_rounds is None else ["--pairs", "--rounds", str(pair_rounds)]
     known = site.load().entering_hosts(trust=trust)
-    document, code = ssh_run.query_hosts(hosts, words, topology, known, quiet=True)
+    document, code = remote_run.query_hosts(hosts, words, topology, known, quiet=True)
     if document is None:
         return ProbeResult(exit_code=code, sentence="ended before the links were measured")
     try:

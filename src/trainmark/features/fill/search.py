@@ -18,14 +18,13 @@ import psutil
 from trainmark import workloads
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import plan_file_name
-from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, error_from_exit_code
 from trainmark.record.machine import BatchTry, FillSearch
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.rank_log import RankLog
-from trainmark.record.recipe import Limits, from_values, get_recipe_kind, to_values
+from trainmark.record.recipe import Limits, from_values, to_values
 
 MAX_OF_DEVICE = 0.9
 """Share of device memory that a batch may take: evaluation and collectives need some too."""
@@ -225,21 +224,6 @@ class FillResult:
 
 Attempt = Callable[[int, float | None], Try]
 """Trains a few steps with a batch, given the expected time of a step where known."""
-
-
-def needs_search(plan: Plan, options: RunOptions) -> bool:
-    """True where the batch of a plan is not known yet: recipe fill without --set batch_per_device."""
-    return get_recipe_kind(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
-
-
-def refuse_several_launchers(decided: list[Plan], options: RunOptions) -> None:
-    """Launchers of one run must agree on the batch before the rendezvous, and each search might find another."""
-    for plan in decided:
-        if needs_search(plan, options):
-            raise UsageError(
-                f"recipe fill finds the batch of {plan.workload} where one process starts all ranks, not among several "
-                "nodes or tasks; find it with --topology 1x1, then give it: --set batch_per_device=N"
-            )
 
 
 def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:

@@ -8,9 +8,10 @@ import pytest
 from support.records import make_record
 
 from trainmark.cli.main import main
+from trainmark.features.hosts import remote_run
+from trainmark.features.reproduce.rebuild import rebuild_plan
 from trainmark.launch import session
 from trainmark.launch.options import RunOptions
-from trainmark.launch.reproduction import rebuild_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import DataChoice, WorkloadSource
 from trainmark.record.record import Record
@@ -57,7 +58,7 @@ def test_reproduce_refuses_before_anything_starts(
 def test_hosts_are_not_entered_by_a_file_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trainmark.toml").write_text('[remote]\nssh_config = "evil.ssh"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session.ssh_run, "run_on_hosts", lambda *words, **more: pytest.fail("ssh was called"))
+    monkeypatch.setattr(remote_run, "run_on_hosts", lambda *words, **more: pytest.fail("ssh was called"))
     options = RunOptions(workloads=("resnet50",), topology="2x1", hosts="a,b", store=str(tmp_path), platform="cpu")
     with pytest.raises(UsageError, match=r"ssh_config of \[remote\]"):
         session.run(options)

@@ -1,13 +1,14 @@
-"""Measures links between pairs of nodes, in rounds of disjoint pairs that exchange at the same time.
+"""One rank that measures links: among all ranks, or in rounds of disjoint pairs of nodes.
 
-Each pair is a process group for one round. All pairs load the network at once, so a slow cable shows in every round of
-its node, and an oversubscribed switch shows as slow rounds.
+Each pair is a process group for one round. All pairs of a round load the network at once, so a slow cable shows in
+every round of its node, and an oversubscribed switch shows as slow rounds.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from torch import distributed
 
@@ -21,6 +22,7 @@ from trainmark.train import link_probe, setup
 from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.ranks import Ranks, read_host_name
 
+NAME = "links"
 SIZES_BYTES = (4096, 1 << 20, 16 << 20, 64 << 20)
 """The smallest for latency, the largest for bandwidth, two between for links too slow for that."""
 SUSPICIOUS_SHARE = 0.9
@@ -28,19 +30,24 @@ SUSPICIOUS_SHARE = 0.9
 GROUPS_PER_PAIR = 2
 """One on its devices, and one by which its ranks agree."""
 MAX_RETRIES = 4
-MAX_NAME_BYTES = 64
 BUDGET_S = 1.0
 """Per pair, connecting excluded."""
 
 
-def run_rank(plan: Plan, ranks: Ranks, log: EventWriter, *, count: int | None) -> None:
-    """Joins the other ranks, measures with them, and writes an event per round."""
+def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, rounds: str | None = None) -> None:
+    """Joins the other ranks and measures with them, without training: among all, or so many rounds of pairs."""
     device = setup.open_device(plan, ranks)
     everybody = setup.join_ranks(device, ranks)
-    nodes = Topology.parse(plan.topology).nodes
-    hosts = gather_host_names(everybody, nodes=nodes, own=read_host_name(os.environ))
-    for pairs in measure(device, everybody, nodes=nodes, count=count):
-        log.write(events.PairsMeasured(pairs=pairs, hosts=hosts) if ranks.rank == 0 else events.Alive(phase="init"))
+    if rounds is None:
+        results = link_probe.probe(device, everybody)
+        if ranks.rank == 0:
+            log.write(events.LinksMeasured(results=results))
+    else:
+        nodes = Topology.parse(plan.topology).nodes
+        hosts = [name.decode() for name in everybody.gather(read_host_name(os.environ).encode())]
+        hosts = hosts[:: len(hosts) // nodes]
+        for pairs in measure(device, everybody, nodes=nodes, count=int(rounds)):
+            log.write(events.PairsMeasured(pairs=pairs, hosts=hosts) if ranks.rank == 0 else events.Alive(phase="init"))
     log.write(events.End(ended=endings.LINKS_MEASURED))
     everybody.leave()
 
@@ -84,19 +91,6 @@ def _measure_round(
         largest = results[-1]
         found[3 * mine : 3 * mine + 3] = [largest.size_bytes, largest.bus_gigabytes_per_s, results[0].median_s]
     return _to_pair_links(pairs, everybody.reduce_max(*found))
-
-
-def gather_host_names(everybody: Collectives, *, nodes: int, own: str) -> list[str]:
-    """The host name of each node, exchanged as numbers, so that nothing received is unpickled."""
-    node = everybody.rank // (everybody.world // nodes)
-    letters = [0.0] * MAX_NAME_BYTES * nodes
-    for place, byte in enumerate(own.encode()[:MAX_NAME_BYTES]):
-        letters[MAX_NAME_BYTES * node + place] = byte
-    names = bytes(int(letter) for letter in everybody.reduce_max(*letters))
-    return [
-        names[MAX_NAME_BYTES * each : MAX_NAME_BYTES * (each + 1)].rstrip(b"\0").decode(errors="replace")
-        for each in range(nodes)
-    ]
 
 
 def _measure_pair(

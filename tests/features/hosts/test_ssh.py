@@ -20,8 +20,8 @@ from support import fake_ssh
 from support.fake_ssh import ARRIVE
 from support.records import make_record
 
-from trainmark.launch import ssh, ssh_run
-from trainmark.launch.ssh import Host
+from trainmark.features.hosts import remote_run, ssh
+from trainmark.features.hosts.ssh import Host
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.plan import Topology
 from trainmark.record.site import Network, Remote, Site
@@ -46,7 +46,7 @@ class World:
     def run(self, hosts: str, topology: Topology = TWO, remote: Remote | None = None) -> tuple[str | None, int]:
         """The id on the record that came back, if one did, and the exit code."""
         site = Site(remote=remote or Remote())
-        record, code = ssh_run.run_on_hosts(hosts, ["resnet50"], topology, site, self.store, quiet=False)
+        record, code = remote_run.run_on_hosts(hosts, ["resnet50"], topology, site, self.store, quiet=False)
         return record and record.run_id, code
 
     def sends(self, run_id: str = "run-1") -> str:
@@ -218,8 +218,8 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_others_are_ended(world: 
 def test_a_host_that_fails_alone_is_named_with_its_last_line(
     world: World, monkeypatch: pytest.MonkeyPatch, script: str, error: type[TrainmarkError], sentence: str
 ) -> None:
-    monkeypatch.setattr(ssh_run, "GRACE_S", 0.1)
-    monkeypatch.setattr(ssh_run, "REFUSAL_GRACE_S", 0.1)
+    monkeypatch.setattr(remote_run, "GRACE_S", 0.1)
+    monkeypatch.setattr(remote_run, "REFUSAL_GRACE_S", 0.1)
     world.host("a", ARRIVE + WAIT + "exit 143\n")
     world.host("b", script + "\n")
     with pytest.raises(error) as raised:
@@ -239,7 +239,7 @@ def test_the_first_host_is_given_time_to_say_what_happened_to_another(world: Wor
 def test_a_first_host_that_had_to_be_let_go_of_keeps_its_record_and_the_other_is_blamed(
     world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ssh_run, "GRACE_S", 0.1)
+    monkeypatch.setattr(remote_run, "GRACE_S", 0.1)
     world.host("a", ARRIVE + WAIT + world.sends() + "exit 143\n")
     world.host("b", ARRIVE + "exit 255\n")
     run_id, code = world.run("a,b")
@@ -250,7 +250,7 @@ def test_a_first_host_that_had_to_be_let_go_of_keeps_its_record_and_the_other_is
 def test_a_host_that_does_not_end_when_let_go_of_is_not_waited_for_forever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ssh_run, "END_LIMIT_S", 0.1)
+    monkeypatch.setattr(remote_run, "END_LIMIT_S", 0.1)
     world.host("a", ARRIVE + "exec sleep 600\n")
     world.host("b", "exit 255\n")
     with pytest.raises(NotReadyError, match="host b cannot be entered"):
@@ -271,14 +271,14 @@ def test_a_record_of_another_kind_is_refused(world: World) -> None:
 
 def test_another_command_is_asked_in_the_same_way(world: World) -> None:
     world.host("a", ARRIVE + 'echo "{\\"told\\": \\"${command##*trainmark}\\"}"; exit 3\n')
-    asked = ssh_run.query_hosts("a", ["doctor", "--topology", "1x1"], ONE, Site(), quiet=True)
+    asked = remote_run.query_hosts("a", ["doctor", "--topology", "1x1"], ONE, Site(), quiet=True)
     assert asked == ({"told": " doctor --topology 1x1 --json"}, 3)
 
 
 def test_a_machine_without_ssh_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotReadyError, match="needs the program ssh"):
-        ssh_run.run_on_hosts("a", [], ONE, Site(), tmp_path, quiet=True)
+        remote_run.run_on_hosts("a", [], ONE, Site(), tmp_path, quiet=True)
 
 
 # Signals
