@@ -73,7 +73,7 @@ def last(folder: Path) -> Any:
 
 def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) -> None:
     workload = Painter()
-    post_training.write_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
+    post_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert workload.seen == (False, False)
     assert last(tmp_path) == ArtifactsLeft(artifacts=[LEFT, Artifact(file="sample-2.txt", caption="again")])
     assert (tmp_path / LEFT.file).read_bytes() == (tmp_path / "sample-2.txt").read_bytes()
@@ -108,7 +108,7 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
     tmp_path: Path, workload: LineFit, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    post_training.write_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
+    post_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert last(tmp_path) == NoSample(reason=reason)
     assert "Traceback" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -117,27 +117,27 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
 @pytest.mark.parametrize("reason", [monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE])
 def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> None:
     workload = Painter()
-    post_training.write_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
+    post_training.leave_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
-    post_training.write_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
+    post_training.leave_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_recipe_that_asks_for_none_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
     silent = replace(trained(tmp_path, workload), recipe=RECIPE)
-    post_training.write_sample(silent, "done", tmp_path, tmp_path)
+    post_training.leave_sample(silent, "done", tmp_path, tmp_path)
     assert workload.seen is None
 
 
 def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     workload, collectives = Painter(), SecondRank()
     ready = replace(trained(tmp_path, workload), collectives=collectives)
-    post_training.write_sample(ready, "done", tmp_path, None)
+    post_training.leave_sample(ready, "done", tmp_path, None)
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path).phase == "sample"

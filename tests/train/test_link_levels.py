@@ -15,15 +15,15 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record import links
 from trainmark.record.links import COLLECTIVES, LinkLevel
-from trainmark.train import link_levels
+from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
 
 
 def levels(local_ranks: int) -> list[dict[str, Any]]:
     faulthandler.dump_traceback_later(60, exit=True)  # ranks that do not agree would wait for each other for ever
     collectives = RankGroup()
-    link_levels.probe(Platform(files.load("cpu")).open(0), collectives, local_ranks)  # leaves nothing in the way
-    found = link_levels.probe(Platform(files.load("cpu")).open(0), collectives, local_ranks)
+    link_probe.probe_levels(Platform(files.load("cpu")).open(0), collectives, local_ranks)  # leaves nothing in the way
+    found = link_probe.probe_levels(Platform(files.load("cpu")).open(0), collectives, local_ranks)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     distributed.barrier(group=mesh.get_group("shard"))
     told: list[dict[str, Any]] = msgspec.to_builtins(found)
@@ -46,7 +46,7 @@ def test_four_ranks_on_two_nodes_measure_both_kinds_of_links_and_know_the_same()
 
 
 def test_one_rank_has_no_link_to_measure() -> None:
-    assert link_levels.probe(Platform(files.load("cpu")).open(0), SingleRank(), 1) == []
+    assert link_probe.probe_levels(Platform(files.load("cpu")).open(0), SingleRank(), 1) == []
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -55,7 +55,7 @@ def test_latency_and_bandwidth_of_a_made_link_are_found_and_hold_for_more_ranks(
     collective: links.Collective, ranks: int
 ) -> None:
     made = LinkLevel(level="node", collective=collective, ranks=ranks, latency_s=20e-6, bytes_per_s=12.5e9)
-    times = [(size, made.seconds(size, 1, ranks)) for size in link_levels.SIZES_BYTES]
+    times = [(size, made.seconds(size, 1, ranks)) for size in link_probe.LEVEL_SIZES_BYTES]
     found = links.fit_level("node", collective, ranks, 1, times)
     assert found.latency_s == pytest.approx(20e-6)
     assert found.bytes_per_s == pytest.approx(12.5e9)

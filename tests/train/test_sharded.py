@@ -22,7 +22,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
-from trainmark.train import checkpoint, setup, tensor_parallel
+from trainmark.train import checkpoint, setup, sharded
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
@@ -304,7 +304,7 @@ def refused() -> list[str]:
     except UsageError as error:
         said.append(str(error))
     try:
-        tensor_parallel.shard(
+        sharded.shard(
             torch.nn.Linear(2, 2), init_device_mesh("cpu", (2,)), lambda message, gathered=False: nullcontext()
         )
     except UsageError as error:

@@ -31,8 +31,8 @@ from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, UsageError, error_from_exit_code
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
+from trainmark.train.collectives import LostStoreError, RendezvousStore
 from trainmark.train.ranks import read_host_name
-from trainmark.train.rendezvous_store import LostStoreError, RendezvousStore
 
 JOIN_TIMEOUT_S = 60.0
 """How long launchers wait for each other to join."""

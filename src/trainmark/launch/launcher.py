@@ -44,8 +44,8 @@ from trainmark.record.record import Record
 from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
 from trainmark.record.store import Store
 from trainmark.record.workload_facts import derive_facts
+from trainmark.train.collectives import LostStoreError
 from trainmark.train.ranks import read_host_name
-from trainmark.train.rendezvous_store import LostStoreError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from trainmark.launch import network
 from trainmark.launch.cluster_env import SECRET, ClusterEnv, make_secret, read_secret
 from trainmark.platforms.device_errors import first_line
 from trainmark.record.errors import HangError, NotReadyError
-from trainmark.train.rendezvous_store import MAX_WAIT_S, Reply, Request, encode, receive_exactly, receive_message
+from trainmark.train.collectives import MAX_WAIT_S, Reply, Request, encode, receive_exactly, receive_message
 
 GREETING = b"trainmark store 2"
 """Sent by the server before a nonce: a client that receives anything else has reached another service."""

@@ -31,12 +31,11 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
 from trainmark.record.record import Evaluation
-from trainmark.train import checkpoint, link_levels, link_probe, loop, rendezvous_store, step_check
+from trainmark.train import checkpoint, collectives, link_probe, loop, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
-from trainmark.train.global_batch_norm import convert_batch_norms
 from trainmark.train.monitor import Monitor
-from trainmark.train.parallel import DataParallel, OneDevice, Parallel
+from trainmark.train.parallel import DataParallel, OneDevice, Parallel, convert_batch_norms
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
@@ -150,7 +149,7 @@ def build_job(
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     collectives = join_ranks(device, ranks)
     links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model takes the memory
-    levels = link_levels.probe(device, collectives, ranks.local_ranks, links)
+    levels = link_probe.probe_levels(device, collectives, ranks.local_ranks, links)
     if links and ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))
     initial = load_initial_weights(plan)
@@ -220,7 +219,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def join_ranks(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
-    store = rendezvous_store.open_store(ranks.world)
+    store = collectives.open_store(ranks.world)
     distributed.init_process_group(
         device.platform.file.collectives, store=store, rank=ranks.rank, world_size=ranks.world
     )

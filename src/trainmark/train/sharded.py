@@ -10,16 +10,127 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.train import tensor_parallel
-from trainmark.train.parallel import ExchangeTally, ExchangeTimer, OneDevice
+from trainmark.train.parallel import Exchange, ExchangeTally, ExchangeTimer, OneDevice
 from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
+from trainmark.workloads.tensor_group import local_part
+
+
+class _Counted:
+    """A collective of FSDP, counted."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class CountedAllGather(_Counted):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        with self._exchange(output_tensor, gathered=True):
+            return distributed.all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+class CountedReduceScatter(_Counted):
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        with self._exchange(input_tensor):
+            return distributed.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+
+class RankTensorGroup:
+    """The ranks of one dimension of a mesh."""
+
+    def __init__(self, mesh: DeviceMesh, exchange: Exchange) -> None:
+        self._group, self._rank, self._size = mesh.get_group(), mesh.get_local_rank(), mesh.size()
+        self._exchange = exchange
+
+    def spread(self, x: Tensor) -> Tensor:
+        found: Tensor = _Spread.apply(x, self.sum)  # type: ignore[no-untyped-call]
+        return found
+
+    def collect(self, x: Tensor) -> Tensor:
+        found: Tensor = _Collect.apply(x, self.sum)  # type: ignore[no-untyped-call]
+        return found
+
+    def rows(self, count: int) -> slice:
+        return slice(count * self._rank // self._size, count * (self._rank + 1) // self._size)
+
+    def sum(self, x: Tensor) -> Tensor:
+        found = x.clone(memory_format=torch.contiguous_format)  # inputs kept for recomputation must not change
+        with self._exchange(found):
+            distributed.all_reduce(found, group=self._group)
+        return found
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.total = total
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.total(grads[0]), None
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+        return total(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+def shard(model: Any, mesh: DeviceMesh, exchange: Exchange) -> None:
+    """Replaces every weight in the tensor plan of the network by the shard of this rank, on the meta device.
+
+    All others become replicated DTensors, so that gradients of both kinds are clipped together.
+    """
+    plan = getattr(model, "tensor_plan", None)
+    if plan is None:
+        raise UsageError("this network has no plan for tensor parallelism; leave out tensor_parallel")
+    model.share_among(RankTensorGroup(mesh, exchange))
+    made: dict[int, nn.Parameter] = {}
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        where, _, own_name = name.rpartition(".")
+        if id(weight) not in made:
+            made[id(weight)] = nn.Parameter(_shard_weight(weight, plan.get(".".join(name.split(".")[-2:])), mesh))
+        setattr(model.get_submodule(where), own_name, made[id(weight)])
+    for module in model.modules():
+        if module._parameters:
+            module.register_forward_pre_hook(_bind_local_weights)
+            module.register_forward_hook(_unbind_local_weights, always_call=True)
+
+
+def _bind_local_weights(module: nn.Module, given: Any) -> None:
+    """A layer computes with local shards of its weights, and does not see DTensors."""
+    module.__dict__.update(
+        {name: local_part(weight) for name, weight in module._parameters.items() if weight is not None}
+    )
+
+
+def _unbind_local_weights(module: nn.Module, given: Any, result: Any) -> None:
+    for name in module._parameters:
+        module.__dict__.pop(name, None)
+
+
+def _shard_weight(weight: Tensor, cut: int | None, mesh: DeviceMesh) -> DTensor:
+    if cut is None:
+        return DTensor.from_local(weight.detach(), mesh, [Replicate()], run_check=False)
+    local = list(weight.shape)
+    local[cut] = math.ceil(local[cut] / mesh.size())
+    empty = torch.empty(local, dtype=weight.dtype, device="meta")
+    return DTensor.from_local(empty, mesh, [Shard(cut)], run_check=False, shape=weight.shape, stride=weight.stride())
+
 
 Fill = Callable[[nn.Module], None]
 """Initializes the weights of a network, by `copy_into` where they are sharded."""
@@ -30,7 +141,7 @@ class ShardedParallel(OneDevice):
 
     Master weights are float32: narrower weights are only gathered as such, and gradients are reduced in float32. With
     `by_node` (HSDP), each node holds a whole sharded network, and nodes average gradients. With `tensor` above 1, so
-    many ranks of a node compute each block together (`train/tensor_parallel.py`), and their weights are sharded over
+    many ranks of a node compute each block together (`train/py`), and their weights are sharded over
     these groups. Exposed communication is, on a CPU, every exchange; on other devices exchanges within blocks, the wait
     for the weights of a block before its forward pass, and for the last gradients after the backward pass of the first.
     """
@@ -100,7 +211,7 @@ class ShardedParallel(OneDevice):
                 raise UsageError(
                     f"compiled={self._compiled} does not work with tensor_parallel; set one to its default"
                 )
-            tensor_parallel.shard(model, self._all["tensor"], partial(self._exchange, hidden=False))
+            shard(model, self._all["tensor"], partial(self._exchange, hidden=False))
         self._compile_blocks(model)
         for part in (*blocks, model):
             fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
@@ -185,10 +296,10 @@ class ShardedParallel(OneDevice):
         """Counts every exchange of a module, where this torch supports it."""
         if not hasattr(part, "set_custom_all_gather"):
             return
-        from trainmark.train import counted_exchange
+        # folded
 
-        part.set_custom_all_gather(counted_exchange.CountedAllGather(self._exchange))
-        part.set_custom_reduce_scatter(counted_exchange.CountedReduceScatter(self._exchange))
+        part.set_custom_all_gather(CountedAllGather(self._exchange))  # type: ignore[arg-type]
+        part.set_custom_reduce_scatter(CountedReduceScatter(self._exchange))  # type: ignore[arg-type]
 
     def _exchange(
         self, message: Tensor, *, gathered: bool = False, hidden: bool = True

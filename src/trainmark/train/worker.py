@@ -84,7 +84,7 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks, *words: s
 
 def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
     """Trains a plan; unless `compare` is false, a step on the device is compared with the CPU first."""
-    from trainmark.train import loop, monitor, post_training, sampling, setup, step_profile
+    from trainmark.train import loop, monitor, post_training, setup
 
     job, position = setup.build_job(
         plan, ranks, folder, log, startup_ns=_measure_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
@@ -114,8 +114,8 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         post_training.write_exchange(job)
         post_training.write_flops(job, ended)
-        post_training.write_sample(job, ended, folder, sampling.find_data_folder(plan))
-        step_profile.write_profile(job, position, ended, folder, plan.profile)
+        post_training.leave_sample(job, ended, folder, post_training.find_data_folder(plan))
+        post_training.write_profile(job, position, ended, folder, plan.profile)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
     job.collectives.leave()

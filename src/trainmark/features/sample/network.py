@@ -1,36 +1,32 @@
-"""Loads the network of a run, makes a sample with it, and writes the sample with its provenance."""
+"""Loads the network of a run, and makes samples with it."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from trainmark import features, workloads
-from trainmark.data import audio
-from trainmark.platforms.platform import Device
-from trainmark.record.atomic_files import write_user_file
+from trainmark import workloads
+from trainmark.platforms import detection, files
+from trainmark.platforms.platform import Device, Platform
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.machine import Artifact
 from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import from_values
 from trainmark.record.record import Record
-from trainmark.record.sample import NetworkUsed, Part, Sample, SampleDocument, SoundPart, TextPart
+from trainmark.record.sample import NetworkUsed, SampleDocument
+from trainmark.record.store import Store, read_record
 from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive_facts
 from trainmark.train import checkpoint
+from trainmark.train.post_training import SUFFIXES, find_data_folder, write_sample
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Workload
-
-SUFFIXES = {"sound": ".wav", "image": ".png", "text": ".txt"}
 
 
 class Origin(NamedTuple):
@@ -59,6 +55,59 @@ class Origin(NamedTuple):
         if plan is None:
             return None
         return workloads.facts(plan.workload) or derive_facts(workloads.of_plan(plan))
+
+
+def make_samples(
+    run: str,
+    inputs: Sequence[str],
+    store: Store,
+    *,
+    settings: Sequence[str] = (),
+    out: Path | None = None,
+    numbered: bool = False,
+    score: bool = False,
+    platform: str = "auto",
+    force: bool = False,
+) -> Iterator[tuple[SampleDocument, Path]]:
+    """A sample of each input with its path without a suffix; `out` is a file, or where they are `numbered` a folder."""
+    source = find_network(run, store)
+    shows = check_can_show(source, run, score=score)
+    for given in inputs:
+        check_input(given, shows)
+    own = store.samples / source.run_id if source.run_id and (store.runs / source.run_id).is_dir() else None
+    places = SamplePaths(out, own=own, shows=shows, force=force)
+    targets = places.choose(len(inputs) or 1, numbered=numbered)
+    device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
+    trained = load_trained(source, device)
+    asked = SampleRequest(
+        options=tuple(settings),
+        score=score,
+        data=find_data_folder(source.plan),
+        open_run=lambda word: load_trained(find_network(word, store), device),
+    )
+    for number, place in enumerate(targets):
+        request = replace(asked, given=inputs[number] if inputs else None)
+        yield write_sample(trained, request, place, places.check), place
+
+
+def find_network(word: str, store: Store) -> Origin:
+    """The network meant by a path, or by a run's word; with the record of its run where there is one."""
+    path = Path(word).expanduser()
+    if path.exists() or os.sep in word or path.suffix == ".pt":
+        run = next((folder for folder in (path, *path.absolute().parents) if (folder / "plan.json").is_file()), None)
+        if run is None:
+            return Origin(path)
+        kept = store.path(run.name)
+        return Origin(path, run.name, read_record(kept) if kept.is_file() else None)
+    try:
+        record = read_record(store.find(word))
+    except UsageError:
+        folder = store.run_folder(word, of_group=True)
+        return Origin(folder, folder.name)
+    folder = store.runs / record.run_id
+    if not folder.is_dir():
+        raise NotReadyError(f"the folder of run {record.run_id} is not in the store any more, and with it its weights")
+    return Origin(folder, record.run_id, record)
 
 
 def check_can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
@@ -165,71 +214,6 @@ def load_trained(source: Origin, device: Device) -> Trained:
             unit=judged.unit if judged else "",
         ),
     )
-
-
-def find_data_folder(plan: Plan | None) -> Path | None:
-    """The data folder of a plan, if it exists here."""
-    folder = Path(plan.data.folder) if plan and plan.data.folder else None
-    return folder if folder and folder.is_dir() else None
-
-
-def _name_files(sample: Sample, place: Path) -> list[tuple[Part, Path]]:
-    """The file of each part, named after `place`; a second one of a kind is numbered."""
-    found: list[tuple[Part, Path]] = []
-    for part in sample.parts:
-        kind = "sound" if isinstance(part, SoundPart) else "text" if isinstance(part, TextPart) else "image"
-        before = sum(type(other) is type(part) for other, _ in found)
-        number = f"-{before + 1}" if before else ""
-        found.append((part, place.with_name(f"{place.name}{number}{SUFFIXES[kind]}")))
-    return found
-
-
-def _write_parts(sample: Sample, place: Path) -> tuple[Artifact, ...]:
-    """Writes one file per part; all sound at the same level."""
-    left = []
-    for part, path in _name_files(sample, place):
-        if isinstance(part, SoundPart):
-            audio.write(path, audio.normalise_level(part.samples))
-        else:
-            write_user_file(path, part.text.encode() + b"\n" if isinstance(part, TextPart) else part.png)
-        left.append(Artifact(file=path.name, caption=part.caption))
-    return tuple(left)
-
-
-@torch.no_grad()
-def write_sample(
-    trained: Trained, request: SampleRequest, place: Path, check: Callable[[Path], None] = lambda path: None
-) -> SampleDocument:
-    """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
-    wanted = trained.recipe.score_clips if request.score is None else request.score
-    speech = features.load("scoring.sample_scorer") if wanted else None
-    scorer = speech.installed() if speech else None
-    if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made only to be scored
-        request = replace(request, score=False)
-    began = time.perf_counter()
-    sample: Sample = trained.workload.sample(trained, request)
-    seconds = time.perf_counter() - began
-    for _, path in _name_files(sample, place):
-        check(path)
-    scores = speech.score(sample.clips, scorer) if speech else None
-    has_sound = any(isinstance(part, SoundPart) and part.samples.any() for part in sample.parts)
-    document = SampleDocument(
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        workload=trained.source.workload,
-        input=sample.shown,
-        networks=(trained.source, *sample.networks),
-        generator=sample.generator,
-        settings=dict(setting.split("=", 1) for setting in request.options),
-        device=trained.device.name(),
-        seconds=seconds,
-        level_dbfs=audio.LEVEL_DBFS if has_sound else None,
-        files=_write_parts(sample, place),
-        facts=dict(sample.facts),
-        scores=scores,
-        doubts=(*sample.doubts, *(speech.doubts(scores) if speech else ())),
-    )
-    write_user_file(place.with_name(f"{place.name}.json"), document.dumps())
-    return document
 
 
 def _find_weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
