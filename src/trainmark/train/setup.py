@@ -19,19 +19,19 @@ import torch
 from torch import Tensor, distributed, nn
 
 import trainmark
-from trainmark import workloads
+from trainmark import features, workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform, read_cpu_name
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.event_files import EventWriter
-from trainmark.record.events import DeviceOpening, EnvironmentSeen, LinksMeasured, Resumed, Saved
+from trainmark.record.events import DeviceOpening, EnvironmentSeen, Resumed, Saved
 from trainmark.record.machine import CpuInfo, DeviceInfo, PlatformInfo
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
 from trainmark.record.record import Evaluation
-from trainmark.train import checkpoint, collectives, link_probe, loop, step_check
+from trainmark.train import checkpoint, collectives, loop, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.monitor import Monitor
@@ -123,10 +123,6 @@ def _read_machine_model() -> str:
         return ""
 
 
-LINK_BUDGET_S = 1.0
-"""What a run may spend on measuring its links; `trainmark doctor --topology` measures longer."""
-
-
 def build_job(
     plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int, compare: bool = True
 ) -> tuple[loop.Job, Position]:
@@ -148,10 +144,9 @@ def build_job(
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     collectives = join_ranks(device, ranks)
-    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model takes the memory
-    levels = link_probe.probe_levels(device, collectives, ranks.local_ranks, links)
-    if links and ranks.rank == 0:
-        events.write(LinksMeasured(results=links, levels=levels))
+    if ranks.world > 1:
+        for feature in features.offers("rank_check"):
+            feature.check(device, collectives, ranks, events)
     initial = load_initial_weights(plan)
     precision = Precision.parse(plan.precision)
     if compare:

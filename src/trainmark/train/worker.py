@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from trainmark import features
 from trainmark.record import events
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import InvalidResultError, TrainmarkError
@@ -114,8 +115,8 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         post_training.write_exchange(job)
         post_training.write_flops(job, ended)
-        post_training.leave_sample(job, ended, folder, post_training.find_data_folder(plan))
-        post_training.write_profile(job, position, ended, folder, plan.profile)
+        for feature in features.offers("after_training"):
+            feature.work(job, position, ended, folder, plan)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
     job.collectives.leave()
@@ -137,8 +138,6 @@ def find_task(name: str) -> Task:
     """A task by name: one of TASKS, or one of a feature."""
     if name in TASKS:
         return TASKS[name]
-    from trainmark import features
-
     task: Task = next(task.work for task in features.offers("worker_task") if name == task.NAME)
     return task
 

@@ -18,6 +18,7 @@ from support.fleets import pair_links
 from trainmark.features.doctor import checks, command as doctor, command as doctor_screen
 from trainmark.features.hosts import remote_run
 from trainmark.features.links import measure
+from trainmark.features.links.probe import SIZES_BYTES
 from trainmark.launch import cluster_env, coordinator
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links
@@ -25,7 +26,6 @@ from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.site import Site
-from trainmark.train.link_probe import SIZES_BYTES
 from trainmark.view.terminal import TerminalWriter
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from trainmark import workloads
 from trainmark.features.hosts import remote_run
+from trainmark.features.links.probe import BUDGET_S, SIZES_BYTES
 from trainmark.launch import launcher, planning
 from trainmark.launch.coordinator import Coordinator, join_launchers
 from trainmark.launch.options import RunOptions
@@ -22,7 +23,6 @@ from trainmark.record.format import summarise_links, summarise_pairs
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.run_folder import RunFolder
-from trainmark.train.link_probe import BUDGET_S, SIZES_BYTES
 
 NAME = "links"
 RESULTS = "results"

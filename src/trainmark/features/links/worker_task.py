@@ -12,13 +12,14 @@ from pathlib import Path
 
 from torch import distributed
 
+from trainmark.features.links import probe
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.event_files import EventWriter
 from trainmark.record.links import AllReduce, PairLink, best_pairs, estimate_node_bandwidths
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.tournament import Pairs, plan_rounds, split_into_rounds
-from trainmark.train import link_probe, setup
+from trainmark.train import setup
 from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.ranks import Ranks, read_host_name
 
@@ -39,7 +40,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, rounds: str |
     device = setup.open_device(plan, ranks)
     everybody = setup.join_ranks(device, ranks)
     if rounds is None:
-        results = link_probe.probe(device, everybody)
+        results = probe.probe(device, everybody)
         if ranks.rank == 0:
             log.write(events.LinksMeasured(results=results))
     else:
@@ -104,7 +105,7 @@ def _measure_pair(
     group = distributed.new_group(ranks, use_local_synchronization=True)
     together = RankGroup(ranks)
     try:
-        return link_probe.measure(device, together, sizes_bytes=SIZES_BYTES, budget_s=budget_s, group=group)
+        return probe.measure(device, together, sizes_bytes=SIZES_BYTES, budget_s=budget_s, group=group)
     finally:
         together.leave()
         distributed.destroy_process_group(group)

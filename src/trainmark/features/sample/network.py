@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from trainmark import workloads
+from trainmark.features.sample.after_training import SUFFIXES, find_data_folder, write_sample
 from trainmark.platforms import detection, files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.errors import NotReadyError, UsageError
@@ -23,7 +24,6 @@ from trainmark.record.sample import NetworkUsed, SampleDocument
 from trainmark.record.store import Store, read_record
 from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive_facts
 from trainmark.train import checkpoint
-from trainmark.train.post_training import SUFFIXES, find_data_folder, write_sample
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Workload

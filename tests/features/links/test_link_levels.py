@@ -11,11 +11,11 @@ from support.gloo_ranks import on_ranks
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
+from trainmark.features.links import probe as link_probe
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record import links
 from trainmark.record.links import COLLECTIVES, LinkLevel
-from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
 
 

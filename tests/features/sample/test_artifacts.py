@@ -15,6 +15,7 @@ import torch
 from support.records import make_plan
 from support.tiny import RECIPE, LineFit, PointData, job
 
+from trainmark.features.sample import after_training
 from trainmark.launch import cluster_env, workers
 from trainmark.record.errors import WorkloadError
 from trainmark.record.event_files import EventTail
@@ -22,7 +23,7 @@ from trainmark.record.events import Alive, ArtifactsLeft, End, FlopsCounted, NoS
 from trainmark.record.machine import Artifact
 from trainmark.record.recipe import Limits
 from trainmark.record.sample import Sample, TextPart
-from trainmark.train import loop, monitor, post_training, setup, worker
+from trainmark.train import loop, monitor, setup, worker
 from trainmark.train.collectives import SingleRank
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
@@ -73,7 +74,7 @@ def last(folder: Path) -> Any:
 
 def test_the_model_works_in_evaluation_mode_without_gradients(tmp_path: Path) -> None:
     workload = Painter()
-    post_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
+    after_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert workload.seen == (False, False)
     assert last(tmp_path) == ArtifactsLeft(artifacts=[LEFT, Artifact(file="sample-2.txt", caption="again")])
     assert (tmp_path / LEFT.file).read_bytes() == (tmp_path / "sample-2.txt").read_bytes()
@@ -108,7 +109,7 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
     tmp_path: Path, workload: LineFit, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    post_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
+    after_training.leave_sample(trained(tmp_path, workload), "done", tmp_path, tmp_path)
     assert last(tmp_path) == NoSample(reason=reason)
     assert "Traceback" in capsys.readouterr().err
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
@@ -117,27 +118,27 @@ def test_whatever_goes_wrong_is_written_down_and_nothing_more(
 @pytest.mark.parametrize("reason", [monitor.INTERRUPTED, monitor.TERMINATED, monitor.NOT_FINITE])
 def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> None:
     workload = Painter()
-    post_training.leave_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
+    after_training.leave_sample(trained(tmp_path, workload), monitor.REASONS[reason], tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
-    post_training.leave_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
+    after_training.leave_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
     assert workload.seen is None
 
 
 def test_a_recipe_that_asks_for_none_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
     silent = replace(trained(tmp_path, workload), recipe=RECIPE)
-    post_training.leave_sample(silent, "done", tmp_path, tmp_path)
+    after_training.leave_sample(silent, "done", tmp_path, tmp_path)
     assert workload.seen is None
 
 
 def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     workload, collectives = Painter(), SecondRank()
     ready = replace(trained(tmp_path, workload), collectives=collectives)
-    post_training.leave_sample(ready, "done", tmp_path, None)
+    after_training.leave_sample(ready, "done", tmp_path, None)
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path).phase == "sample"

@@ -16,10 +16,10 @@ from conftest import TINY_RUN, Cli
 from support.records import make_record
 from torch import profiler
 
+from trainmark.features.profile import after_training
 from trainmark.record.language import translator
 from trainmark.record.machine import OperatorUse, StepProfile
 from trainmark.record.record import Record
-from trainmark.train import post_training
 from trainmark.view import profile_facts
 
 ENGLISH = translator("en")
@@ -30,7 +30,7 @@ def test_operators_are_summed_up_longest_first() -> None:
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watch:
         for _ in range(4):
             (left @ right).t().tanh()
-    found = post_training.summarize(watch, steps=2, seconds=1.0, trace="")
+    found = after_training.summarize(watch, steps=2, seconds=1.0, trace="")
     uses = {use.name: use for use in found.operators}
     assert uses["mm"].calls == uses["tanh"].calls == 4
     assert uses["tanh"].size_bytes >= 4 * left.nbytes
@@ -40,8 +40,8 @@ def test_operators_are_summed_up_longest_first() -> None:
 
 
 def test_time_that_several_spans_cover_counts_once() -> None:
-    assert post_training.measure_union([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
-    assert post_training.measure_union([]) == 0
+    assert after_training.measure_union([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    assert after_training.measure_union([]) == 0
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -61,7 +61,7 @@ def test_a_step_that_fails_under_the_profiler_costs_no_result_of_one_rank(
     )
     position: Any = SimpleNamespace(epoch=0, step_in_epoch=0)
     with nullcontext() if world == 1 else pytest.raises(RuntimeError):
-        post_training.write_profile(job, position, "3 steps were done", tmp_path, 2)
+        after_training.work(job, position, "3 steps were done", tmp_path, replace(make_record().plan, profile=2))
     assert ("no memory is left" in capsys.readouterr().err) == (world == 1)
 
 

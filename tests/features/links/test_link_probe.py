@@ -13,11 +13,11 @@ import torch
 from support.gloo_ranks import on_ranks
 from support.standin import HandClock
 
+from trainmark.features.links import probe as link_probe
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError
 from trainmark.record.links import AllReduce
-from trainmark.train import link_probe
 from trainmark.train.collectives import RankGroup, SingleRank
 
 
