@@ -1,6 +1,6 @@
 """How ranks share a training step: a single device, or replicas that average gradients (DDP).
 
-For networks too large for one device there is FSDP: `train/sharded.py`.
+For networks too large for one device there is FSDP: `features/sharding`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy
 import psutil
@@ -42,7 +41,6 @@ from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import make_losses
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.tensor_group import ShardedInit
 from trainmark.workloads.workload import HearsMels, Share, Workload
 
 VARIABLES = (
@@ -246,7 +244,10 @@ def build_stepper(
     """The model with its optimizer; all ranks initialize the same weights from the seed, or load the same file."""
     torch.manual_seed(recipe.seed)
     if recipe.parallel != "ddp" and world > 1:
-        return build_sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
+        for feature in features.offers("sharded_model"):
+            sharded = feature.build(workload, recipe, precision, device, initial, clock, local_ranks)
+            return _make_stepper(workload, recipe, precision, device, *sharded)
+        raise UsageError(f"parallel={recipe.parallel} needs the feature sharding, which is not installed")
     model = workload.build(recipe)
     if initial is not None:
         weights.load_into(model, initial, "the file of --init-from", to_begin=True)
@@ -262,53 +263,6 @@ def build_stepper(
         model = convert_batch_norms(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
     compiled = recipe.compiled
     parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
-    return _make_stepper(workload, recipe, precision, device, model, parallel)
-
-
-def build_sharded_stepper(
-    workload: Workload,
-    recipe: Recipe,
-    precision: Precision,
-    device: Device,
-    initial: Mapping[str, Tensor] | None,
-    clock: Clock | None,
-    local_ranks: int,
-) -> Stepper:
-    """The same where no rank ever holds all weights: built on the meta device, then each rank fills its shards."""
-    from trainmark.train.sharded import ShardedParallel, copy_into
-
-    if recipe.average_decay:
-        raise UsageError(
-            f"average_decay={recipe.average_decay:g} does not work with parallel={recipe.parallel}: no rank holds all "
-            "weights to average; set one of them to its default"
-        )
-    with torch.device("meta"):
-        model = workload.build(recipe)
-    if initial is not None:
-        weights.check_fit(model, initial, "the file of --init-from")
-    elif not isinstance(model, ShardedInit):
-        raise UsageError(
-            f"{workload.name} cannot initialize its weights in shards, so it is not sharded; leave out parallel"
-        )
-
-    def fill(empty: Any) -> None:
-        if initial is None:
-            empty.initialise(copy_into)
-        else:
-            for name, parameter in empty.named_parameters():
-                copy_into(parameter, initial[name])
-
-    by_node = recipe.parallel == "hsdp"
-    parallel = ShardedParallel(
-        device,
-        precision,
-        fill,
-        clock,
-        local_ranks=local_ranks,
-        by_node=by_node,
-        tensor=recipe.tensor_parallel,
-        compiled=recipe.compiled,
-    )
     return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 

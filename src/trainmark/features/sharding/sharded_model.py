@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
@@ -17,9 +17,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
+from trainmark.record.recipe import Recipe
 from trainmark.train.parallel import Exchange, ExchangeTally, ExchangeTimer, OneDevice
+from trainmark.workloads import weights
 from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
-from trainmark.workloads.tensor_group import local_part
+from trainmark.workloads.tensor_group import ShardedInit, local_part
+from trainmark.workloads.workload import Workload
 
 
 class _Counted:
@@ -311,6 +314,51 @@ class ShardedParallel(OneDevice):
         if self._timer is None or (hidden and not self._device.is_cpu):
             return nullcontext()
         return self._timer.exchange()
+
+
+def build(
+    workload: Workload,
+    recipe: Recipe,
+    precision: Precision,
+    device: Device,
+    initial: Mapping[str, Tensor] | None,
+    timer: ExchangeTimer | None,
+    local_ranks: int,
+) -> tuple[nn.Module, ShardedParallel]:
+    """A model of which no rank ever holds all weights: built on the meta device, then each rank fills its shards."""
+    if recipe.average_decay:
+        raise UsageError(
+            f"average_decay={recipe.average_decay:g} does not work with parallel={recipe.parallel}: no rank holds all "
+            "weights to average; set one of them to its default"
+        )
+    with torch.device("meta"):
+        model = workload.build(recipe)
+    if initial is not None:
+        weights.check_fit(model, initial, "the file of --init-from")
+    elif not isinstance(model, ShardedInit):
+        raise UsageError(
+            f"{workload.name} cannot initialize its weights in shards, so it is not sharded; leave out parallel"
+        )
+
+    def fill(empty: Any) -> None:
+        if initial is None:
+            empty.initialise(copy_into)
+        else:
+            for name, parameter in empty.named_parameters():
+                copy_into(parameter, initial[name])
+
+    by_node = recipe.parallel == "hsdp"
+    parallel = ShardedParallel(
+        device,
+        precision,
+        fill,
+        timer,
+        local_ranks=local_ranks,
+        by_node=by_node,
+        tensor=recipe.tensor_parallel,
+        compiled=recipe.compiled,
+    )
+    return model, parallel
 
 
 @torch.no_grad()

@@ -18,15 +18,16 @@ from torch import Tensor, distributed
 from torch.distributed.device_mesh import init_device_mesh
 
 from trainmark import workloads
+from trainmark.features.sharding import sharded_model as sharded
+from trainmark.features.sharding.sharded_model import ShardedParallel, copy_into
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
-from trainmark.train import checkpoint, setup, sharded
+from trainmark.train import checkpoint, setup
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
-from trainmark.train.sharded import ShardedParallel, copy_into
 from trainmark.workloads import weights
 from trainmark.workloads.decoder.batches import TextBatch
 from trainmark.workloads.decoder.recipes import DecoderRecipe

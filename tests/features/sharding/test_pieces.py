@@ -17,13 +17,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
 
+from trainmark.features.sharding.sharded_model import ShardedParallel, find_local_region
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.precision import PRECISIONS
 from trainmark.train import checkpoint
 from trainmark.train.collectives import RankGroup
-from trainmark.train.sharded import ShardedParallel, find_local_region
 from trainmark.workloads import pieces, weights
 
 WHOLE = {"rows": torch.arange(15.0).view(5, 3), "columns": torch.arange(12.0).view(2, 6).bfloat16()}
