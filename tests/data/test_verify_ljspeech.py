@@ -95,11 +95,11 @@ def damage(path: Path, kind: str) -> None:
     [
         ("empty", "it is empty", "none"),
         ("cut", "it is cut short: 22,054 bytes of sound promised, 21,954 there", "header"),
-        ("cut in the header", "it is cut short before its sound begins", "header"),
-        ("a page", "it is no WAV file", "header"),
+        ("cut in the header", "it is no whole 16-bit WAV file", "header"),
+        ("a page", "it is no whole 16-bit WAV file", "header"),
         ("stereo", "it has 2 channels, not 1", "header"),
         ("another rate", "it has 16,000 Hz, not 22,050", "header"),
-        ("8 bits", "not as PCM_16", "header"),
+        ("8 bits", "8 bits, not 16", "header"),
         ("no samples", "no samples", "header"),
     ],
 )
