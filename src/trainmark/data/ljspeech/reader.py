@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from trainmark.data.audio import BadAudioError
 from trainmark.data.data_set import MANIFEST
-from trainmark.data.mel_cache import MelCache
+from trainmark.data.mel import MelCache
 from trainmark.record.errors import NotReadyError
 
 METADATA, WAVS = "metadata.csv", "wavs"
