@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -259,14 +259,15 @@ def our_batches(work: Work) -> Iterator[torch.Tensor]:
     """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
     images = open_pictures(work.folder, "train")
     floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
-    with InputPool(
+    pool = InputPool(
         {"train": images},
         workers=work.workers,
         batch_capacity=BATCH,
         image_px=SIZE_PX,
         augment_ops=work.operations,
         augment_magnitude=AUGMENT_MAGNITUDE,
-    ) as pool:
+    )
+    with closing(pool):
         yield from endless(partial(our_epoch, pool, images, floats))
 
 

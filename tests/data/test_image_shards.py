@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -67,7 +68,8 @@ def batches(root: Path, world: int, rank: int, workers: int, start_step: int = 0
     order = {"batch_per_device": 12 // world, "world": world, "rank": rank}
     train = rank_batches(len(sets["train"]), seed=3, epoch=1, shuffle=True, start_step=start_step, **order)
     val = rank_share(len(sets["val"]), **order)
-    with InputPool(sets, workers=workers, batch_capacity=12, image_px=32, eval_resize_px=36, augment_ops=1) as pool:
+    options = {"batch_capacity": 12, "image_px": 32, "eval_resize_px": 36, "augment_ops": 1}
+    with contextlib.closing(InputPool(sets, workers=workers, **options)) as pool:
         found = []
         for name, shares, transform in (("train", train, "train"), ("val", val, "eval")):
             for batch in pool.batches(name, shares, transform=transform, seed=3, epoch=1):

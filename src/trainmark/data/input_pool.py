@@ -162,8 +162,6 @@ class InputPool(SamplePool[ImageBatch]):
         image_px: int = 224,
         eval_resize_px: int = 256,
         crop_area_least: float = MIN_AREA,
-        depth: int = 2,
-        hold: int = 0,
         skip_bad: int = 0,
         augment_ops: int = 0,
         augment_magnitude: int = 9,
@@ -171,8 +169,6 @@ class InputPool(SamplePool[ImageBatch]):
     ) -> None:
         """augment_ops: random operations on each training image after its crop, of strength augment_magnitude.
         turn_by_exif: apply the EXIF orientation first."""
-        if augment_ops < 0:
-            raise ValueError("an input pool needs augment_ops >= 0")
         maker = _ImageMaker(
             sets=tuple(sets.values()),
             size=image_px,
@@ -183,9 +179,7 @@ class InputPool(SamplePool[ImageBatch]):
             else None,
             decoder=JpegDecoder(turn_by_exif=turn_by_exif),
         )
-        super().__init__(
-            sets, maker, workers=workers, batch_capacity=batch_capacity, depth=depth, hold=hold, skip_bad=skip_bad
-        )
+        super().__init__(sets, maker, workers=workers, batch_capacity=batch_capacity, skip_bad=skip_bad)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
