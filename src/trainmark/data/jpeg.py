@@ -37,29 +37,6 @@ class BadImage(ValueError):  # noqa: N818 - reads as what it is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Turn:
-    """EXIF orientation: rows and columns swapped, then either reversed."""
-
-    swap: bool = False
-    reverse_rows: bool = False
-    reverse_columns: bool = False
-
-
-_AS_STORED = _Turn()
-_TURNS = {
-    1: _AS_STORED,
-    2: _Turn(reverse_columns=True),
-    3: _Turn(reverse_rows=True, reverse_columns=True),
-    4: _Turn(reverse_rows=True),
-    5: _Turn(swap=True),
-    6: _Turn(swap=True, reverse_columns=True),
-    7: _Turn(swap=True, reverse_rows=True, reverse_columns=True),
-    8: _Turn(swap=True, reverse_rows=True),
-}
-"""By EXIF orientation."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Header:
     """Header of an ordinary JPEG."""
 
@@ -67,17 +44,6 @@ class _Header:
     height: int
     height_at: int
     """Offset of the two bytes of the height."""
-    turn: _Turn
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Box:
-    """A part of the stored image, in whole pixels."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -111,11 +77,10 @@ class JpegDecoder:
         may_reduce: decode an image whose crop is much larger than its output at 1/2, 1/4 or 1/8 scale, which is faster
         and no longer equal to Pillow.
         """
-        header = _read_header(data, turn_by_exif=self._turn_by_exif)
+        header = None if self._turn_by_exif and _EXIF in data else _read_header(data)
         if header is None:
             return PlannedImage(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
-        width, height = header.width, header.height
-        crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
+        crop = choose_crop(header.width, header.height)
         factor = _reduction(crop) if may_reduce else 1
         return PlannedImage(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
 
@@ -123,18 +88,17 @@ class JpegDecoder:
         """Writes a planned image's crop into `out` (size, size, 3), or raises `BadImage`."""
         header, crop = planned.header, planned.crop
         if header is not None and crop is not None:
-            box = _stored_box(crop, header)
             try:
-                pixels = self._decode_jpeg(planned.data, header, box.bottom, planned.factor)
+                pixels = self._decode_jpeg(planned.data, header, crop.top + crop.height, planned.factor)
             except ValueError:
                 pass
             else:
-                self._place(_slice_box(pixels, box, planned.factor), crop, header.turn, out)
+                self._place(_cut(pixels, crop, planned.factor), crop, out)
                 return
-        # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about
+        # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about, images to be turned
         whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
         crop = planned.choose_crop(whole.shape[1], whole.shape[0])
-        self._place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
+        self._place(_cut(whole, crop, 1), crop, out)
 
     def decode(
         self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
@@ -144,7 +108,7 @@ class JpegDecoder:
 
     def decode_whole(self, data: bytes) -> Pixels:
         """The stored image (height, width, 3), valid until the next decode; or raises `BadImage`."""
-        header = _read_header(data, turn_by_exif=False)
+        header = _read_header(data)
         if header is not None:
             with contextlib.suppress(ValueError):
                 return self._decode_jpeg(data, header, header.height, 1)
@@ -152,7 +116,7 @@ class JpegDecoder:
 
     def check(self, data: bytes) -> str:
         """Raises `BadImage` where `decode` would for some crop; else returns libjpeg's warning, usually empty."""
-        header = _read_header(data, turn_by_exif=False)
+        header = _read_header(data)
         complaint = ""
         if header is not None:
             try:
@@ -195,12 +159,12 @@ class JpegDecoder:
             raise ValueError(f"decoded to {pixels.shape}")
         return pixels
 
-    def _place(self, box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
-        """Resizes a box and writes its kept part into `out`, oriented and flipped."""
+    def _place(self, box: Pixels, crop: Crop, out: Pixels) -> None:
+        """Resizes a box and writes its kept part into `out`, perhaps flipped."""
         import torch  # lazy: checking files needs no torch
 
-        size = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
-        if size == out.shape[:2] and turn is _AS_STORED:
+        size = (crop.resized_height, crop.resized_width)
+        if size == out.shape[:2]:
             # flipped before the resize, with the same result, so that the resize can write into `out`
             stored = _as_image(box)
             _resize(stored.flip(3) if crop.flip else stored, out)
@@ -209,16 +173,8 @@ class JpegDecoder:
             self._resized = np.empty((*size, 3), np.uint8)
         _resize(_as_image(box), self._resized)
         image = torch.from_numpy(self._resized)
-        if turn.swap:
-            image = image.transpose(0, 1)
-        top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
-        left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
-        square = image[top : top + crop.size, left : left + crop.size]
-        # two flips cancel
-        flips = [0] * turn.reverse_rows + [1] * (turn.reverse_columns != crop.flip)
-        if flips:
-            square = square.flip(flips)
-        torch.from_numpy(out).copy_(square)
+        square = image[crop.keep_top : crop.keep_top + crop.size, crop.keep_left : crop.keep_left + crop.size]
+        torch.from_numpy(out).copy_(square.flip(1) if crop.flip else square)
 
     def _get_buffer(self, size_bytes: int) -> Pixels:
         # new memory per image would cost a page fault every 4 KiB
@@ -230,17 +186,7 @@ class JpegDecoder:
 
 
 _END_OF_IMAGE = b"\xff\xd9"
-
-
-def _stored_box(crop: Crop, header: _Header) -> _Box:
-    """The crop's box in the stored image."""
-    turn = header.turn
-    height, width = (header.width, header.height) if turn.swap else (header.height, header.width)
-    top = height - crop.top - crop.height if turn.reverse_rows else crop.top
-    left = width - crop.left - crop.width if turn.reverse_columns else crop.left
-    if turn.swap:
-        return _Box(top=left, bottom=left + crop.width, left=top, right=top + crop.height)
-    return _Box(top=top, bottom=top + crop.height, left=left, right=left + crop.width)
+_EXIF = b"Exif\0\0"
 
 
 def _reduction(crop: Crop) -> int:
@@ -252,11 +198,10 @@ def _reduction(crop: Crop) -> int:
     return 8 if spare >= 8 else 4 if spare >= 4 else 2 if spare >= 2 else 1
 
 
-def _slice_box(pixels: Pixels, box: _Box, factor: int) -> Pixels:
-    """The box of an image decoded at 1/factor, snapped to whole pixels."""
-    if factor == 1:
-        return pixels[box.top : box.bottom, box.left : box.right]
-    return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
+def _cut(pixels: Pixels, crop: Crop, factor: int) -> Pixels:
+    """The crop's box of an image decoded at 1/factor, snapped to whole pixels."""
+    bottom, right = crop.top + crop.height, crop.left + crop.width
+    return pixels[crop.top // factor : round(bottom / factor), crop.left // factor : round(right / factor)]
 
 
 def _resize(image: Tensor, out: Pixels) -> None:
@@ -275,14 +220,13 @@ def _as_image(pixels: Pixels) -> Tensor:
     return torch.from_numpy(pixels.transpose(2, 0, 1)[None])
 
 
-def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
-    """Size and orientation of an ordinary JPEG (8 bits, grey or three colours); None leaves it to Pillow.
+def _read_header(data: bytes) -> _Header | None:
+    """Size of an ordinary JPEG (8 bits, grey or three colours); None leaves it to Pillow.
 
     Walking the segments takes a few microseconds, opening the file with Pillow a hundred.
     """
     if data[:2] != b"\xff\xd8":
         return None
-    orientation = 1
     at = 2
     end = len(data)
     while at + 4 <= end and data[at] == 0xFF:
@@ -291,39 +235,18 @@ def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
             at += 1
             continue
         length = (data[at + 2] << 8) | data[at + 3]
-        if turn_by_exif and marker == 0xE1 and orientation == 1 and data[at + 4 : at + 10] == b"Exif\0\0":
-            orientation = _exif_orientation(data[at + 10 : at + 2 + length])
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             if at + 10 > end or data[at + 4] != 8 or data[at + 9] not in (1, 3):
                 return None
             height, width = (data[at + 5] << 8) | data[at + 6], (data[at + 7] << 8) | data[at + 8]
             if height == 0 or width == 0:
                 return None
             _check_size(width, height)
-            return _Header(width=width, height=height, height_at=at + 5, turn=_TURNS[orientation])
-        elif marker in (0xD9, 0xDA) or length < 2:
+            return _Header(width=width, height=height, height_at=at + 5)
+        if marker in (0xD9, 0xDA) or length < 2:
             return None
         at += 2 + length
     return None
-
-
-def _exif_orientation(tiff: bytes) -> int:
-    """The orientation tag of an EXIF block's first directory; 1 if absent or invalid."""
-    order = {b"II": "little", b"MM": "big"}.get(tiff[:2])
-    if order is None:
-        return 1
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(tiff[at : at + size], "little" if order == "little" else "big")
-
-    directory = number(4, 4)
-    for entry in range(directory + 2, directory + 2 + 12 * number(directory, 2), 12):
-        if entry + 12 > len(tiff):
-            break
-        if number(entry, 2) == 0x0112:
-            value = number(entry + 8, 2)
-            return value if number(entry + 2, 2) == 3 and value in _TURNS else 1
-    return 1
 
 
 def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:
