@@ -19,7 +19,7 @@ from trainmark.data.ade20k import layouts, make, photometric, prepare, reader, v
 from trainmark.data.ade20k.layouts import IGNORED, SceneCounts
 from trainmark.data.ade20k.photometric import Distortion
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.record.errors import NotReadyError, UsageError
 

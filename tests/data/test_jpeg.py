@@ -13,8 +13,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageOps
 
 from trainmark.data import jpeg
-from trainmark.data.crops import Crop, eval_crop, train_crop
-from trainmark.data.jpeg import BadImage, JpegDecoder
+from trainmark.data.jpeg import BadImage, Crop, JpegDecoder, eval_crop, train_crop
 
 ORIENTATION = 0x0112
 

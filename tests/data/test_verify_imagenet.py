@@ -14,10 +14,9 @@ import simplejpeg
 from PIL import Image
 from support.privileges import ordinary_permissions
 
-from trainmark.data.crops import eval_crop
 from trainmark.data.imagenet import verify as verify_module
 from trainmark.data.imagenet.verify import IMAGENET_1K, Counts, Decode, Report, verify
-from trainmark.data.jpeg import BadImage, JpegDecoder
+from trainmark.data.jpeg import BadImage, JpegDecoder, eval_crop
 from trainmark.record.errors import NotReadyError
 
 SIZE = Counts(classes=3, train=12, val=6)

@@ -13,10 +13,9 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from trainmark.data.counter_rng import CounterRng
-from trainmark.data.crops import MIN_AREA, Crop, eval_crop, train_crop
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_sets import Images
-from trainmark.data.jpeg import JpegDecoder, PlannedImage
+from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, PlannedImage, eval_crop, train_crop
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import UsageError
 

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.data import distributed_sampler, image_sets
-from trainmark.data.counter_rng import CounterRng
-from trainmark.data.crops import eval_crop
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.imagenet import make, verify
 from trainmark.data.imagenet.verify import Counts
 from trainmark.data.input_pool import ImageBatch, InputPool
-from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
+from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels, eval_crop
 from trainmark.data.sample_pool import default_workers
 from trainmark.record.errors import NotReadyError
 from trainmark.record.learning import CHANCE, CLASSES

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 
 BRIGHTNESS, FACTOR, HUE = 32.0, (0.5, 1.5), 18
 """Maximum shift of brightness; range of the factors of contrast and saturation; maximum shift of hue, of 180."""

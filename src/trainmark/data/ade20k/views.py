@@ -16,7 +16,7 @@ from trainmark.data.ade20k import photometric
 from trainmark.data.ade20k.layouts import IGNORED
 from trainmark.data.ade20k.photometric import Distortion
 from trainmark.data.ade20k.reader import Labels, SceneSet
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_folder import read_bytes
 from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
 

@@ -17,7 +17,7 @@ from trainmark.data.ade20k import layouts, photometric, reader, views
 from trainmark.data.ade20k.layouts import SceneCounts
 from trainmark.data.ade20k.reader import SceneSet
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers

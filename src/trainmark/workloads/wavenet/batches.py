@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trainmark import workloads
 from trainmark.data import audio, distributed_sampler, synthetic
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, Mel, MelCache, frames
