@@ -18,7 +18,7 @@ import torch
 from PIL import Image, ImageOps
 
 from trainmark.data.distributed_sampler import BatchShare, rank_batches, rank_share
-from trainmark.data.image_folder import ImageSet, open_split
+from trainmark.data.image_sets import ImageSet, open_split
 from trainmark.data.input_pool import Augmenter, ImageBatch, InputPool, choices
 from trainmark.data.jpeg import JpegDecoder, train_crop
 from trainmark.data.sample_pool import default_workers

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from trainmark.data.distributed_sampler import CounterRng
-from trainmark.data.image_sets import Images
+from trainmark.data.image_sets import ImageSet
 from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, PlannedImage, eval_crop, train_crop
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import UsageError
@@ -154,7 +154,7 @@ class InputPool(SamplePool[ImageBatch]):
 
     def __init__(
         self,
-        sets: Mapping[str, Images],
+        sets: Mapping[str, ImageSet],
         *,
         workers: int,
         batch_capacity: int,
@@ -183,7 +183,7 @@ class InputPool(SamplePool[ImageBatch]):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ImageMaker:
-    sets: Sequence[Images]
+    sets: Sequence[ImageSet]
     size: int
     resize_to: int
     least_area: float
