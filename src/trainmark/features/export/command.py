@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trainmark import api
 from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.record import escape
 from trainmark.record.store import Store, default_folder
@@ -32,9 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from trainmark.features.export.write import export_network  # which imports torch
+    from trainmark.features.sample.network import find_network
 
     store = Store(args.store.expanduser() if args.store else default_folder())
-    source = api.find_network(args.run, store, trust=args.trust)
+    source = find_network(args.run, store, trust=args.trust)
     out = args.out or Path(escape.file_name(f"{source.run_id or source.path.stem}-{args.to}"))
     exported = export_network(source, args.to, out.expanduser())
     mark_result_saved()

@@ -51,9 +51,7 @@ def write_card(trained: Trained, record: Record | None, form: str) -> str:
     elif not record.doubts:
         lines.append("None were found.")
     else:
-        lines += [
-            f"- {escape.markdown_cell(doubt.code)}: {escape.markdown_cell(doubt.text)}" for doubt in record.doubts
-        ]
+        lines += [f"- {_escape(doubt.code)}: {_escape(doubt.text)}" for doubt in record.doubts]
     return "\n".join(lines) + "\n"
 
 

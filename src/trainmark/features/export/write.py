@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from trainmark import __version__
 from trainmark.features.export.model_card import write_card
+from trainmark.features.sample.network import Origin, load_trained
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import to_values
 from trainmark.record.record import Doubt
-from trainmark.train import sampling
 
 SAFETENSORS, STATE_DICT = "model.safetensors", "model.pth"
 
@@ -30,11 +30,11 @@ class Exported(NamedTuple):
     """Of the run."""
 
 
-def export_network(source: sampling.Origin, form: str, out: Path) -> Exported:
+def export_network(source: Origin, form: str, out: Path) -> Exported:
     """Writes a new folder, whole or not at all."""
     if out.exists():
         raise UsageError(f"{out} exists and is not overwritten; choose another folder with --out")
-    trained = sampling.load_trained(source, Platform(files.load("cpu")).open(0))
+    trained = load_trained(source, Platform(files.load("cpu")).open(0))
     own = {"trainmark": __version__, "workload": trained.workload.name, "recipe": to_values(trained.recipe)}
     config = own if form == "safetensors" else _foreign_config(trained.workload, trained.recipe, form)
     weights = distinct_weights(trained.model)
