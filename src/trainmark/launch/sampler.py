@@ -19,8 +19,15 @@ from trainmark.launch.cpu_usage import ProcessTree, count_cores
 from trainmark.platforms import files, sensors
 from trainmark.record.cores import end_with_parent, read_busy_s
 from trainmark.record.errors import TrainmarkError
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
+from trainmark.record.events import (
+    DeviceReading,
+    DeviceSamples,
+    EventWriter,
+    HostSample,
+    SamplerBegin,
+    SamplerEnd,
+    Unavailable,
+)
 from trainmark.train.ranks import PARENT, read_host_name
 
 EVERY_S = 0.5

@@ -14,9 +14,9 @@ from trainmark.features.doctor import host_checks, screen
 from trainmark.record import site
 from trainmark.record.checks import CheckResult, failed
 from trainmark.record.errors import UsageError
+from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import default_folder
-from trainmark.record.tournament import all_rounds, usual_rounds
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
@@ -98,7 +98,7 @@ def examine(store: Path, platform: str | None, probe_s: float, root: Path = Path
 
 
 def _check_links(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.launch import links
+    from trainmark.features.links import measure as links
 
     topology = Topology.parse(args.topology)
     rounds = None

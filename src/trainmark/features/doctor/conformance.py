@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trainmark import data as datasets, workloads
 from trainmark.features.doctor import device_checks
-from trainmark.launch import links
+from trainmark.features.links import measure as links
 from trainmark.platforms import device_errors, files, number_types
 from trainmark.platforms.matmul_rate import time_work
 from trainmark.platforms.platform import Device, Platform

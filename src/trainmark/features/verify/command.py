@@ -14,20 +14,24 @@ import msgspec
 from trainmark import workloads
 from trainmark.cli.options import options_from_args
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
+from trainmark.features.hosts import remote_run
+from trainmark.features.reproduce.rebuild import locate_data
 from trainmark.features.verify import parity, verdict as judgement
-from trainmark.launch import planning, preflight, rank_tasks, reproduction, session, ssh_run
+from trainmark.features.verify.document import VerifyDocument
+from trainmark.launch import launcher, planning, preflight, session
+from trainmark.launch.coordinator import join_launchers
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.record import site
-from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.run_folder import RunFolder
 from trainmark.record.store import Store
-from trainmark.record.verify import VerifyDocument
+from trainmark.record.trust import check_plan, trust_file
 
 NAME = "verify"
 HELP = "Check the arithmetic: repeat the same steps bit by bit, or compare them with another chip."
@@ -136,7 +140,7 @@ def _run_on_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[Verify
     words += ["--soak", f"{args.soak_s:g}s"] if args.soak_s else []
     known = site.load().entering_hosts(trust=args.trust)
     topology = Topology.parse(args.topology or "1x1")
-    answer, code = ssh_run.query_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
+    answer, code = remote_run.query_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
     try:
         return msgspec.convert((answer or {}).get("verify"), VerifyDocument), code
     except msgspec.ValidationError as error:
@@ -200,7 +204,7 @@ def run_ranks(plan: Plan, options: RunOptions, store: Store, watch: Callable[[Pa
     """
     own_command = [sys.executable, "-m", "trainmark", *sys.argv[1:]]
     topology, wait_s = Topology.parse(plan.topology), options.join_timeout_s
-    with rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=wait_s) as together:
+    with join_launchers(topology, own_command, port=options.port, wait_s=wait_s) as together:
         store.check_writable()
         leads = together is None or together.env.is_leader
         if together is None or not together.env.first_local_rank:
@@ -211,7 +215,7 @@ def run_ranks(plan: Plan, options: RunOptions, store: Store, watch: Callable[[Pa
                     together.refuse_run(error)
                 raise
         shown = watch if leads else lambda folder: None
-        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
+        outcome = launcher.run_task(plan, store.folder / "verify", "verify", coordinator=together, watch=shown)
         if together and leads:
             together.finish(outcome.exit_code)
     if leads:
@@ -231,14 +235,12 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
     if words or options.settings:
         word = (words or ["set"])[0].replace("_", "-")
         raise UsageError(f"--against repeats the steps of the other verify; leave out --{word}")
-    if other.workload_source and other.workload_source.file and not options.trust:
-        raise UsageError(
-            f"the other verify took a workload from {other.workload_source}, and this would run that file; "
-            "add --trust if you know its contents"
-        )
     chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(chosen)
     decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
+    if file.is_own:
+        trust_file(Path(chosen))
+    check_plan(decided, "the other verify", trust=options.trust)
     precision = Precision.parse(options.precision or other.precision)
     if precision.name not in file.precisions:
         raise UsageError(
@@ -247,7 +249,7 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
     decided = replace(decided, precision=precision.name)
     if options.topology is not None:
         decided = planning.change_topology(decided, Topology.parse(options.topology))
-    return reproduction.locate_data(decided, options.data)
+    return locate_data(decided, options.data)
 
 
 def read_switches(plan: Plan) -> dict[str, str]:

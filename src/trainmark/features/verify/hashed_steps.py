@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
+from trainmark.features.verify.document import STAGES, SUM_COUNT, Numbers, StepNumbers
 from trainmark.platforms import device_errors
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Sums
-from trainmark.record.verify import STAGES, SUM_COUNT, Numbers, StepNumbers
 from trainmark.train import transfers
 from trainmark.train.loop import Job
 from trainmark.train.walker import Rounding, Walker, fixed_random

@@ -22,14 +22,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from trainmark.features.verify.document import NUMBERS_FILE, REPLICATED
 from trainmark.features.verify.hashed_steps import INTEGERS, HashedSteps, Hashes, OddRound, RoundLedger, StoppedError
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.atomic_files import write_atomic
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import BitDifference, EventWriter, Kind
 from trainmark.record.plan import Plan
 from trainmark.record.precision import PRECISIONS, Precision
-from trainmark.record.verify import NUMBERS_FILE, REPLICATED, BitDifference, Kind
 from trainmark.train import failures, setup
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
