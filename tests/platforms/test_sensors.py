@@ -157,8 +157,8 @@ def test_a_table_that_could_not_be_read_by_is_refused(change: dict[str, Any], wo
         ({"fields": {"power_w": {"from": []}}}, "from must be a name"),
         ({"fields": {"power_w": {"from": "p", "unit": "MiB"}}}, "unit 'MiB'"),
         ({"fields": {"power_w": {"from": "p", "form": "x"}}}, "from"),
-        ({"fields": {"throttled": {"from": "p"}}}, "a table of bits, or one of words"),
-        ({"fields": {"throttled": {"from": "p", "bits": {"x": "heat"}}}}, "bits must be a table"),
+        ({"fields": {"throttled": {"from": "p"}}}, "'reasons' is missing"),
+        ({"fields": {"throttled": {"from": "p", "reasons": {}}}}, "reasons must be a table such as"),
         ({"units": {"MB": "MegaByte"}}, "which known unit"),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_word_names_the_reason_that_is_active(tmp_path: Path) -> None:
         "argv": [tool(tmp_path, "smi", f"print({output!r})")],
         "parse": "json",
         "device_key": r"^gpu (\d+)",
-        "fields": {"throttled": {"from": "reasons/state", "words": {"HOT": "heat"}}},
+        "fields": {"throttled": {"from": "reasons/state", "reasons": {"HOT": "heat"}}},
     }
     assert reader(program).read() == [Reading(device=5, throttled=("heat",)), Reading(device=7, throttled=())]
 

@@ -14,7 +14,7 @@ from support.records import make_record, make_timeline
 from support.tiny import LineFit, job
 
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts

@@ -23,21 +23,18 @@ def detect() -> str:
     return files.EVERYWHERE if device_type is None else _choose_most_specific(device_type, candidates)
 
 
-def find_undescribed() -> str | None:
-    """A warning where torch sees an accelerator without a platform file, so that the CPU is used instead."""
-    candidates = _load_candidates()
+def find_undescribed_if_auto(requested: str | None) -> str | None:
+    """A warning where torch sees an accelerator without a platform file, so that the CPU is used instead; None where
+    the user has chosen a platform."""
+    if requested not in (None, "auto") or os.environ.get("TRAINMARK_PLATFORM"):
+        return None
     device_type = _find_device_type()
-    if device_type is None or _choose_most_specific(device_type, candidates) != files.EVERYWHERE:
+    if device_type is None or _choose_most_specific(device_type, _load_candidates()) != files.EVERYWHERE:
         return None
     return (
         f"torch sees an accelerator, {device_type}, that no platform file describes, so THE CPU IS USED and not the "
         f"accelerator; `trainmark platform new {device_type}` writes a file for it, to be given with --platform"
     )
-
-
-def find_undescribed_if_auto(requested: str | None) -> str | None:
-    """The same for `auto`; None where the user has chosen a platform."""
-    return find_undescribed() if requested in (None, "auto") and not os.environ.get("TRAINMARK_PLATFORM") else None
 
 
 def _load_candidates() -> list[PlatformFile]:

@@ -7,7 +7,6 @@ import importlib
 import platform as host_platform
 import re
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,10 +17,12 @@ from typing import Any, Protocol
 
 import psutil
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from trainmark.platforms import device_errors, scaled_matmul
-from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
+from trainmark.platforms.sensors import run_program
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import Precision
@@ -131,19 +132,7 @@ class Platform:
         if driver is None:
             version = torch.version.cuda or torch.version.hip
             return f"{'CUDA' if torch.version.cuda else 'HIP'} {version}" if version else None
-        try:
-            done = subprocess.run(
-                driver.argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=DRIVER_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        found = re.search(driver.pattern, done.stdout)
+        found = re.search(driver.pattern, run_program(driver.argv, DRIVER_TIMEOUT_S)[0])
         return found.group(1)[:80] if found and found.group(1) else None
 
     def open(self, local_rank: int) -> Device:
@@ -288,3 +277,45 @@ def read_cpu_name() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return host_platform.processor() or host_platform.machine()
+
+
+# Emulation of narrow types
+
+_NARROW = (torch.bfloat16, torch.float16)
+MATMULS = {
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+}
+
+
+class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, matmuls of bfloat16 and float16 are computed in float32 and rounded once to the narrow type.
+
+    Hardware multiplies narrow numbers and accumulates in float32. On a CPU without instructions for it, torch falls
+    back to loops ten times slower than its float32 kernels; this uses the float32 kernels instead.
+    """
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if operation not in MATMULS or args[0].dtype not in _NARROW:
+            return operation(*args, **kwargs)
+        narrow = args[0].dtype
+        result = operation(*tree_map(_make_cast(narrow, torch.float32), args), **kwargs)
+        if operation is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            return result[0].to(narrow), *result[1:]  # its log-sum-exp is float32 for every type
+        return tree_map(_make_cast(torch.float32, narrow), result)
+
+
+def _make_cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
+    def cast(value: Any) -> Any:
+        return value.to(target) if isinstance(value, torch.Tensor) and value.dtype == source else value
+
+    return cast

@@ -121,27 +121,21 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throttling(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program prints why a device throttles: a bit mask, or words."""
+    """Where a program prints why a device throttles."""
 
     sources: Sources = msgspec.field(name="from")
-    bits: Annotated[Mapping[str, str], Meta(description='a table such as { "0x4" = "power cap" }')] = {}
-    words: Mapping[str, str] = {}
-    """Reasons by what the program prints; anything else means that the device does not throttle."""
-
-    def __post_init__(self) -> None:
-        if bool(self.bits) == bool(self.words):
-            raise ValueError("it must have a table of bits, or one of words")
-        if any(re.fullmatch(r"0[xX][0-9a-fA-F]+|[0-9]+", bit) is None for bit in self.bits):
-            raise ValueError('bits must be a table such as { "0x4" = "power cap" }')
+    reasons: Annotated[Mapping[str, str], Meta(min_length=1, description='a table such as { "0x4" = "power cap" }')]
+    """By the bits of a mask, or by the word that is printed; other bits and words mean that it does not throttle."""
 
     def parse(self, text: str) -> tuple[str, ...]:
-        if self.words:
-            return tuple(reason for word, reason in self.words.items() if text.strip() == word)
-        try:
-            mask = int(text.strip(), 0)
-        except ValueError:
-            raise NoValueError(f"{text[:40]!r} is not a mask of bits") from None
-        return tuple(name for bit, name in self.bits.items() if mask & int(bit, 0))
+        if not all(_BITS.fullmatch(bit) for bit in self.reasons):
+            return tuple(reason for word, reason in self.reasons.items() if text.strip() == word)
+        if not _BITS.fullmatch(text.strip()):
+            raise NoValueError(f"{text[:40]!r} is not a mask of bits")
+        return tuple(name for bit, name in self.reasons.items() if int(text, 0) & int(bit, 0))
+
+
+_BITS = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True):

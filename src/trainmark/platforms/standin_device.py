@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from trainmark.platforms.cpu_emulation import MATMULS, WideArithmetic
-from trainmark.platforms.platform import Device, EventMarks, Platform
+from trainmark.platforms.platform import MATMULS, Device, EventMarks, Platform, WideArithmetic
 from trainmark.platforms.standin import Script, load_scripts
 from trainmark.record.precision import Precision
 

@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import torch
 
-from trainmark.platforms.matmul_rate import BUDGET_S, choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import BUDGET_S, choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device
 from trainmark.record import endings
 from trainmark.record.cores import FOREIGN_LOAD

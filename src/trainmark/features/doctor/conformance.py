@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from trainmark import data as datasets, workloads
 from trainmark.features.doctor import device_checks
 from trainmark.features.links import measure as links
-from trainmark.platforms import device_errors, files, number_types
-from trainmark.platforms.matmul_rate import time_work
+from trainmark.platforms import device_errors, files, matmul_probe
+from trainmark.platforms.matmul_probe import time_work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.checks import CheckResult, failed, first_line, format_count, ok, unknown
 from trainmark.record.plan import NO_FOLDER, Topology
@@ -312,11 +312,11 @@ def check_precision(device: Device, precision: Precision) -> CheckResult:
     device.set_precision(precision)
     try:
         # of TF32 matmuls alone: for convolutions a library may choose an algorithm without it
-        for kind in ("matmul",) if precision.allows_tf32 else number_types.KINDS:
-            used = number_types.KINDS[kind](device, precision, getattr(torch, precision.weights))
+        for kind in ("matmul",) if precision.allows_tf32 else matmul_probe.KINDS:
+            used = matmul_probe.KINDS[kind](device, precision, getattr(torch, precision.weights))
             if used != precision.unscaled:
                 return _report_type(kind, used, precision.unscaled)
-        for asked, used in number_types.find_scaled_types(device, precision).items() if precision.scaled else ():
+        for asked, used in matmul_probe.find_scaled_types(device, precision).items() if precision.scaled else ():
             if used != asked:
                 return _report_type("matmul", used, asked)
     finally:

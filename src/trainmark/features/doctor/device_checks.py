@@ -17,9 +17,9 @@ import torch
 
 import trainmark
 from trainmark.features.doctor.host_checks import check_driver
-from trainmark.platforms import detection, files, matmul_rate, sensors
+from trainmark.platforms import detection, files, matmul_probe, sensors
 from trainmark.platforms.files import PlatformFile
-from trainmark.platforms.matmul_rate import Now, Work
+from trainmark.platforms.matmul_probe import Now, Work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.sensors import FIELDS
 from trainmark.record.checks import CheckResult, check, doubt, failed, format_bytes, format_count, ok, unknown
@@ -218,11 +218,11 @@ def measure_matmul(device: Device, precision: Precision, *, budget_s: float) -> 
     dtype = torch.float32 if precision.allows_tf32 else getattr(torch, precision.computes_in)
     with device.arithmetic(precision):
         for side in SIDES:
-            multiply = matmul_rate.make_matmul(device, dtype, side)
-            once_s = min(matmul_rate.time_work(device, multiply) for _ in range(2))
+            multiply = matmul_probe.make_matmul(device, dtype, side)
+            once_s = min(matmul_probe.time_work(device, multiply) for _ in range(2))
             if 8 * once_s * (MIN_REPEATS + 2) > budget_s:
                 break
-        return measure_rates(device, multiply, 1e-12 * matmul_rate.count_matmul_flops(side), budget_s, once_s)
+        return measure_rates(device, multiply, 1e-12 * matmul_probe.count_matmul_flops(side), budget_s, once_s)
 
 
 def measure_copy(device: Device, *, budget_s: float) -> Rates:
@@ -231,7 +231,7 @@ def measure_copy(device: Device, *, budget_s: float) -> Rates:
     with device.arithmetic(PRECISIONS["fp32"]):
         source = torch.ones(size // 4, device=device.torch)
         target = torch.zeros_like(source)
-        once_s = matmul_rate.time_work(device, lambda: target.copy_(source))
+        once_s = matmul_probe.time_work(device, lambda: target.copy_(source))
         return measure_rates(device, lambda: target.copy_(source), 2e-9 * 4 * source.numel(), budget_s, once_s)
 
 
@@ -240,7 +240,7 @@ def measure_rates(
 ) -> Rates:
     """`amount` is the work per call, in the unit of the rate times seconds."""
     times = max(1, min(1000, round(REPEAT_S / max(once_s, 1e-9))))
-    taken = matmul_rate.time_repeats(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
+    taken = matmul_probe.time_repeats(device, work, budget_s=budget_s, times=times, least=MIN_REPEATS, now_s=now_s)
     return tuple(times * amount / seconds for seconds in taken)
 
 
