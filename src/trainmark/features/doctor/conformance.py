@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from trainmark import data as datasets, workloads
 from trainmark.features.doctor import device_checks
 from trainmark.features.links import measure as links
-from trainmark.platforms import device_errors, files, matmul_probe
+from trainmark.platforms import device_errors, files
 from trainmark.platforms.matmul_probe import time_work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.checks import CheckResult, failed, first_line, format_count, ok, unknown
@@ -306,29 +306,9 @@ def check_memory(device: Device) -> CheckResult:
 
 
 def check_precision(device: Device, precision: Precision) -> CheckResult:
-    """Trains a layer, and checks that matmuls have exactly the bits of the precision."""
-    if reason := device.explain_refusal(precision):
-        return failed(f"one layer could not be trained: {reason}", "remove it from the file's precisions, or fix it")
-    device.set_precision(precision)
-    try:
-        # of TF32 matmuls alone: for convolutions a library may choose an algorithm without it
-        for kind in ("matmul",) if precision.allows_tf32 else matmul_probe.KINDS:
-            used = matmul_probe.KINDS[kind](device, precision, getattr(torch, precision.weights))
-            if used != precision.unscaled:
-                return _report_type(kind, used, precision.unscaled)
-        for asked, used in matmul_probe.find_scaled_types(device, precision).items() if precision.scaled else ():
-            if used != asked:
-                return _report_type("matmul", used, asked)
-    finally:
-        device.set_precision(FP32)
+    if fault := device_checks.find_fault(device, precision):
+        return failed(fault, "remove it from the file's precisions, or fix it")
     return ok(f"trains; matmuls are rounded as {precision.computes_in}")
-
-
-def _report_type(kind: str, used: str, computes_in: str) -> CheckResult:
-    return failed(
-        f"{kind}: computed in {used}, not in {computes_in}",
-        "it computes in another type than requested, or lowers float32 by itself",
-    )
 
 
 def check_collectives(word: str, platform: Platform) -> CheckResult:

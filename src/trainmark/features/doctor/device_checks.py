@@ -128,9 +128,9 @@ def judge_devices(file: PlatformFile, opened: Sequence[Device]) -> CheckResult:
 
 @check("precision", "Device")
 def check_precision(device: Device) -> CheckResult:
-    """Checks which precisions of its file the device trains in, by a tiny layer of each."""
+    """Checks which precisions of its file the device trains in, by a tiny layer and a few matmuls of each."""
     listed = [PRECISIONS[name] for name in device.platform.file.precisions]
-    refused = {one.name: reason for one in listed if (reason := device.explain_refusal(one))}
+    refused = {one.name: fault for one in listed if (fault := find_fault(device, one))}
     runs = [one for one in listed if one.name not in refused]
     emulated = [one.name for one in runs if device.emulates(one)]
     sentence = ", ".join(one.name for one in runs if one.name not in emulated) or "none natively"
@@ -143,6 +143,24 @@ def check_precision(device: Device) -> CheckResult:
     if not runs or DEFAULT_PRECISION in refused:
         return failed(sentence, f"trainmark run --precision {runs[0].name}" if runs else "trainmark run --platform cpu")
     return doubt(sentence, f"trainmark run --precision {runs[0].name}   # not {name}")
+
+
+def find_fault(device: Device, precision: Precision) -> str | None:
+    """Why no layer can be trained in a precision, or which other type its matmuls are computed in."""
+    if reason := device.explain_refusal(precision):
+        return reason
+    device.set_precision(precision)
+    # of TF32 matmuls alone: for convolutions a library may choose an algorithm without it
+    kinds = ("matmul",) if precision.allows_tf32 else tuple(matmul_probe.KINDS)
+    weights, wanted = getattr(torch, precision.weights), precision.unscaled
+    try:
+        found = [(kind, wanted, matmul_probe.KINDS[kind](device, precision, weights)) for kind in kinds]
+        if precision.scaled:
+            found += [("matmul", *pair) for pair in matmul_probe.find_scaled_types(device, precision).items()]
+    finally:
+        device.set_precision(PRECISIONS["fp32"])
+    wrong = [f"{kind}: computed in {used}, not in {asked}" for kind, asked, used in found if used != asked]
+    return wrong[0] if wrong else None
 
 
 @check("sensors", "Device")

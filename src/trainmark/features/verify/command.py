@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -21,13 +22,13 @@ from trainmark.features.verify.document import VerifyDocument
 from trainmark.launch import launcher, planning, preflight, session
 from trainmark.launch.coordinator import join_launchers
 from trainmark.launch.launcher import Outcome
-from trainmark.launch.options import RunOptions
+from trainmark.launch.options import RunOptions, read_option
 from trainmark.platforms import detection, files
 from trainmark.record import site
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError
 from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.run_folder import RunFolder
 from trainmark.record.store import Store
@@ -47,6 +48,13 @@ EXAMPLES = """\
 Exit codes: 0 all bits are equal, and with --against no more differs than rounding explains; 5 the arithmetic is wrong,
 with step, rank and layer; 6 the other chip computes another training; 7 inconclusive, because operators are not
 deterministic or the two did not make the same steps; 3 the machine is not ready. docs/verify.md explains it."""
+
+
+OPTIONS = (
+    *("recipe", "topology", "precision", "platform", "data", "settings", "seed", "init_from", "hosts", "port"),
+    *("trust", "hang_timeout_s", "store", "quiet"),
+)
+"""Options of a run that a verify has, too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,27 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VERIFY",
         help="compute nothing, and show that verify, also an interrupted one",
     )
-    add("--recipe", metavar="NAME", help="reference, fill, quick or smoke (default: quick)")
-    add("--topology", metavar="NxM", help="nodes x devices per node (default: 1x1)")
-    add("--precision", metavar="P", help=f"one of {', '.join(PRECISIONS)} (default: fp32)")
-    add("--platform", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
-    add("--data", metavar="DIR", help="the real data set (default: a synthetic one, made once and kept)")
-    add("--set", action="append", default=[], metavar="key=value", dest="settings", help="change a field of the recipe")
-    add("--seed", type=int, metavar="N", help="the seed of weights, order and augmentation")
-    add("--init-from", metavar="FILE", help="start from the weights in FILE")
-    add("--hosts", metavar="A,B", help="the nodes of a topology such as 2x8, reached by ssh")
-    add("--port", type=int, metavar="N", help="where the first of several nodes listens for the others")
-    add("--trust", action="store_true", help="use the ssh settings and programs of trainmark.toml in this folder")
-    add(
-        "--hang-timeout",
-        type=float,
-        dest="hang_timeout_s",
-        metavar="S",
-        help="end after this many seconds without progress (default: 600; at least 30 during startup)",
-    )
-    add("--store", metavar="DIR", help="where it is kept (default: $TRAINMARK_STORE or the user's data folder)")
+    for each in fields(RunOptions):
+        if each.name in OPTIONS:
+            option = read_option(each)
+            more: dict[str, Any] = {"type": option.parse, "metavar": option.metavar}
+            if each.name == "settings":
+                more = {"action": "append", "default": [], "metavar": option.metavar}
+            add(option.flag, dest=each.name, help=option.help, **(more if option.metavar else {"action": "store_true"}))
     add("--json", action="store_true", help="one JSON document on stdout: what is kept, and the comparison")
-    add("--quiet", action="store_true", help="no line per round, only the result")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import format_count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.events import BitDifference, Operators
-from trainmark.record.run_folder import HEAD_FILE, RankLog, RunFolder
+from trainmark.record.run_folder import HEAD_FILE, RunFolder
 from trainmark.record.store import LAST, Store
 from trainmark.view.terminal import TerminalWriter
 
@@ -41,7 +41,10 @@ def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
     logs = opened.logs
     if opened.head is None or opened.plan is None or not logs:
         raise UsageError(f"{folder} does not hold a verify")
-    operators = merge_operators(logs)
+    # all ranks call the same operators
+    operators = Operators(unavailable="the ranks did not get that far")
+    if logs[0].operators:
+        operators = Operators(**msgspec.structs.asdict(logs[0].operators))
     found = [each for log in logs for event in log.rounds for each in event.found]
     differences = find_causes(found)
     rounds = [event for event in logs[0].rounds if event.round]
@@ -101,19 +104,6 @@ def find_causes(found: Sequence[BitDifference]) -> list[BitDifference]:
 
 def _moment(difference: BitDifference) -> tuple[int, int]:
     return difference.step or 0, STAGES.index(difference.stage)
-
-
-def merge_operators(logs: Iterable[RankLog]) -> Operators:
-    """The union of what the ranks saw."""
-    seen = [log.operators for log in logs if log.operators]
-    if not seen:
-        return Operators(unavailable="the ranks did not get that far")
-    names = {
-        field: sorted({name for each in seen for name in getattr(each, field)})
-        for field in ("steadied", "unsteady", "warned")
-    }
-    unavailable = next((each.unavailable for each in seen if each.unavailable), "")
-    return Operators(seen=max(each.seen for each in seen), unavailable=unavailable, **names)
 
 
 def summarize_sensors(readings: Iterable[tuple[int, events.DeviceReading]]) -> VerifyTelemetry:
