@@ -102,6 +102,9 @@ DOUBTS = {
     "target-missed": "A full run ended without the quality its recipe asks for.",
     "loss-rose": "The training loss was certainly higher at the end than at the beginning, by more than 2 %: with this "
     "recipe the network does not learn, whatever its speed.",
+    "loss-constant": "The loss was the same number, to its last digit, in each of the last steps. A network that "
+    "learns, or only sees other samples, never has that: its outputs are constant, or a device puts a number in the "
+    "place of infinity.",
     "at-chance": "The accuracy is no better than guessing among the classes of the data, within what so many samples "
     "can tell: it does not show that training works.",
     "below-bar": "The network is no better than a simpler way, computed on the same samples after the run; the text "
@@ -118,6 +121,10 @@ DOUBTS = {
     "device-clock": "Over all training, the device's own events and the host's clock differ by more than 3 %, although "
     "each stretch of training begins and ends with an idle device: the text has both figures. Beyond 10 % the result "
     "is not valid, and under --strict from 3 % on. `trainmark platform check` looks at a device's events.",
+    "suspended": "The machine slept during the run, as laptops and virtual machines do. The clocks that time steps "
+    "stood still meanwhile, so that no number is wrong, but the run took longer than it says.",
+    "stalled-step": "One step took more than 20 times the median, and 2 s longer: the process was stopped, its machine "
+    "was, or storage did not answer. The text has the step, and which numbers hold it.",
     "time-unaccounted": "More than 10 % of the training, and more than half a second, belongs to no step, so that "
     "p_core and p_train tell different stories: look at p_train.",
     "small-batch": "The global batch is below the reference recipe's, so the device may not be filled. Where there are "
@@ -132,6 +139,8 @@ DOUBTS = {
     "were made on the device and on the CPU, and something differs by more than rounding explains; the text names the "
     "first layer, statistic, gradient or sum that does. An operator of the device is wrong. Under --strict the result "
     "is not valid.",
+    "weights-differ": "The weights of the network that was trained are not as many as those of the network its plan "
+    "describes, counted without a device: weights that should be tied came apart, or the network is another one.",
     "skipped-steps": "A loss scaler left out more than 1 % of the steps because their gradients were not finite; a few "
     "at the beginning are usual, while it looks for its scale.",
     "mfu-above-100": "The run did more FLOPs a second than the peak of its devices in the precision asked for, so "
@@ -143,6 +152,10 @@ DOUBTS = {
     "that, but what its power, heat, memory and foreign load were later is not known.",
     "power-sampling": "Power rests on fewer than 60 samples, on less than one a second, or on samples with a gap of "
     "more than 2 s: less than MLPerf asks for.",
+    "power-impossible": "The mean of a device's power is more than 1.5 times what its data sheet allows: a sensor in "
+    "milliwatts, or the sum of several devices. Power and energy of the run mean nothing.",
+    "power-constant": "All samples of a device's power, at least 20, are one number: a limit or a placeholder, not a "
+    "measurement.",
     "throttled": "A device said that heat or its power limit slowed it; the text says how often and why.",
     "ecc-errors": "The memory of a device had errors it could not correct during the run: the result may be wrong, and "
     "the device should be looked at.",
