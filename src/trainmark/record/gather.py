@@ -267,9 +267,7 @@ def _environment(
         flops=_strip_event(first.flops, FlopsFacts),
         precision=_strip_event(first.precision, PrecisionProof),
         fill=_strip_event(folder.fill, FillSearch),
-        step_check=_strip_event(
-            next((check for check in checks if check.differing), next(iter(checks), None)), StepCheck
-        ),
+        step_check=_strip_event(next(iter(differing or checks), None), StepCheck),
         clock=clock,
         foreign_load=samplers.foreign_load(nodes),
         idle_power_w=samplers.idle_power(nodes),
