@@ -143,7 +143,7 @@ def _check_machine(args: argparse.Namespace, store: Path) -> int:
 
 
 def _check_links(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.launch import links
+    from trainmark.features.links import measure as links
 
     topology = Topology.parse(args.topology)
     rounds = None

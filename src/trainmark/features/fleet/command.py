@@ -166,7 +166,7 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
 
 
 def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
-    from trainmark.launch import links
+    from trainmark.features.links import measure as links
 
     names = tuple(word.rpartition("@")[2] for word in hosts)
     on_each = Topology.parse(options.topology or "1x1").devices_per_node
