@@ -312,7 +312,7 @@ def model_flops_utilisation(m: Measured) -> float | None:
 
     FLOPs are counted for the recipe's network, forward and backward, a multiply-add as 2; what is computed twice or on
     padding does not count. The peak is the device's by the platform file, dense, in the precision asked for. On a CPU
-    it is the best that large matmuls reached after this run or an earlier one, and the interval holds how far
+    it is the best that large matmuls reached after this run, and the interval holds how far
     these measurements lay apart; where others used more than 10 % of the CPU meanwhile, or where the run itself was
     faster than those matmuls, there is no figure. Above 100 % of a sheet's peak the label or the peak is wrong.
 
