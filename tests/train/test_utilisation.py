@@ -17,9 +17,9 @@ from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
-from trainmark.record.intervals import half_width
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
 from trainmark.record.metrics import Measured, Quantity, measure
+from trainmark.record.numbers import half_width
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
@@ -50,14 +50,14 @@ def mfu(**given: Any) -> Quantity:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_mfu_is_the_flops_done_over_those_all_devices_could_do(ranks: int) -> None:
     timeline = make_timeline(ranks=ranks, compute_ms=100, items_per_step=10)
-    found = measure(Measured(item="images", timeline=timeline, flops_per_item=10e9, peak_tflops=2.0))
+    found = measure(Measured(item="images", timeline=timeline, flops=FlopsFacts(per_item=10e9, peak_tflops=2.0)))
     rate = found["p_core"].value
     assert rate
     assert found["mfu"].value == pytest.approx(100 * rate * 10e9 / (ranks * 2e12))
 
 
 def test_without_a_peak_or_a_count_there_is_no_mfu_but_a_reason() -> None:
-    unknown = mfu(flops_per_item=1.0, peak_source="platform x names no peak of Card 7 in fp16")
+    unknown = mfu(flops=FlopsFacts(per_item=1.0, peak_source="platform x names no peak of Card 7 in fp16"))
     assert (unknown.value, unknown.unavailable) == (None, "platform x names no peak of Card 7 in fp16")
     assert "FLOPs are counted after the last step" in str(mfu().unavailable)
 
@@ -140,8 +140,8 @@ def test_a_peak_is_measured_on_a_quiet_machine(foreign_s: float, told: bool, mon
 
 
 def test_the_interval_of_mfu_holds_how_far_peaks_lie_apart() -> None:
-    exact = mfu(flops_per_item=10e9, peak_tflops=2.0)
-    rough = mfu(flops_per_item=10e9, peak_tflops=2.0, peak_error=0.1)
+    exact = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0))
+    rough = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0, peak_error=0.1))
     assert exact.value == rough.value
     assert exact.interval is not None
     assert rough.interval is not None
@@ -149,8 +149,8 @@ def test_the_interval_of_mfu_holds_how_far_peaks_lie_apart() -> None:
 
 
 def test_mfu_is_withheld_where_others_used_the_processors_that_trained() -> None:
-    quiet = mfu(flops_per_item=10e9, peak_tflops=2.0, others=0.05)
-    busy = mfu(flops_per_item=10e9, peak_tflops=2.0, others=0.8)
+    quiet = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0), others=0.05)
+    busy = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0), others=0.8)
     assert quiet.value is not None
     assert busy.value is None
     assert "others used the processors that trained" in str(busy.unavailable)
@@ -179,16 +179,7 @@ def shown(value: float | None, **given: Any) -> Record:
 
 
 def found_doubts(record: Record) -> dict[str, str]:
-    facts = doubts.Facts(
-        plan=record.plan,
-        status=record.status,
-        timeline=record.timeline,
-        metrics=record.metrics,
-        quality=record.quality,
-        environment=record.environment,
-        reference_global_batch=256,
-    )
-    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(record, reference_global_batch=256)}
 
 
 def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:
@@ -214,8 +205,8 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
 
 
 def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> None:
-    found = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products")
+    found = mfu(flops=FlopsFacts(per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products"))
     assert found.value is None
     assert found.unavailable == "the run itself was faster than the matmuls that were measured beside it"
-    by_sheet = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card")
+    by_sheet = mfu(flops=FlopsFacts(per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card"))
     assert by_sheet.value is not None and by_sheet.value > 100

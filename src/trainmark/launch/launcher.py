@@ -34,13 +34,11 @@ from trainmark.record.errors import (
     WorkloadError,
     error_from_exit_code,
 )
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import BatchFound, Event, Failed, FaultFound
+from trainmark.record.events import BatchFound, Event, EventWriter, Failed, FaultFound
 from trainmark.record.machine import FillSearch
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
-from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
+from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RankLog, RunHead
 from trainmark.record.store import Store
 from trainmark.record.workload_facts import derive_facts
 from trainmark.train.collectives import LostStoreError

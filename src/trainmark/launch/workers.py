@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from trainmark.data import synthetic
 from trainmark.launch import network
 from trainmark.launch.cluster_env import SECRET, ClusterEnv
 from trainmark.launch.coordinator import Coordinator, plan_file_name
@@ -24,8 +25,7 @@ from trainmark.platforms import files
 from trainmark.record import cores, endings, site
 from trainmark.record.events import Failed
 from trainmark.record.plan import Plan
-from trainmark.record.rank_log import RECENT_STEPS, RankLog
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RECENT_STEPS, RankLog, RunFolder
 from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0
@@ -301,6 +301,7 @@ class WorkerProcesses:
         file, env = files.load(self.plan.platform), self.env
         variables = {
             **QUIET,
+            "TORCHINDUCTOR_CACHE_DIR": str(synthetic.cache_folder() / "inductor"),
             **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
             **(file.deterministic_settings if self._task == "verify" else {}),
             **self._network,

@@ -23,8 +23,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform, read_cpu_name
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import DeviceOpening, EnvironmentSeen, Resumed, Saved
+from trainmark.record.events import DeviceOpening, EnvironmentSeen, EventWriter, Resumed, Saved
 from trainmark.record.machine import CpuInfo, DeviceInfo, PlatformInfo
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision

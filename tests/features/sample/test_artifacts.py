@@ -18,8 +18,7 @@ from support.tiny import RECIPE, LineFit, PointData, job
 from trainmark.features.sample import after_training
 from trainmark.launch import cluster_env, workers
 from trainmark.record.errors import WorkloadError
-from trainmark.record.event_files import EventTail
-from trainmark.record.events import Alive, ArtifactsLeft, End, FlopsCounted, NoSample, Phases
+from trainmark.record.events import Alive, ArtifactsLeft, End, EventTail, FlopsCounted, NoSample, Phases
 from trainmark.record.machine import Artifact
 from trainmark.record.recipe import Limits
 from trainmark.record.sample import Sample, TextPart

@@ -22,8 +22,8 @@ from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, error_from_exit_code
 from trainmark.record.machine import BatchTry, FillSearch
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.rank_log import RankLog
 from trainmark.record.recipe import Limits, from_values, to_values
+from trainmark.record.run_folder import RankLog
 
 MAX_OF_DEVICE = 0.9
 """Share of device memory that a batch may take: evaluation and collectives need some too."""

@@ -25,10 +25,9 @@ from trainmark.launch.options import PLAN
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.language import locale_language
-from trainmark.record.lookup import find_records
+from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
-from trainmark.record.store import Store, default_folder
-from trainmark.record.tournament import all_rounds, usual_rounds
+from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.files import save_page, write_report
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from trainmark.features.links import probe
 from trainmark.platforms.platform import Device
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import LinksMeasured
+from trainmark.record.events import EventWriter, LinksMeasured
 from trainmark.train.collectives import Collectives
 from trainmark.train.ranks import Ranks
 

@@ -15,10 +15,17 @@ from torch import distributed
 from trainmark.features.links import probe
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
-from trainmark.record.event_files import EventWriter
-from trainmark.record.links import AllReduce, PairLink, best_pairs, estimate_node_bandwidths
+from trainmark.record.events import EventWriter
+from trainmark.record.links import (
+    AllReduce,
+    PairLink,
+    Pairs,
+    best_pairs,
+    estimate_node_bandwidths,
+    plan_rounds,
+    split_into_rounds,
+)
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.tournament import Pairs, plan_rounds, split_into_rounds
 from trainmark.train import setup
 from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.ranks import Ranks, read_host_name

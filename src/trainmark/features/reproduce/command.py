@@ -12,7 +12,7 @@ from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_ver
 from trainmark.features.reproduce import rebuild
 from trainmark.launch import session
 from trainmark.launch.options import RunOptions
-from trainmark.record.lookup import find_runs
+from trainmark.record.store import find_runs
 
 NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."

@@ -15,15 +15,15 @@ from trainmark.cli.options import options_from_args
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.features.hosts import remote_run
 from trainmark.features.verify import page as verify_page, parity, verdict as judgement
+from trainmark.features.verify.document import VerifyDocument
 from trainmark.features.verify.verdict import find_causes
 from trainmark.record import site
-from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.language import current_language
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.run_folder import RunFolder
-from trainmark.record.verify import VerifyDocument
 from trainmark.view.files import save_page
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from trainmark.record.events import BitDifference, Operators
 from trainmark.record.numbers import Finite, Whole
 from trainmark.record.precision import Sums
 
@@ -20,45 +21,7 @@ STAGES = ("data", "loss", "gradient", "exchanged gradient", "weight", "statistic
 REPLICATED = ("exchanged gradient", "weight")
 """Of these every rank holds the same."""
 
-Kind = Literal["repeat", "replica", "product", "link", "operator"]
 Verdict = Literal["equal", "wrong", "unsettled", "incomplete"]
-
-
-class BitDifference(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bits that are not as they were, as on other ranks, or as they must be."""
-
-    kind: Kind
-    round: Whole
-    """Which computation of all the steps, counted from 1."""
-    rank: Whole
-    step: Whole | None = None
-    """Counted from 1."""
-    stage: str = ""
-    """One of `STAGES`; of a matmul its type, of a link what was exchanged."""
-    layers: Sequence[str] = ()
-    """The first of those that differ."""
-    count: Whole = 1
-    """How many differ."""
-    never_alike: bool = False
-    """No two rounds gave the same, so that none can be called the wrong one."""
-
-
-class Operators(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which operators of a step give other bits when they are called again with the same numbers."""
-
-    seen: Whole = 0
-    steadied: Sequence[str] = ()
-    """Those that do so only while torch.use_deterministic_algorithms is off."""
-    unsteady: Sequence[str] = ()
-    """Those that do so even while it is on."""
-    warned: Sequence[str] = ()
-    """Those of which torch says that they have no deterministic implementation here."""
-    unavailable: str = ""
-    """Why it was not tested."""
-
-    @property
-    def not_deterministic(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.unsteady, *self.warned)))
 
 
 class StepNumbers(Struct, frozen=True, kw_only=True):
