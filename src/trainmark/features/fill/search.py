@@ -51,15 +51,21 @@ def find_batch(plan: Plan, *, say: Callable[[str], None]) -> FillSearch:
         return done
 
     start = max(1, int(plan.recipe["batch_per_device"]) // (32 if trial.on_host else 8))
-    found = search(try_and_report, start=start, all_s=all_s)
+    found = search(try_and_report, start=start, all_s=all_s, find_max_batch=lambda: trial.max_batch)
     say(f"{plan.workload}: batch_per_device={found.batch_per_device}; {found.reason}")
     return found
 
 
 def search(
-    attempt: Callable[[int], BatchTry], *, start: int, all_s: float, now_s: Callable[[], float] = time.monotonic
+    attempt: Callable[[int], BatchTry],
+    *,
+    start: int,
+    all_s: float,
+    find_max_batch: Callable[[], int | None] = lambda: None,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> FillSearch:
-    """The smallest batch that no other is faster than by more than 3 %; no batch is tried after `all_s`."""
+    """The smallest batch that no other is faster than by more than 3 %; none is tried after `all_s`, nor above the
+    largest that the training set can fill, which is known after a try."""
     began_s, tries = now_s(), dict[int, BatchTry]()
 
     def fitting() -> list[BatchTry]:
@@ -69,6 +75,8 @@ def search(
         """Why a batch cannot be used; empty where it was tried and can."""
         if fitting() and now_s() - began_s > all_s:
             return f"the {all_s:.0f} s for the search were over"
+        if batch > (find_max_batch() or batch):
+            return "the training set has too few samples for it"
         tries[batch] = attempt(batch)
         return tries[batch].unfit
 
@@ -122,8 +130,6 @@ class Trial:
         """The largest batch that the training set can fill on all devices; None for a stream, or before a trial."""
 
     def __call__(self, batch: int) -> BatchTry:
-        if self.max_batch is not None and batch > self.max_batch:
-            return BatchTry(batch=batch, unfit="the training set has too few samples for it")
         with tempfile.TemporaryDirectory(prefix="trainmark-fill-") as name:
             plan = self._plan_for(batch)
             # one rank that shares the machine as the ranks of the run will
