@@ -55,8 +55,8 @@ class PrintableRecord(Record):
     def _repr_html_(self) -> str:
         from trainmark import features
 
-        report = features.load("report.card")
-        return str(report.card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
+        report = features.load("report.header")
+        return str(report.draw_card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Records(list[Record]):

@@ -17,8 +17,7 @@ from support.run_folders import Folder
 
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare
-from trainmark.features.report.document import render
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.record import event_files, events, gather, series
 from trainmark.record.errors import UsageError
 from trainmark.record.event_files import EventWriter, chunks_path

@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING
 from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
-from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
+from trainmark.record.format import VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
 from trainmark.record.language import _
 from trainmark.record.sample import documents
 from trainmark.view import facts, profile_facts
-from trainmark.view.breakdown import (
-    MAX_RANKS,
-    format_rate,
-    list_evaluations,
-    list_rank_times,
-    name_time_step,
-    split_time,
-)
+from trainmark.view.breakdown import format_rate, list_evaluations, name_time_step, split_time
 from trainmark.view.sections import FactSection, draw_section
 from trainmark.view.terminal import TerminalWriter
 from trainmark.workloads import quality_word
@@ -59,6 +52,7 @@ def describe(
     _draw_phases(writer, record)
     draw_section(writer, profile_facts.build_profile(record, _))
     _draw_steps(writer, record)
+    draw_section(writer, facts.ranks(record, _))
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
     _draw_artifacts(writer, record, run_folder)
@@ -186,43 +180,6 @@ def _draw_steps(writer: TerminalWriter, record: Record) -> None:
             ("", f"{number(loss[0], 4)} → {number(loss[-1], 4)}"),
         ]
     writer.put_pairs(pairs)
-    if len(timeline.ranks) > 1:
-        _draw_ranks(writer, record)
-
-
-def _draw_ranks(writer: TerminalWriter, record: Record) -> None:
-    found = list_rank_times(record)
-    known = found[0].exchange_ns is not None
-    writer.put_title(_("Ranks"), _("slowest first") + (_(", by their own computing") if known else ""))
-    rows = [
-        (
-            str(one.rank),
-            one.host,
-            number(one.own_ns / 1e9),
-            NOTHING if one.exchange_ns is None else number(one.exchange_ns / 1e9),
-            f"+{100 * one.over_fastest:.1f} %",
-            number(one.items),
-            NOTHING if one.memory_bytes is None else number(one.memory_bytes / 2**30),
-        )
-        for one in found[:MAX_RANKS]
-    ]
-    heads = (
-        "rank",
-        _("host"),
-        _("computing s"),
-        _("exchange s"),
-        _("over the fastest"),
-        record.item,
-        "mem GiB",
-    )
-    drawn = writer.table()
-    for index, head in enumerate(heads):
-        drawn.add_column(writer.text(head), justify="left" if index == 1 else "right", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(writer.text(cell) for cell in row))
-    writer.put(drawn, indent=2)
-    if len(found) > MAX_RANKS:
-        writer.put(_("and {count} faster ones").format(count=len(found) - MAX_RANKS), indent=2)
 
 
 def _draw_telemetry(writer: TerminalWriter, record: Record) -> None:

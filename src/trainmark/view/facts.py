@@ -22,6 +22,7 @@ from trainmark.view.sections import FactSection, RecordFact
 MAX_DEVICES = 8
 """Whose curves are drawn of one machine."""
 MAX_FILES = 10
+MAX_RANKS = 16
 _GIB = 2.0**30
 _OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill", "profile")
 """Of the environment: they are told apart from the rest."""
@@ -107,6 +108,49 @@ def _peak(flops: FlopsFacts | None, used: float, say: Say) -> str:
         for name, count in flops.otherwise.items()
     )
     return peak + "".join(others)
+
+
+def ranks(record: Record, say: Say) -> FactSection | None:
+    """What each rank did in the counted steps, slowest first; None where there is one."""
+    timeline = record.timeline
+    if len(timeline.ranks) < 2 or not timeline.steps:
+        return None
+    known = timeline.exchange_known
+    own_ns = {trace.rank: timeline.own_ns(trace) for trace in timeline.ranks}
+    fastest = min(own_ns.values()) or 1
+    slowest_first = sorted(timeline.ranks, key=lambda trace: -own_ns[trace.rank])
+    sentences = []
+    if (more := len(slowest_first) - MAX_RANKS) > 0:
+        sentences.append(say("{count} faster ranks are not shown.").format(count=more))
+    if not known:
+        sentences.append(say("The exchange was not measured, so ranks that wait look busy."))
+    return FactSection(
+        title=say("Ranks"),
+        remark=say("slowest first") + (say(", by their own computing") if known else ""),
+        sentence=" ".join(sentences),
+        heads=(
+            "rank",
+            say("host"),
+            say("computing s"),
+            say("exchange s"),
+            say("over the fastest"),
+            record.item,
+            "mem GiB",
+        ),
+        rows=[
+            (
+                str(trace.rank),
+                trace.host,
+                number(own_ns[trace.rank] / 1e9),
+                number(timeline.sum_counted(trace).exchange_ns / 1e9) if known else NOTHING,
+                f"+{100 * (own_ns[trace.rank] / fastest - 1):.1f} %",
+                number(trace.whole.items),
+                NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / _GIB),
+            )
+            for trace in slowest_first[:MAX_RANKS]
+        ],
+        left=frozenset({1}),
+    )
 
 
 def precision(record: Record, say: Say) -> FactSection | None:
@@ -347,33 +391,41 @@ def telemetry_remark(machine: MachineTelemetry, say: Say) -> str:
 
 def telemetry_curves(machine: MachineTelemetry, say: Say) -> Iterator[SensorCurve]:
     """Of the first devices, and of the host."""
-    device_words = {
-        "power_w": (say("Power"), "W", 1.0),
-        "temperature_c": (say("Temperature"), "°C", 1.0),
-        "memory_used_bytes": (say("Device memory"), "GiB", _GIB),
-        "utilisation_percent": (say("Device use"), "%", 1.0),
-        "clock_mhz": (say("Clock"), "MHz", 1.0),
-    }
-    host_words = {
-        "cpu_percent": (say("Host processors"), "%", 1.0),
-        "foreign_percent": (say("Other programs"), "%", 1.0),
-        "memory_used_bytes": (say("Host memory"), "GiB", _GIB),
-        "load": (say("Load average"), "", 1.0),
-        "shm_free_bytes": (say("Free shared memory"), "GiB", _GIB),
-    }
-    for key, words in device_words.items():
+    names = _name_sensors(say)
+    for key in ("power_w", "temperature_c", "memory_used_bytes", "utilisation_percent", "clock_mhz"):
         for device in machine.devices[:MAX_DEVICES]:
-            yield from _curve(key, words, device.series, device.device)
-    for key, words in host_words.items():
-        yield from _curve(key, words, machine.host_series, None)
+            yield from _curve(key, names[key], device.series, device.device)
+    names["memory_used_bytes"] = say("Host memory")
+    for key in ("cpu_percent", "foreign_percent", "memory_used_bytes", "load", "shm_free_bytes"):
+        yield from _curve(key, names[key], machine.host_series, None)
 
 
-def _curve(
-    key: str, words: tuple[str, str, float], series: Mapping[str, Series], device: int | None
-) -> Iterator[SensorCurve]:
-    word, unit, scale = words
+def _name_sensors(say: Say) -> dict[str, str]:
+    return {
+        "power_w": say("Power"),
+        "temperature_c": say("Temperature"),
+        "memory_used_bytes": say("Device memory"),
+        "utilisation_percent": say("Device use"),
+        "clock_mhz": say("Clock"),
+        "energy_j": say("Energy"),
+        "memory_total_bytes": say("Memory capacity"),
+        "throttled": say("Throttling"),
+        "ecc_errors": say("Memory errors"),
+        "cpu_percent": say("Host processors"),
+        "foreign_percent": say("Other programs"),
+        "load": say("Load average"),
+        "shm_free_bytes": say("Free shared memory"),
+    }
+
+
+_SENSOR_UNITS = {"w": "W", "c": "°C", "bytes": "GiB", "percent": "%", "mhz": "MHz"}
+
+
+def _curve(key: str, word: str, series: Mapping[str, Series], device: int | None) -> Iterator[SensorCurve]:
     if key in series and series[key].values:
+        scale = _GIB if key.endswith("_bytes") else 1.0
         values = [value / scale for value in series[key].values]
+        unit = _SENSOR_UNITS.get(key.rpartition("_")[2], "")
         yield SensorCurve(key=key, word=word, unit=unit, device=device, at_s=series[key].at_s, values=values)
 
 
@@ -384,20 +436,9 @@ def telemetry_summary(values: Sequence[float], unit: str, say: Say) -> str:
 
 def telemetry_missing(machine: MachineTelemetry, say: Say) -> dict[str, list[str]]:
     """What no sensor of a machine could say, by the reason."""
-    words = {
-        "power_w": say("Power"),
-        "temperature_c": say("Temperature"),
-        "utilisation_percent": say("Device use"),
-        "clock_mhz": say("Clock"),
-        "memory_used_bytes": say("Device memory"),
-        "energy_j": say("Energy"),
-        "memory_total_bytes": say("Memory capacity"),
-        "throttled": say("Throttling"),
-        "ecc_errors": say("Memory errors"),
-    }
-    missing: dict[str, list[str]] = {}
+    names, missing = _name_sensors(say), dict[str, list[str]]()
     for name, reason in machine.unavailable.items():
-        missing.setdefault(say(reason), []).append(words.get(name, name))
+        missing.setdefault(say(reason), []).append(names.get(name, name))
     return missing
 
 

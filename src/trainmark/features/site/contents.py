@@ -12,7 +12,6 @@ from trainmark.analysis import imported_rows as imported, published_library as l
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
 from trainmark.features.published.read import read_page_files
-from trainmark.record.audit import sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
@@ -31,10 +30,6 @@ class SiteRun:
     checks: tuple[CheckResult, ...]
     folder: Path | None
     """The run's own, where its events and artifacts lie."""
-
-    @property
-    def findings(self) -> tuple[CheckResult, ...]:
-        return tuple(sort_by_gravity(found for check in self.checks for found in check.findings))
 
 
 @dataclass(frozen=True, kw_only=True)
