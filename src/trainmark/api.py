@@ -365,7 +365,7 @@ def report(
     """
     from trainmark import features
     from trainmark.record import site
-    from trainmark.view.files import write_report
+    from trainmark.view.frame import write_report
 
     output = features.load("report.output")
     if output is None:

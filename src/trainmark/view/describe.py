@@ -1,4 +1,4 @@
-"""Draws one record in full: plan, metrics with intervals, phases, steps, quality, doubts."""
+"""Draws one record in full, with phases, steps, quality and doubts; or in brief, with its table and its files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from trainmark.record import escape
 from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
+from trainmark.record.index import format_tags
 from trainmark.record.language import _
 from trainmark.record.sample import documents
-from trainmark.view import facts, profile_facts
+from trainmark.view import facts, headline, table
 from trainmark.view.breakdown import format_rate, list_evaluations, name_time_step, split_time
-from trainmark.view.sections import FactSection, draw_section
-from trainmark.view.terminal import TerminalWriter
+from trainmark.view.terminal import FactSection, TerminalWriter, draw_section
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
+    from trainmark.record.published_row import PublishedRow
     from trainmark.record.record import Record
+    from trainmark.record.store import Store
 
 SPARKS = "▁▂▃▄▅▆▇█"
 PLAIN_SPARKS = "_.-=+*%#"
@@ -50,7 +52,7 @@ def describe(
     for more in sections:
         draw_section(writer, more)
     _draw_phases(writer, record)
-    draw_section(writer, profile_facts.build_profile(record, _))
+    draw_section(writer, facts.build_profile(record, _))
     _draw_steps(writer, record)
     draw_section(writer, facts.ranks(record, _))
     _draw_telemetry(writer, record)
@@ -239,3 +241,51 @@ def _draw_doubts(writer: TerminalWriter, record: Record) -> None:
     writer.put_title(_("Doubts"), "" if record.doubts else _("none"))
     if record.doubts:
         writer.put(writer.numbered_list(translate_doubt(doubt, _) for doubt in record.doubts), indent=2)
+
+
+# In brief
+
+
+def describe_briefly(
+    record: Record,
+    rows: Sequence[PublishedRow],
+    store: Store,
+    *,
+    path: Path,
+    width: int = 80,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
+    """The screen at the end of a run, then tags, note and files; `rows` are published rows of its workload, `path` is
+    the record's."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    writer.put("")
+    words = {"run_id": record.run_id, "status": _(record.status), "created": record.created}
+    writer.put_unbroken(_("Run: {run_id} ({status}, {created})").format(**words))
+    if record.group:
+        writer.put_unbroken(_("Repeats: {group}").format(group=record.group))
+    if record.tags:
+        writer.put(_("Tags: {tags}").format(tags=", ".join(format_tags(record.tags))))
+    if record.note:
+        writer.put(_("Note: {note}").format(note=record.note))
+    for line in _files(record, store, path):
+        writer.put_unbroken(line)
+    known_here = path in (store.path(record.run_id), store.runs / record.run_id)
+    word = record.run_id.rpartition("-")[2] if known_here else path
+    writer.put_unbroken(_("Everything there is to know: trainmark show {word} --all").format(word=word))
+    headlines = headline.write_headlines([record], rows)
+    return table.render([record], sentences=headlines, width=width, color=color, encoding=encoding) + writer.getvalue()
+
+
+def _files(record: Record, store: Store, path: Path) -> Iterator[str]:
+    folder = store.runs / record.run_id
+    if path != folder:  # a run that was cut off left none
+        yield _("Record: {path}").format(path=path)
+    if folder.is_dir():
+        yield _("Events and logs: {folder}").format(folder=folder)
+    if (folder / "checkpoints").is_dir():
+        yield _("Checkpoints: {folder}").format(folder=folder / "checkpoints")
+    for artifact in record.artifacts:
+        yield _("Sample: {file}").format(file=folder / artifact.file)
+    if (page := store.folder / "reports" / f"{record.run_id}.html").is_file():
+        yield _("Page: {page}").format(page=page)

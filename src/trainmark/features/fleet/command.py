@@ -29,7 +29,7 @@ from trainmark.record.lookup import find_records
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder
 from trainmark.record.tournament import all_rounds, usual_rounds
-from trainmark.view.files import save_page, write_report
+from trainmark.view.frame import save_page, write_report
 
 if TYPE_CHECKING:
     from trainmark.features.fleet.verdict import Fleet

@@ -27,7 +27,7 @@ from trainmark.record.language import current_language
 from trainmark.record.lookup import find_records
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder
-from trainmark.view.files import write_report
+from trainmark.view.frame import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,11 +24,10 @@ from trainmark.record.record import Record
 from trainmark.record.store import Store
 from trainmark.view import facts
 from trainmark.view.element import Child, Markup, el
-from trainmark.view.files import save_page
-from trainmark.view.frame import build_page, page_footer, page_header, skip_link
+from trainmark.view.facts import build_profile
+from trainmark.view.frame import build_page, page_footer, page_header, save_page, skip_link
 from trainmark.view.headline import name_network
-from trainmark.view.profile_facts import build_profile
-from trainmark.view.sections import FactSection
+from trainmark.view.terminal import FactSection
 from trainmark.workloads import title_of
 
 MAX_OPEN = 12
