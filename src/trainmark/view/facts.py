@@ -16,7 +16,6 @@ from trainmark.record.machine import (
     FlopsFacts,
     MachineTelemetry,
     OperatorUse,
-    PrecisionProof,
     Series,
     StepCheck,
     StepProfile,
@@ -27,90 +26,7 @@ from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Record, translate_coverage
 from trainmark.view.terminal import FactSection, RecordFact, TerminalWriter, draw_section
 
-MATMULS = ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "attention", "scaled_mm", "lstm", "gru")
-COPIES = ("copy_", "_to_copy", "clone", "contiguous", "cat", "index_select", "gather", "memcpy")
-UPDATES = ("_fused_", "_foreach_", "_amp_")
-EXCHANGES = ("allreduce", "all_reduce", "allgather", "all_gather", "reduce_scatter", "broadcast", "nccl", "gloo")
-"""Parts of operators' names, by what they are for."""
-
-_IDLE, _COPIES, _UPDATES, _EXCHANGES, _MATMULS, _WAITS = 0.15, 0.1, 0.15, 0.15, 0.7, 0.03
-"""Shares of a step from which on it pays to look there first."""
-
-
-def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
-    """Where a step's time goes, for a terminal; empty where no step was profiled."""
-    writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw_section(writer, build_profile(record, _))
-    return writer.getvalue()
-
-
-def build_profile(record: Record, say: Say) -> FactSection | None:
-    """Where the time of a step goes, operator by operator."""
-    found = record.environment.profile
-    if found is None:
-        return None
-    one = found.seconds / found.steps
-    facts = [
-        RecordFact(say("step"), f"{number(one)} s"),
-        RecordFact(say("nothing ran"), f"{100 * found.idle:.1f} %"),
-        RecordFact(say("launches a step"), number(found.launches / found.steps)),
-        *(RecordFact(say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
-    ]
-    if found.trace:
-        facts.append(RecordFact(say("trace"), f"{record.run_id}/{found.trace}"))
-    uses = [*found.operators, *([found.others] if found.others else [])]
-    return FactSection(
-        title=say("Where a step's time goes"),
-        remark=say("{count} steps after those that count, under the profiler").format(count=found.steps),
-        facts=facts,
-        heads=(say("operator"), say("ms a step"), say("share"), say("calls a step"), say("MiB a step")),
-        rows=[_row(use, found) for use in uses],
-        left=frozenset({0}),
-    )
-
-
-def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
-    return (
-        use.name,
-        number(1e3 * use.seconds / found.steps),
-        f"{100 * use.seconds / found.seconds:.1f} %",
-        number(use.calls / found.steps),
-        number(round(use.size_bytes / found.steps / 2**20, 2)),
-    )
-
-
-def suggest_speedups(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
-    """What most likely pays, the largest share first; a step that is nearly all matmuls needs other arithmetic."""
-    shares = {name: _share(found, words) for name, words in (("copies", COPIES), ("updates", UPDATES))}
-    shares |= {"exchanges": _share(found, EXCHANGES), "matmuls": _share(found, MATMULS), "idle": found.idle}
-    timeline = record.timeline
-    whole = sum(trace.whole.wait_ns + trace.whole.compute_ns for trace in timeline.ranks)
-    shares["waits"] = sum(trace.whole.wait_ns for trace in timeline.ranks) / whole if whole else 0.0
-    known = {
-        "waits": (_WAITS, say("{share} of the counted time waits for data: more input_workers, or faster storage")),
-        "idle": (
-            _IDLE,
-            say("nothing ran in {share} of a step, while the host prepared it: a larger batch, or compiled=blocks"),
-        ),
-        "copies": (_COPIES, say("{share} of a step copies data: see the trace for the callers")),
-        "updates": (_UPDATES, say("{share} of a step updates weights: a larger batch, or accumulate=2")),
-        "exchanges": (_EXCHANGES, say("{share} of a step exchanges gradients: a larger batch_per_device")),
-        "matmuls": (
-            _MATMULS,
-            say("{share} of a step is matmuls: a lower precision, or a device with more arithmetic"),
-        ),
-    }
-    for name in sorted(known, key=lambda name: (name == "matmuls", -shares[name])):
-        least, sentence = known[name]
-        if shares[name] >= least:
-            yield sentence.format(share=f"{100 * shares[name]:.0f} %")
-
-
-def _share(found: StepProfile, parts: tuple[str, ...]) -> float:
-    taken = sum(use.seconds for use in found.operators if any(part in use.name.lower() for part in parts))
-    return min(1.0, taken / found.seconds) if found.seconds else 0.0
-
-
+Pair = tuple[str, str | None]
 MAX_DEVICES = 8
 """Whose curves are drawn of one machine."""
 MAX_FILES = 10
@@ -134,33 +50,41 @@ class SensorCurve:
     values: Sequence[float]
 
 
+def _list_facts(*pairs: Pair) -> list[RecordFact]:
+    """Those that have a value."""
+    return [RecordFact(name, value) for name, value in pairs if value]
+
+
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
-    labels = [(say("tags"), ", ".join(format_tags(record.tags))), (say("note"), record.note or "")]
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
-    facts = [
-        RecordFact(
-            say("workload"), say("{workload}, counted in {item}").format(workload=asked.workload, item=record.item)
+    places = {
+        say("data folder"): asked.data.folder,
+        say("begins with"): asked.init_from,
+        say("resumed from"): asked.resume_from,
+    }
+    facts = _list_facts(
+        (say("workload"), say("{workload}, counted in {item}").format(workload=asked.workload, item=record.item)),
+        (say("workload from"), str(asked.workload_source or "")),
+        (say("recipe"), asked.recipe_name),
+        (say("topology"), asked.topology),
+        (say("precision asked for"), asked.precision),
+        (say("platform"), asked.platform),
+        (say("data"), data if asked.data.folder else f"{data}, {say('made by the workload')}"),
+        (say("runs until"), str(asked.limits)),
+        (say("fingerprint"), asked.fingerprint[:16]),
+    )
+    facts += [RecordFact(name, place, local=True) for name, place in places.items() if place]
+    facts += _list_facts(
+        (say("tags"), ", ".join(format_tags(record.tags))),
+        (say("note"), record.note),
+        ("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
+        *(
+            (change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
+            for change in asked.deviations
         ),
-        *([RecordFact(say("workload from"), str(asked.workload_source))] if asked.workload_source else []),
-        RecordFact(say("recipe"), asked.recipe_name),
-        RecordFact(say("topology"), asked.topology),
-        RecordFact(say("precision asked for"), asked.precision),
-        RecordFact(say("platform"), asked.platform),
-        RecordFact(say("data"), data if asked.data.folder else f"{data}, {say('made by the workload')}"),
-        *([RecordFact(say("data folder"), asked.data.folder, local=True)] if asked.data.folder else []),
-        RecordFact(say("runs until"), str(asked.limits)),
-        RecordFact(say("fingerprint"), asked.fingerprint[:16]),
-        *([RecordFact(say("begins with"), asked.init_from, local=True)] if asked.init_from else []),
-        *([RecordFact(say("resumed from"), asked.resume_from, local=True)] if asked.resume_from else []),
-        *(RecordFact(name, value) for name, value in labels if value),
-        RecordFact("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
-    ]
-    facts += [
-        RecordFact(change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
-        for change in asked.deviations
-    ]
+    )
     return FactSection(title=say("Plan"), facts=facts)
 
 
@@ -247,7 +171,7 @@ def ranks(record: Record, say: Say) -> FactSection | None:
 
 def precision(record: Record, say: Say) -> FactSection | None:
     """What the watched step was really computed in; None where no step was watched."""
-    found = record.environment.precision
+    found, compared = record.environment.precision, record.environment.step_check
     if found is None:
         return None
     flags = [kind for kind, allowed in found.tf32.items() if allowed]
@@ -255,32 +179,25 @@ def precision(record: Record, say: Say) -> FactSection | None:
     held = [f"{100 * count / total:.1f} % {type_}" for type_, count in sorted(found.weights.items())]
     asked = say("{ran}; {asked} was asked for").format(ran=found.ran, asked=found.asked)
     allowed = say("allowed for {flags}").format(flags=say(" and ").join(flags))
-    facts = [
-        RecordFact(say("ran"), found.ran if found.ran == found.asked else asked),
-        RecordFact(say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
-        RecordFact(say("computed by it"), describe_inside(found.inside) or say("not tried")),
-        *_scaled(found, say),
-        RecordFact(say("weights"), ", ".join(held)),
-        RecordFact(say("autocast"), found.autocast or say("off")),
-        RecordFact(say("tf32"), allowed if flags else say("not allowed")),
-    ]
-    if (compared := record.environment.step_check) is not None:
-        facts.append(RecordFact(say("beside the CPU"), describe_step_check(compared, say)))
-    if found.loss_scale is not None:
-        scale = say("{scale}, {steps} steps skipped").format(scale=number(found.loss_scale), steps=found.skipped_steps)
-        facts.append(RecordFact(say("loss scale"), scale))
+    share = say("{share} % of the multiplications").format(share=f"{100 * (found.scaled_share or 0):.1f}")
+    scale = say("{scale}, {steps} steps skipped").format(
+        scale=number(found.loss_scale or 0.0), steps=found.skipped_steps
+    )
     return FactSection(
         title=say("Precision"),
         remark=say("operand types of the first step, and what the device computes with them"),
-        facts=facts,
+        facts=_list_facts(
+            (say("ran"), found.ran if found.ran == found.asked else asked),
+            (say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
+            (say("computed by it"), describe_inside(found.inside) or say("not tried")),
+            (say("in eight bits"), None if found.scaled_share is None else share),
+            (say("weights"), ", ".join(held)),
+            (say("autocast"), found.autocast or say("off")),
+            (say("tf32"), allowed if flags else say("not allowed")),
+            (say("beside the CPU"), describe_step_check(compared, say) if compared else None),
+            (say("loss scale"), None if found.loss_scale is None else scale),
+        ),
     )
-
-
-def _scaled(found: PrecisionProof, say: Say) -> list[RecordFact]:
-    if found.scaled_share is None:
-        return []
-    share = say("{share} % of the multiplications").format(share=f"{100 * found.scaled_share:.1f}")
-    return [RecordFact(say("in eight bits"), share)]
 
 
 def describe_step_check(found: StepCheck, say: Say) -> str:
@@ -318,7 +235,7 @@ def fill(record: Record, say: Say) -> FactSection | None:
 
 def network(record: Record, say: Say) -> FactSection | None:
     """What the links between the ranks carried before training, and what a step sends over them."""
-    measured, sent = record.environment.link, [*_levels(record, say), *_exchange(record, say)]
+    measured, sent = record.environment.link, _list_facts(*_list_levels(record, say), *_list_exchange(record, say))
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
@@ -326,17 +243,17 @@ def network(record: Record, say: Say) -> FactSection | None:
     return replace(link_table(measured, say), sentence=summary, facts=sent)
 
 
-def _levels(record: Record, say: Say) -> Iterator[RecordFact]:
+def _list_levels(record: Record, say: Say) -> Iterator[Pair]:
     """What explains the times of each collective over each kind of link."""
     where = {"node": say("inside a node"), "nodes": say("between nodes")}
     for found in record.environment.link_levels:
         carried = say("latency {latency} ms, {speed} GB/s among {ranks} ranks").format(
             latency=number(found.latency_s * 1e3), speed=number(found.bytes_per_s / 1e9), ranks=found.ranks
         )
-        yield RecordFact(f"{where[found.level]}, {found.collective}", carried)
+        yield f"{where[found.level]}, {found.collective}", carried
 
 
-def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
+def _list_exchange(record: Record, say: Say) -> Iterator[Pair]:
     """What a step sends over the links, and what there is to hide it behind."""
     found = record.environment.exchange
     if found is None:
@@ -345,14 +262,11 @@ def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
     sent = say("{kind}: {messages} messages, {size} together").format(
         kind=kind, messages=found.messages, size=links.format_size(found.size_bytes)
     )
-    yield RecordFact(say("a step exchanges"), sent)
-    if found.dtypes:
-        types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
-        yield RecordFact(say("exchanged in"), ", ".join(types))
-    if found.parameters is not None:
-        yield RecordFact(say("trained parameters"), f"{found.parameters:,}")
-    if found.backward_s is not None:
-        yield RecordFact(say("backward of a step"), f"{number(found.backward_s * 1e3)} ms")
+    yield say("a step exchanges"), sent
+    types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
+    yield say("exchanged in"), ", ".join(types)
+    yield say("trained parameters"), None if found.parameters is None else f"{found.parameters:,}"
+    yield say("backward of a step"), None if found.backward_s is None else f"{number(found.backward_s * 1e3)} ms"
 
 
 def checkpoints(record: Record, say: Say) -> FactSection | None:
@@ -360,15 +274,14 @@ def checkpoints(record: Record, say: Say) -> FactSection | None:
     found = record.environment.checkpoint
     if found is None:
         return None
-    facts = []
-    if found.size_bytes is not None:
-        facts.append(RecordFact(say("size"), f"{number(found.size_bytes / _GIB)} GiB"))
-    if found.save_s is not None:
-        speed = f", {number(found.gigabytes_per_s)} GB/s" if found.gigabytes_per_s else ""
-        facts.append(RecordFact(say("saving"), f"{number(found.save_s)} s{speed}"))
-        facts.append(RecordFact(say("saved"), say("{count} times").format(count=found.saves)))
-    if found.restore_s is not None:
-        facts.append(RecordFact(say("restoring"), f"{number(found.restore_s)} s"))
+    speed = f", {number(found.gigabytes_per_s)} GB/s" if found.gigabytes_per_s else ""
+    saved = found.save_s is not None
+    facts = _list_facts(
+        (say("size"), None if found.size_bytes is None else f"{number(found.size_bytes / _GIB)} GiB"),
+        (say("saving"), f"{number(found.save_s or 0.0)} s{speed}" if saved else None),
+        (say("saved"), say("{count} times").format(count=found.saves) if saved else None),
+        (say("restoring"), None if found.restore_s is None else f"{number(found.restore_s)} s"),
+    )
     return FactSection(title=say("Checkpoints"), facts=facts)
 
 
@@ -432,19 +345,11 @@ def bands(record: Record, say: Say) -> FactSection | None:
 
 
 def restarts(record: Record, say: Say) -> FactSection | None:
-    facts = [
-        RecordFact(
-            say("from step {step}").format(step=restart.step),
-            "; ".join(
-                [
-                    say("{lost} s lost").format(lost=number(restart.lost_s)),
-                    *([restart.reason] if restart.reason else []),
-                    *restart.damaged,
-                ]
-            ),
-        )
-        for restart in record.restarts
-    ]
+    facts = []
+    for restart in record.restarts:
+        lost = say("{lost} s lost").format(lost=number(restart.lost_s))
+        told = "; ".join(part for part in (lost, restart.reason, *restart.damaged) if part)
+        facts.append(RecordFact(say("from step {step}").format(step=restart.step), told))
     return FactSection(title=say("Restarts"), facts=facts) if facts else None
 
 
@@ -550,3 +455,89 @@ def format_value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(format_value(entry) for entry in value) or NOTHING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# The profile of a step: its longest operators, and what to try first
+
+
+def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
+    """Where a step's time goes, for a terminal; empty where no step was profiled."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    draw_section(writer, build_profile(record, _))
+    return writer.getvalue()
+
+
+def build_profile(record: Record, say: Say) -> FactSection | None:
+    """Where the time of a step goes, operator by operator."""
+    found = record.environment.profile
+    if found is None:
+        return None
+    one = found.seconds / found.steps
+    facts = [
+        RecordFact(say("step"), f"{number(one)} s"),
+        RecordFact(say("nothing ran"), f"{100 * found.idle:.1f} %"),
+        RecordFact(say("launches a step"), number(found.launches / found.steps)),
+        *(RecordFact(say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
+    ]
+    if found.trace:
+        facts.append(RecordFact(say("trace"), f"{record.run_id}/{found.trace}"))
+    uses = [*found.operators, *([found.others] if found.others else [])]
+    return FactSection(
+        title=say("Where a step's time goes"),
+        remark=say("{count} steps after those that count, under the profiler").format(count=found.steps),
+        facts=facts,
+        heads=(say("operator"), say("ms a step"), say("share"), say("calls a step"), say("MiB a step")),
+        rows=[_row(use, found) for use in uses],
+        left=frozenset({0}),
+    )
+
+
+def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
+    return (
+        use.name,
+        number(1e3 * use.seconds / found.steps),
+        f"{100 * use.seconds / found.seconds:.1f} %",
+        number(use.calls / found.steps),
+        number(round(use.size_bytes / found.steps / 2**20, 2)),
+    )
+
+
+OPERATORS = {
+    "copies": ("copy_", "_to_copy", "clone", "contiguous", "cat", "index_select", "gather", "memcpy"),
+    "updates": ("_fused_", "_foreach_", "_amp_"),
+    "exchanges": ("allreduce", "all_reduce", "allgather", "all_gather", "reduce_scatter", "broadcast", "nccl", "gloo"),
+    "matmuls": ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "attention", "scaled_mm", "lstm", "gru"),
+}
+"""Parts of operators' names, by what they are for."""
+
+
+def suggest_speedups(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
+    """What most likely pays, the largest share first; a step that is nearly all matmuls needs other arithmetic."""
+    ranks = record.timeline.ranks
+    whole = sum(trace.whole.wait_ns + trace.whole.compute_ns for trace in ranks)
+    shares = {
+        "waits": sum(trace.whole.wait_ns for trace in ranks) / whole if whole else 0.0,
+        "idle": found.idle,
+        **{name: _sum_share(found, parts) for name, parts in OPERATORS.items()},
+    }
+    # the share from which on it pays to look there first
+    known = {
+        "waits": (0.03, say("{share} of the counted time waits for data: more input_workers, or faster storage")),
+        "idle": (
+            0.15,
+            say("nothing ran in {share} of a step, while the host prepared it: a larger batch, or compiled=blocks"),
+        ),
+        "copies": (0.1, say("{share} of a step copies data: see the trace for the callers")),
+        "updates": (0.15, say("{share} of a step updates weights: a larger batch, or accumulate=2")),
+        "exchanges": (0.15, say("{share} of a step exchanges gradients: a larger batch_per_device")),
+        "matmuls": (0.7, say("{share} of a step is matmuls: a lower precision, or a device with more arithmetic")),
+    }
+    for name in sorted(known, key=lambda name: (name == "matmuls", -shares[name])):
+        least, sentence = known[name]
+        if shares[name] >= least:
+            yield sentence.format(share=f"{100 * shares[name]:.0f} %")
+
+
+def _sum_share(found: StepProfile, parts: tuple[str, ...]) -> float:
+    taken = sum(use.seconds for use in found.operators if any(part in use.name.lower() for part in parts))
+    return min(1.0, taken / found.seconds) if found.seconds else 0.0
