@@ -45,7 +45,7 @@ def test_the_whole_record_is_told() -> None:
 def test_the_phases_are_all_there_and_sum_to_the_end_to_end_time() -> None:
     record = make_record()
     shown = describe(record, width=100).split("Where the time went")[1].split("Steps")[0]
-    lines = [line.split() for line in shown.splitlines()[1:-1]]
+    lines = [line.split() for line in shown.splitlines()[3:-1]]
     words = [" ".join(line[: next(index for index, word in enumerate(line) if word[0].isdigit())]) for line in lines]
     assert words == ["e2e_time", "− start-up", "− set-up", "− warm-up", "p_whole", "− evaluation", "p_train",
                      "− data wait", "− other", "p_core"]  # fmt: skip
