@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.record import escape
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import device_name, format_goal, format_quality, number, verdict
 from trainmark.record.index import format_tags
@@ -65,7 +65,7 @@ def describe(
         writer.put(_("and {left} more machines").format(left=left), indent=2)
     draw_section(writer, _build_quality(record))
     _draw_artifacts(writer, record, run_folder)
-    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment, facts.unknown)
+    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment)
     for build in last:
         draw_section(writer, build(record, _))
     writer.put_title(_("Doubts"), "" if record.doubts else _("none"))

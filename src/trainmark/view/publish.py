@@ -168,7 +168,7 @@ class Replacement:
     placeholder: str
 
     def __str__(self) -> str:
-        return f"{KINDS[self.kind]} by {self.placeholder}"
+        return f"{self.placeholder}: {KINDS[self.kind]}"
 
 
 @dataclass(frozen=True, kw_only=True)

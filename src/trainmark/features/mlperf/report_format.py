@@ -13,9 +13,8 @@ from trainmark.features.mlperf.benchmarks import Benchmark, compute_global_batch
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
-from trainmark.record.run_folder import read_rank
+from trainmark.record.run_folder import RankLog, read_rank
 
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' names of types."""

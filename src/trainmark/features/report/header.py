@@ -10,7 +10,7 @@ from trainmark.analysis.record_checks import check_record
 from trainmark.features.report import curves
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import NOTHING, device_name, format_goal, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say, locale_language, translator

@@ -26,9 +26,9 @@ from trainmark.record.format import device_name, number
 from trainmark.record.index import parse_instant
 from trainmark.record.language import locale_language
 from trainmark.record.metrics import METRICS
-from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
+from trainmark.record.site import Price
 from trainmark.record.store import Store
 from trainmark.view import FORMATS, published_table, table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite

@@ -11,7 +11,7 @@ from trainmark.analysis.beside import BY_WHICH, is_published_network
 from trainmark.analysis.peaks import estimate_mfu
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.plan import Topology

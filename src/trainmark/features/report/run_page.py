@@ -18,9 +18,9 @@ from trainmark.features.report.trend import Trend, draw_trends
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import device_name
 from trainmark.record.language import Say, locale_language, translator
-from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
+from trainmark.record.site import Price
 from trainmark.record.store import Store
 from trainmark.view import facts
 from trainmark.view.element import Child, Markup, el
@@ -36,7 +36,7 @@ COLUMNS, FEWER_COLUMNS = 300, 120
 """Columns a long series is thinned to: a page of many runs must still open quickly."""
 FOLDS = (
     *(facts.metrics, facts.plan, facts.bands, facts.data, facts.restarts, facts.checkpoints, facts.network),
-    *(facts.environment, facts.unknown),
+    facts.environment,
 )
 """Facts of a run that are folded below its charts."""
 
