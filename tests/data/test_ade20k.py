@@ -26,7 +26,7 @@ COUNTS = SceneCounts(train=4, val=3)
 
 
 def make_small(folder: Path) -> Path:
-    make.make(folder, train=COUNTS.train, val=COUNTS.val, classes=6, long_side=80, processes=1)
+    make.make(folder, train=COUNTS.train, val=COUNTS.val, classes=6, long_side=80)
     return folder
 
 
@@ -49,7 +49,7 @@ def test_the_same_seed_draws_the_same_scenes_and_another_others(root: Path, tmp_
     files = sorted(path.relative_to(root) for path in root.rglob("*.*") if path.is_file())
     assert len(files) == 2 * 7 + 2
     assert all((root / path).read_bytes() == (again / path).read_bytes() for path in files)
-    make.make(tmp_path / "other", train=1, val=1, classes=6, long_side=80, seed=1, processes=1)
+    make.make(tmp_path / "other", train=1, val=1, classes=6, long_side=80, seed=1)
     image = "images/training/ADE_train_00000001.jpg"
     assert (tmp_path / "other" / image).read_bytes() != (root / image).read_bytes()
 

@@ -57,7 +57,7 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[SceneSize]:
     pixels = seen.counts["pixels"]
     unjudged = seen.counts["unjudged"] / pixels if pixels else None
     found = SceneSize(train=len(splits[0]), val=len(splits[1]), unjudged=unjudged)
-    return seen.report(found, wanted and SceneSize(train=wanted.train, val=wanted.val))
+    return seen.report(found, SceneSize(train=wanted.train, val=wanted.val) if wanted else None)
 
 
 def _note_unpaired_masks(seen: Findings, scenes: SceneSet, others: set[str]) -> None:
