@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -10,6 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.record.errors import NotReadyError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from trainmark.data.verification import Report
@@ -102,3 +108,8 @@ def read_counts(root: Path, *keys: str) -> dict[str, int] | None:
         if type(count) is not int or count < 0:
             raise NotReadyError(f"{path}: {key!r} is {count!r}, which is no count; make the set again")
     return found
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A file of this package."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
