@@ -20,7 +20,7 @@ from trainmark.data import image_sets
 from trainmark.data.distributed_sampler import rank_batches, rank_share
 from trainmark.data.image_sets import Counts, ImageSet
 from trainmark.data.imagenet import make
-from trainmark.data.imagenet.verify import inspect, verify
+from trainmark.data.imagenet.prepare import inspect, verify
 from trainmark.data.input_pool import InputPool
 from trainmark.record.errors import NotReadyError, UsageError
 

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainmark.data.data_set import MANIFEST
+from trainmark.data import MANIFEST
 from trainmark.record import cores
 from trainmark.record.atomic_files import sync
 from trainmark.record.cores import end_with_parent

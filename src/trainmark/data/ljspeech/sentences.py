@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from num2words import num2words
 
-from trainmark.data.data_set import read_toml
+from trainmark.data import read_toml
 
 Rng = np.random.Generator
 Pair = tuple[str, str]

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from trainmark.data.data_set import read_toml
+from trainmark.data import read_toml
 from trainmark.data.distributed_sampler import CounterRng
 
 END = "\n"
