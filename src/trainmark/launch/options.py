@@ -9,9 +9,9 @@ from dataclasses import Field, dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, NamedTuple, TypedDict
 
-from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
 from trainmark.record.index import check_note, format_tags, parse_tags
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.recipe import LARGEST

@@ -25,9 +25,9 @@ from trainmark.data.input_pool import ImageBatch, InputPool
 from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels, eval_crop
 from trainmark.data.sample_pool import default_workers
 from trainmark.record.errors import NotReadyError
-from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
+from trainmark.record.workload_facts import CHANCE, CLASSES
 from trainmark.workloads import vision_facts
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.sampling import SampleRequest, Trained

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.launch import planning, preflight, rank_tasks, reproduction
+from trainmark.features.reproduce.rebuild import locate_data
+from trainmark.launch import launcher, planning, preflight
+from trainmark.launch.coordinator import join_launchers
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -56,7 +58,7 @@ def run_ranks(
     None on a launcher that does not lead, which has nothing to report.
     """
     topology = Topology.parse(plan.topology)
-    joined = rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    joined = join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
         leads = together is None or together.env.is_leader
@@ -68,7 +70,7 @@ def run_ranks(
                     together.refuse_run(error)
                 raise
         shown = watch if leads else lambda folder: None
-        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
+        outcome = launcher.run_task(plan, store.folder / "verify", "verify", coordinator=together, watch=shown)
         if together and leads:
             together.finish(outcome.exit_code)
     if leads:
@@ -104,7 +106,7 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
     decided = replace(decided, precision=precision.name)
     if options.topology is not None:
         decided = planning.change_topology(decided, Topology.parse(options.topology))
-    return reproduction.locate_data(decided, options.data)
+    return locate_data(decided, options.data)
 
 
 def read_switches(plan: Plan) -> dict[str, str]:

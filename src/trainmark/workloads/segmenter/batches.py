@@ -21,7 +21,7 @@ from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.learning import CHANCE, CLASSES
+from trainmark.record.workload_facts import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
 from trainmark.workloads.segmenter.facts import FACTS
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
