@@ -67,10 +67,6 @@ class MelCache:
                 bad.append((error.path, error.reason))
         return bad
 
-    def put(self, wav: Path, mel: Mel) -> None:
-        """Stores a mel (frames, bands) computed elsewhere."""
-        self._write(self._entry(wav), np.ascontiguousarray(mel))
-
     def _entry(self, wav: Path) -> Path:
         """Path of a wav's entry, which changes with its size and time."""
         path = wav.absolute()

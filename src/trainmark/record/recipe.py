@@ -31,14 +31,12 @@ def knob(
     words: Sequence[str] = (),
     span: bool = False,
     formerly: str = "",
-    run: bool = False,
 ) -> Any:
     """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column. Where `span`
     is true, a length such as `500 steps` is taken beside the words. `formerly` is its name in plans of old, which can
-    then be trained again. Where `run` is true it names a run; planning puts the file of its weights in its place, and
-    their hash into the field of the same name with `_sha256`."""
+    then be trained again."""
     bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span, "formerly": formerly}
-    return field(default=default, metadata={**bounds, "run": run})
+    return field(default=default, metadata=bounds)
 
 
 @dataclass(frozen=True)

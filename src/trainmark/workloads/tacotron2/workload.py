@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,14 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.data.ljspeech.reader import Clip
 from trainmark.data.mel import MEL
-from trainmark.data.mel_cache import MelCache
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import attention_quality, read_aloud
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
+from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, check_clips
 from trainmark.workloads.tacotron2.facts import CLIP_FRAMES, FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
 from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
@@ -109,16 +106,6 @@ class Tacotron2OnLJSpeech:
 
     def sample(self, trained: Trained, request: SampleRequest) -> Sample:
         return read_aloud.sample(trained, request)
-
-    @torch.no_grad()
-    def make_mels(
-        self, model: Tacotron2, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
-    ) -> list[Tensor]:
-        """Teacher-forced mels (frames, bands) of these clips."""
-        batch = Split([clips[number] for number in numbers], cache).batch(range(len(numbers)), range(len(numbers)), 1)
-        batch = replace(batch, numbers=tuple(numbers))  # seeds of the prenet's dropout
-        refined = _run_model(model, batch, prenet_masks(batch, model)).refined.float()
-        return [mel[:, :frames].T for mel, frames in zip(refined, batch.frames_on_host, strict=True)]
 
 
 def sizes_of(recipe: Tacotron2Recipe) -> Sizes:

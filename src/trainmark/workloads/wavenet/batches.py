@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trainmark import workloads
 from trainmark.data import audio, distributed_sampler, synthetic
 from trainmark.data.counter_rng import CounterRng
 from trainmark.data.ljspeech import reader
@@ -21,10 +20,6 @@ from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, frames
 from trainmark.data.mel_cache import Mel, MelCache
 from trainmark.data.prefetch import prefetch
-from trainmark.record.atomic_files import sha256
-from trainmark.record.errors import NotReadyError, TrainmarkError
-from trainmark.record.recipe import from_values
-from trainmark.workloads import weights
 from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
@@ -131,12 +126,7 @@ class SoundData:
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
         (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
-        heard = cache
-        if recipe.mels_from:
-            heard = TeacherMels(Path(recipe.mels_from), recipe.mels_from_sha256)
-            for clips in (train, val):
-                heard.make(clips, cache, first)
-        self.training, self.val = (Sounds(clips, heard, recipe.gain) for clips in (train, val))
+        self.training, self.val = (Sounds(clips, cache, recipe.gain) for clips in (train, val))
         self._batching: dict[str, Any] = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self.training), **self._batching)
         taken = np.minimum(self.training.frames, self._window) * MEL.hop
@@ -256,67 +246,3 @@ def predictor_nll(clip: Floats, weights: Floats) -> Floats:
 def _window_rows(clip: Floats) -> tuple[Floats, Floats]:
     windows = np.lib.stride_tricks.sliding_window_view(clip, PREDICTOR_ORDER + 1)
     return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # matmuls of overlapping rows are slow
-
-
-BATCH = 8
-"""Clips per batch."""
-
-
-@runtime_checkable
-class TeacherForced(Protocol):
-    """A workload whose networks generate mels from texts."""
-
-    def build(self, recipe: Any) -> nn.Module: ...
-
-    def make_mels(self, model: Any, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache) -> list[Tensor]:
-        """Teacher-forced mels (frames, bands) of these clips."""
-
-
-class TeacherMels(MelCache):
-    """Teacher-forced mels of clips by the network in a file; `make` must be called before `get`."""
-
-    def __init__(self, file: Path, digest: str) -> None:
-        super().__init__(synthetic.cache_folder() / "taught-mels" / digest[:16])
-        self._file, self._digest = file, digest
-
-    def make(self, clips: Sequence[Clip], cache: MelCache, first: float) -> None:
-        """Makes missing mels, starting at a share of the clips, so that ranks start at different positions."""
-        missing = [number for number, clip in enumerate(clips) if not self.has(clip.path)]
-        if not missing:
-            return
-        workload, model = open_teacher(self._file, self._digest)
-        start = int(len(missing) * first)
-        for numbers in _split_batches([*missing[start:], *missing[:start]]):
-            wanted = [number for number in numbers if not self.has(clips[number].path)]
-            made = workload.make_mels(model, clips, wanted, cache) if wanted else []
-            for number, mel in zip(wanted, made, strict=True):
-                self.put(clips[number].path, mel.numpy())
-
-    def _keep(self, entry: Path, wav: Path) -> Mel:
-        raise NotReadyError(f"the mel of {wav} is missing from {self.folder}; restart the run")
-
-
-def open_teacher(file: Path, digest: str) -> tuple[TeacherForced, Any]:
-    """The network in a checkpoint, ready to make mels; NotReadyError if it was changed since the plan, or cannot."""
-    if sha256(file) != digest:
-        raise NotReadyError(f"{file} was changed after the run was planned; plan it again")
-    document = weights.read_document(file)
-    try:
-        made_by = document["made_by"]
-        workload: Any = workloads.load(made_by["workload"])
-        recipe = from_values(type(workload.recipes["reference"]), made_by["recipe"])
-    except (KeyError, TypeError, TrainmarkError) as error:
-        raise NotReadyError(f"{file} does not say what network it holds; give a run of this version") from error
-    if not isinstance(workload, TeacherForced):
-        raise NotReadyError(
-            f"mels_from {file} holds a network of {made_by['workload']}, which makes no mels of texts; give a run of a "
-            "network that does"
-        )
-    model = workload.build(recipe)
-    weights.load_into(model, weights.read_weights(file), str(file))
-    return workload, model.eval()
-
-
-def _split_batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    for first in range(0, len(numbers), BATCH):
-        yield numbers[first : first + BATCH]

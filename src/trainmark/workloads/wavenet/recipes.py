@@ -34,11 +34,6 @@ class WaveNetRecipe(Recipe):
     """Gain of the audio in training; val_nll is corrected for it."""
     leave_sample: bool = knob(True)
     """After training, resynthesise two seconds of a validation clip from its mel."""
-    mels_from: str = knob("", run=True)
-    """A run, or a file of weights, whose teacher-forced mels replace those of the clips: fine-tunes a vocoder on the
-    mels it will be given."""
-    mels_from_sha256: str = knob("")
-    """SHA-256 of those weights; set when the run is planned."""
     file_lists: str = knob("")
     """A folder with lists of training, validation and test clips, instead of the fixed split."""
     whole_set: bool = knob(True)

@@ -13,7 +13,7 @@ from trainmark.data.ljspeech import reader
 from trainmark.record.recipe import Limits, Recipe, Span
 from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.wavenet import batches, logistics, vocoder
+from trainmark.workloads.wavenet import logistics, vocoder
 from trainmark.workloads.wavenet.batches import SoundBatch, SoundData
 from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
@@ -36,8 +36,6 @@ class WaveNetOnLJSpeech:
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
         sizes_of(recipe)
         reader.open_splits(folder, recipe.file_lists)
-        if recipe.mels_from:
-            batches.open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
         if recipe.whole_set:
             reader.check_whole(folder)
 
