@@ -74,17 +74,6 @@ def test_many_rows_are_multiplied_by_onednn() -> None:
         assert cpu_ops.linear(x, weight, None).dtype == torch.bfloat16
 
 
-def test_only_large_plain_layers_are_taken_over() -> None:
-    class Own(nn.Linear):
-        pass
-
-    network = nn.Sequential(nn.Linear(SIDE, SIDE), nn.Linear(SIDE, 2), Own(SIDE, SIDE), nn.Conv1d(2, 2, 1))
-    names = list(network.state_dict())
-    cpu_ops.replace_linears(network)
-    assert [type(layer) for layer in network] == [cpu_ops.FastLinear, nn.Linear, Own, nn.Conv1d]
-    assert list(network.state_dict()) == names
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("count", [8, 1 << 15])
 def test_tanh_is_tanh(count: int, dtype: torch.dtype) -> None:
