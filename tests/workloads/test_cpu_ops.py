@@ -50,6 +50,7 @@ def test_parts_of_larger_matrices_are_multiplied_rightly_and_without_their_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     factors: list[Tensor] = []
+    assert cpu_ops.has_matmul(torch.float32)  # asked once, by products of its own
     multiply = cpu_ops.matmul
 
     def noted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
 from trainmark.workloads.segmenter.facts import FACTS
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import PlainBatch, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +53,10 @@ class ScoringSettings:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CropBatch:
+class CropBatch(PlainBatch):
     """A training batch. Images and masks lie in a reused slot of the pool."""
 
+    per_sample = ("extents",)
     images: Tensor
     """uint8, (count, 3, size, size), channels_last."""
     labels: Tensor
@@ -64,43 +64,18 @@ class CropBatch:
     extents: tuple[tuple[int, int], ...]
     """Rows and columns of each image; the rest is padding."""
     how: ScoringSettings
-    count: int
-    global_count: int
-
-    def parts(self, count: int) -> list[CropBatch]:
-        count = min(count, self.count)
-        edges = [self.count * number // count for number in range(count + 1)]
-        return [
-            replace(
-                self,
-                images=self.images[first:last],
-                labels=self.labels[first:last],
-                extents=self.extents[first:last],
-                count=last - first,
-            )
-            for first, last in pairwise(edges)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SceneBatch:
+class SceneBatch(PlainBatch):
     """Whole images of various sizes, scored one by one."""
 
+    per_sample = ("images", "labels")
     images: tuple[Tensor, ...]
     """uint8, each (3, height, width), resized for the network."""
     labels: tuple[Tensor, ...]
     """uint8, each (height, width) of the stored image."""
     how: ScoringSettings
-    count: int
-    global_count: int
-
-    def parts(self, count: int) -> list[SceneBatch]:
-        count = min(count, self.count)
-        edges = [self.count * number // count for number in range(count + 1)]
-        return [
-            replace(self, images=self.images[first:last], labels=self.labels[first:last], count=last - first)
-            for first, last in pairwise(edges)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.workloads.tacotron2 import text
 from trainmark.workloads.tacotron2.recipes import Tacotron2Recipe
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import Share, cut_samples
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,22 +53,19 @@ class SpeechBatch:
 
     def parts(self, count: int) -> list[SpeechBatch]:
         """Micro-batches padded like the whole batch, because padding is part of the published loss."""
-        count = min(count, self.count)
-        edges = [self.count * number // count for number in range(count + 1)]
-        return [self._part(slice(first, last)) for first, last in pairwise(edges)]
-
-    def _part(self, clips: slice) -> SpeechBatch:
-        numbers = self.numbers[clips]
-        return replace(
-            self,
-            text=self.text[clips],
-            symbols=self.symbols[clips],
-            mels=self.mels[:, clips],
-            frames=self.frames[clips],
-            frames_on_host=self.frames_on_host[clips],
-            numbers=numbers,
-            count=len(numbers),
-        )
+        return [
+            replace(
+                self,
+                text=self.text[clips],
+                symbols=self.symbols[clips],
+                mels=self.mels[:, clips],
+                frames=self.frames[clips],
+                frames_on_host=self.frames_on_host[clips],
+                numbers=self.numbers[clips],
+                count=clips.stop - clips.start,
+            )
+            for clips in cut_samples(self.count, count)
+        ]
 
 
 class Split:

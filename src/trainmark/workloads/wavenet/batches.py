@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,15 @@ from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNetSizes
 from trainmark.workloads.wavenet.recipes import WaveNetRecipe
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
-from trainmark.workloads.workload import Share
+from trainmark.workloads.workload import PlainBatch, Share
 
 MAX_PREDICTED = 128
 """Clips of each split for fitting and evaluating the linear predictor: all of LJSpeech's validation clips."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SoundBatch:
+class SoundBatch(PlainBatch):
+    per_sample = ("judged_on_host",)
     sound: Tensor
     """(clips, samples) from -1 to 1, padded with 0; one sample more than outputs."""
     mel: Tensor
@@ -42,24 +42,6 @@ class SoundBatch:
     """Number of evaluated samples per clip, on the host."""
     gain: float
     """Gain of the audio."""
-    count: int
-    global_count: int
-
-    def parts(self, count: int) -> list[SoundBatch]:
-        count = min(count, self.count)
-        edges = [self.count * number // count for number in range(count + 1)]
-        return [self._part(slice(first, last)) for first, last in pairwise(edges)]
-
-    def _part(self, clips: slice) -> SoundBatch:
-        judged_on_host = self.judged_on_host[clips]
-        return replace(
-            self,
-            sound=self.sound[clips],
-            mel=self.mel[clips],
-            judged=self.judged[clips],
-            judged_on_host=judged_on_host,
-            count=len(judged_on_host),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
