@@ -46,9 +46,9 @@ from trainmark.data.image_sets import Images, open_split as open_pictures
 from trainmark.data.imagenet.make import pack
 from trainmark.data.input_pool import InputPool
 from trainmark.platforms import files
-from trainmark.workloads.normalise import MEAN, STD, normalise
-from trainmark.workloads.segmenter import recipes as segmenter
+from trainmark.workloads.segmenter import batches as segmenter
 from trainmark.workloads.segmenter.batches import SceneData
+from trainmark.workloads.vision import MEAN, STD, normalise
 from trainmark.workloads.workload import Share
 
 BATCH = 64

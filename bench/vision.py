@@ -35,10 +35,8 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.normalise import normalise
-from trainmark.workloads.segmenter.batches import CropBatch, ScoringSettings
-from trainmark.workloads.segmenter.recipes import SegmenterRecipe
-from trainmark.workloads.vision import Mixing, SoftBatch
+from trainmark.workloads.segmenter.batches import CropBatch, ScoringSettings, SegmenterRecipe
+from trainmark.workloads.vision import Mixing, SoftBatch, normalise
 
 WORKLOADS = ("resnet50", "vit", "segmenter")
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -36,11 +36,11 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.wavenet import generate, logistics, vocoder
-from trainmark.workloads.wavenet.batches import SoundBatch
+from trainmark.workloads.wavenet import generate, vocoder
 from trainmark.workloads.wavenet.facts import WINDOW
 from trainmark.workloads.wavenet.layers import HALF
 from trainmark.workloads.wavenet.model import CONTEXT, WaveNet, WaveNetSizes, bias_of
+from trainmark.workloads.wavenet.workload import SoundBatch
 
 STEPS_A_TURN, COMPARED = 4, 5
 BAR = 12_000
@@ -191,6 +191,11 @@ def compare_training(layers: int, clips: int, samples: int, rounds: int) -> None
     )
 
 
+def draw(outputs: Tensor, noise: generate.Noise, at: int) -> Tensor:
+    drawn = generate.draw(outputs.detach().numpy(), noise.gumbel[at].numpy(), noise.logistic[at].numpy())
+    return torch.from_numpy(drawn)
+
+
 class Textbook:
     """One sample after the other with a queue for the past of each layer, weight norm removed beforehand."""
 
@@ -208,7 +213,7 @@ class Textbook:
         self.last = [conv.weight.detach()[:, :, 0] for conv in network.last_convs]
 
     @torch.no_grad()
-    def generate(self, mel: Tensor, draws: generate.UniformDraws, samples: int) -> Tensor:
+    def generate(self, mel: Tensor, noise: generate.Noise, samples: int) -> Tensor:
         network, clips = self.network, len(mel)
         frames = network.upsample_net.conv_in(mel)
         c = torch.stack([network.upsample_net.upsample(clip) for clip in frames])
@@ -234,14 +239,14 @@ class Textbook:
             inner, outer = network.last_convs
             hidden = F.relu(F.linear(hidden, self.last[0], bias_of(inner)))
             outputs = F.linear(hidden, self.last[1], bias_of(outer))
-            drawn = logistics.draw(outputs, draws.which[at], draws.where[at])
+            drawn = draw(outputs, noise, at)
             found.append(drawn)
             sample = drawn[:, None]
         return torch.stack(found, 1)
 
 
 @torch.no_grad()
-def naive(network: WaveNet, mel: Tensor, draws: generate.UniformDraws, samples: int) -> Tensor:
+def naive(network: WaveNet, mel: Tensor, noise: generate.Noise, samples: int) -> Tensor:
     """For every sample, the network over all that it hears."""
     c = torch.stack([network.upsample_net.upsample(clip) for clip in network.upsample_net.conv_in(mel)])
     heard = [layer.conv1x1c(c) for layer in network.layers]
@@ -257,7 +262,7 @@ def naive(network: WaveNet, mel: Tensor, draws: generate.UniformDraws, samples: 
             h = torch.tanh(signal) * torch.sigmoid(opening)
             total = total + layer.conv1x1_skip(h)
             x = (x + layer.conv1x1_out(h)) * HALF
-        sound[:, at + 1] = logistics.draw(network.head(total)[:, :, -1], draws.which[at], draws.where[at])
+        sound[:, at + 1] = draw(network.head(total)[:, :, -1], noise, at)
     return sound[:, 1:]
 
 
@@ -268,7 +273,7 @@ def compare_generation(layers: int, sentences: int, rounds: int) -> None:
     generator = torch.Generator().manual_seed(2)
     few, shown = 1, 128
     mel = torch.randn(1, 80, few + 2 * CONTEXT, generator=generator)
-    chance = generate.draw_uniform(few * MEL.hop, 1, network.sizes.mixtures, generator)
+    chance = generate.draw_noise(few * MEL.hop, 1, network.sizes.mixtures, generator)
     theirs = textbook.generate(mel, chance, shown)
     if not torch.allclose(theirs, naive(network, mel, chance, shown), atol=1e-3):
         raise SystemExit("by the same draws the naive loop and the textbook's make other samples")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainmark.workloads.normalise import MEAN, STD, normalise
+from trainmark.workloads.vision import MEAN, STD, normalise
 
 
 def pixels(n: int = 3, height: int = 20, width: int = 17) -> torch.Tensor:
@@ -28,7 +28,7 @@ def test_pixels_become_the_textbook_floats_rounded_once(dtype: torch.dtype) -> N
 
 def test_a_half_precision_batch_made_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = normalise(pixels(7), torch.bfloat16)
-    monkeypatch.setattr("trainmark.workloads.normalise._PIECE_VALUES", 2500)
+    monkeypatch.setattr("trainmark.workloads.vision._PIECE_VALUES", 2500)
     assert torch.equal(normalise(pixels(7), torch.bfloat16), whole)
 
 

@@ -28,8 +28,7 @@ from trainmark.workloads.tacotron2.read_aloud import (
     sample,
     split_sentences,
 )
-from trainmark.workloads.tacotron2.recipes import QUICK, REFERENCE, SMOKE
-from trainmark.workloads.tacotron2.workload import WORKLOAD
+from trainmark.workloads.tacotron2.workload import QUICK, REFERENCE, SMOKE, WORKLOAD
 
 TINY = Sizes(
     encoder=16,

@@ -19,9 +19,8 @@ from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import cpu_ops, weights
 from trainmark.workloads.tacotron2 import matmuls, teacher_forcing
-from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, mask_outputs, padding_mask
-from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD
+from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD, SpeechBatch
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from trainmark.data.mel import MEL
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import to_values
 from trainmark.workloads import weights
-from trainmark.workloads.wavenet import generate, logistics, vocoder
+from trainmark.workloads.wavenet import generate, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes
-from trainmark.workloads.wavenet.recipes import SMOKE, sizes_of
+from trainmark.workloads.wavenet.workload import SMOKE, sizes_of
 
 SMALL = WaveNetSizes(layers=6, cycles=2, residual=12, gate=24, skip=12, mixtures=3)
 
@@ -39,12 +40,13 @@ def test_each_sample_is_what_the_network_in_training_predicts(sizes: WaveNetSize
     """Whatever it made before: each sample is what the network, having heard all those, gives by the same draws."""
     net, generator = network(sizes), torch.Generator().manual_seed(7)
     mel = torch.randn(stretches, 80, 2 + 2 * CONTEXT, generator=generator)
-    chance = generate.draw_uniform(2 * MEL.hop, stretches, sizes.mixtures, generator)
-    sound = generate.generate(net, mel, chance)
+    noise = generate.draw_noise(2 * MEL.hop, stretches, sizes.mixtures, generator)
+    sound = generate.generate(net, mel, noise)
     with torch.no_grad():
         outputs = net(torch.cat([torch.zeros(stretches, 1), sound[:, :-1]], 1), mel)
-    drawn = [logistics.draw(outputs[:, :, at], chance.which[at], chance.where[at]) for at in range(2 * MEL.hop)]
-    torch.testing.assert_close(torch.stack(drawn, 1), sound, rtol=0, atol=2e-5)
+    chances = zip(outputs.numpy().transpose(2, 0, 1), noise.gumbel.numpy(), noise.logistic.numpy(), strict=True)
+    drawn = np.stack([generate.draw(*chance) for chance in chances], 1)
+    torch.testing.assert_close(torch.from_numpy(drawn), sound, rtol=0, atol=2e-5)
     assert sound.std() > 0.01
 
 

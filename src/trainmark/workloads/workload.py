@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ class PlainBatch:
     count: int
     global_count: int
 
-    def parts(self, count: int) -> list[Self]:
+    def parts(self, count: int) -> list[Any]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         cut = {name: value for name, value in values.items() if isinstance(value, Tensor) or name in self.per_sample}
         return [

@@ -6,24 +6,55 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from trainmark.data import audio, griffin_lim
 from trainmark.data.ljspeech import reader
-from trainmark.data.mel import MEL, frames
+from trainmark.data.mel import MEL, frames, log_mel
 from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
-from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
+from trainmark.record.sample import RECORDINGS, ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
-from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
-from trainmark.workloads.tacotron2.clips import GRIFFIN_LIM, score_sources
-from trainmark.workloads.tacotron2.model import SpokenMel
+from trainmark.workloads.tacotron2.model import SpokenMel, diagonality, focus
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
+
+GRIFFIN_LIM = "griffin-lim"
+
+
+class TextClip(Protocol):
+    """A recording and its text."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+
+def score_sources(clips: Sequence[TextClip], vocoder: Trained | None, seed: int) -> tuple[SpokenClips, ...]:
+    """The recordings, and audio resynthesised from their mels by Griffin-Lim and, if given, by a vocoder."""
+    texts = tuple(clip.text for clip in clips)
+    recorded = [audio.read(clip.path) for clip in clips]
+    mels = [log_mel(from_numpy(sound)) for sound in recorded]
+    found = [
+        SpokenClips(of=RECORDINGS, sounds=tuple(recorded), texts=texts),
+        _label_sources(GRIFFIN_LIM, [griffin_lim.invert_mel(mel) for mel in mels], texts),
+    ]
+    if vocoder is not None:
+        sounds = vocoder.workload.sound_of(vocoder, mels, seed).sounds
+        found.append(_label_sources(vocoder.source.workload, sounds, texts))
+    return tuple(found)
+
+
+def _label_sources(by: str, sounds: list[Tensor], texts: tuple[str, ...]) -> SpokenClips:
+    return SpokenClips(of=f"copy synthesis ({by})", sounds=tuple(sound.numpy() for sound in sounds), texts=texts)
+
 
 SILENCE_FRAMES = 22
 """Between two sentences of one text: about a quarter of a second."""

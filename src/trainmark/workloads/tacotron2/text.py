@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 import unicodedata
 from pathlib import Path
 
-import tomllib
 from num2words import num2words
 
 from trainmark.record.errors import UsageError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 PUNCTUATION = "-!'(),.:;? "
 """What is kept besides letters, in the order of the symbol ids."""

@@ -7,35 +7,47 @@ upsampled on demand. The outputs are those of the network in training.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.workloads.wavenet import logistics
 from trainmark.workloads.wavenet.layers import HALF
-from trainmark.workloads.wavenet.model import HOP, Layer, WaveNet, bias_of, window_frames
+from trainmark.workloads.wavenet.model import HOP, MIN_LOG_SCALE, Layer, WaveNet, bias_of, window_frames
 
+NEAREST = 1e-5
+"""Distance of uniform draws from 0 and 1."""
 CHUNK = 32
 """Samples whose conditioning is in memory at once."""
 
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[Any]
 
 
-class UniformDraws(NamedTuple):
-    """Uniform draws per sample and segment: (samples, segments, mixtures) and (samples, segments)."""
+class Noise(NamedTuple):
+    """Random numbers per sample and segment, by which mixtures are drawn from."""
 
-    which: Tensor
-    where: Tensor
+    gumbel: Tensor
+    """Decides on a component: (samples, segments, mixtures)."""
+    logistic: Tensor
+    """(samples, segments)"""
 
 
-def draw_uniform(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> UniformDraws:
-    return UniformDraws(
-        which=logistics.uniform(samples, stretches, mixtures, generator=generator),
-        where=logistics.uniform(samples, stretches, generator=generator),
-    )
+def draw_noise(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> Noise:
+    def uniform(*shape: int) -> Tensor:
+        """Away from 0 and 1, whose logarithms are not finite."""
+        return torch.rand(shape, generator=generator) * (1 - 2 * NEAREST) + NEAREST
+
+    return Noise(-(-uniform(samples, stretches, mixtures).log()).log(), uniform(samples, stretches).logit())
+
+
+def draw(outputs: Floats, gumbel: Floats, logistic: Floats) -> Floats:
+    """One sample per segment from mixtures of logistics (segments, 3 x mixtures)."""
+    logits, means, log_scales = outputs.reshape(len(outputs), 3, -1).swapaxes(0, 1)
+    chosen = np.arange(len(outputs)), (logits + gumbel).argmax(1)
+    scales = np.exp(np.maximum(log_scales[chosen], MIN_LOG_SCALE))
+    return np.asarray((means[chosen] + scales * logistic).clip(-1, 1), np.float32)
 
 
 class _FoldedLayer:
@@ -64,11 +76,11 @@ class _FoldedLayer:
         self._step += 1
         np.tanh(gates, out=gates)
         both = (gates[:, : self._half] * (gates[:, self._half :] + 1)) @ self._both + self._both_bias
-        return both[:, : self._residual] + np.float32(HALF) * x, both[:, self._residual :]
+        return np.float32(HALF) * x + both[:, : self._residual], both[:, self._residual :]
 
 
 @torch.no_grad()
-def generate(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
+def generate(network: WaveNet, mel: Tensor, noise: Noise) -> Tensor:
     """Audio (segments, samples) for mels (segments, bands, frames), each with context frames on either side."""
     stretches, sizes = len(mel), network.sizes
     scale = torch.where(torch.arange(sizes.gate) < sizes.gate // 2, 1.0, 0.5)
@@ -79,8 +91,7 @@ def generate(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
         (_to_numpy(conv.weight[:, :, 0].t()), _to_numpy(bias_of(conv))) for conv in network.last_convs
     )
     inner *= math.sqrt(1 / sizes.layers)
-    gumbel, logistic = -(-draws.which.log()).log(), draws.where.log() - torch.log1p(-draws.where)
-    chances = zip(_to_numpy(gumbel), _to_numpy(logistic), strict=True)
+    chances = zip(_to_numpy(noise.gumbel), _to_numpy(noise.logistic), strict=True)
 
     projected, kernels = network.project(mel)
     windows = window_frames(projected).view(stretches, sizes.layers, sizes.gate, len(kernels), -1)
@@ -91,21 +102,13 @@ def generate(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
         frame, place = divmod(begin, HOP)
         spread = kernels[frame, :, place : place + CHUNK].t() @ windows[frame]
         for gates in _to_numpy(spread.view(-1, sizes.layers, stretches, sizes.gate) + biases):
-            x, total = np.outer(found[-1], first) + first_bias, np.float32(0)
+            x, total = np.outer(found[-1], first) + first_bias, np.zeros_like(inner_bias)
             for layer, own in zip(layers, gates, strict=True):
                 x, skip = layer.step(x, own)
                 total = total + skip
             outputs = np.maximum(np.maximum(total, 0) @ inner + inner_bias, 0) @ outer + outer_bias
-            found.append(_draw(outputs, *next(chances)))
+            found.append(draw(outputs, *next(chances)))
     return torch.from_numpy(np.stack(found[1:], 1))
-
-
-def _draw(outputs: Floats, gumbel: Floats, logistic: Floats) -> Floats:
-    """One sample per segment from mixtures of logistics (segments, 3 x mixtures)."""
-    logits, means, log_scales = outputs.reshape(len(outputs), 3, -1).swapaxes(0, 1)
-    chosen = np.arange(len(outputs)), (logits + gumbel).argmax(1)
-    scales = np.exp(np.maximum(log_scales[chosen], logistics.MIN_LOG_SCALE))
-    return np.asarray((means[chosen] + scales * logistic).clip(-1, 1))
 
 
 def _to_numpy(tensor: Tensor) -> Floats:

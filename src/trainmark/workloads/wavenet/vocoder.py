@@ -25,10 +25,10 @@ from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.tacotron2.clips import score_sources
+from trainmark.workloads.tacotron2.read_aloud import score_sources
 from trainmark.workloads.wavenet import generate
 from trainmark.workloads.wavenet.facts import FACTS
-from trainmark.workloads.wavenet.generate import UniformDraws
+from trainmark.workloads.wavenet.generate import Noise
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
@@ -109,20 +109,20 @@ def _generate(network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch]
         mels[mel][:, torch.arange(first - CONTEXT, first + longest + CONTEXT).clamp(0, mels[mel].shape[1] - 1)]
         for mel, first, _ in part
     ]
-    draws = [_draw_stretch(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
-    chance = UniformDraws(*(torch.cat(drawn, 1) for drawn in zip(*draws, strict=True)))
-    sounds = generate.generate(network, torch.stack(heard), chance)
+    drawn = [_draw_stretch(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
+    noise = Noise(*(torch.cat(numbers, 1) for numbers in zip(*drawn, strict=True)))
+    sounds = generate.generate(network, torch.stack(heard), noise)
     for (_, first, last), sound in zip(part, sounds, strict=True):
         yield sound[: (last - first) * HOP]
 
 
-def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> UniformDraws:
+def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> Noise:
     """The random numbers of a segment, independent of the batch; padding gets none."""
     number = int.from_bytes(hashlib.sha256(repr((seed, *stretch)).encode()).digest()[:7], "big")
     samples = (stretch.last - stretch.first) * HOP
-    which, where = generate.draw_uniform(samples, 1, mixtures, torch.Generator().manual_seed(number))
+    gumbel, logistic = generate.draw_noise(samples, 1, mixtures, torch.Generator().manual_seed(number))
     after = longest * HOP - samples
-    return UniformDraws(F.pad(which, (0, 0, 0, 0, 0, after), value=0.5), F.pad(where, (0, 0, 0, after), value=0.5))
+    return Noise(F.pad(gumbel, (0, 0, 0, 0, 0, after)), F.pad(logistic, (0, 0, 0, after)))
 
 
 def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
