@@ -256,9 +256,8 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
 
 
 def our_batches(work: Work) -> Iterator[torch.Tensor]:
-    """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
+    """Our way: bytes decoded into shared slots, made floats in one batch."""
     images = open_pictures(work.folder, "train")
-    floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
     with InputPool(
         {"train": images},
         workers=work.workers,
@@ -267,23 +266,22 @@ def our_batches(work: Work) -> Iterator[torch.Tensor]:
         augment_ops=work.operations,
         augment_magnitude=AUGMENT_MAGNITUDE,
     ) as pool:
-        yield from endless(partial(our_epoch, pool, images, floats))
+        yield from endless(partial(our_epoch, pool, images))
 
 
-def our_epoch(pool: InputPool, images: Images, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
+def our_epoch(pool: InputPool, images: Images, epoch: int) -> Iterator[torch.Tensor]:
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
-        yield normalise(batch.images, torch.float32, out=floats[: batch.count])
+        yield normalise(batch.images, torch.float32)
 
 
 def our_scenes(work: Work) -> Iterator[torch.Tensor]:
     recipe = replace(segmenter.REFERENCE, batch_per_device=SCENE_BATCH, input_workers=work.workers)
     data = SceneData(recipe, work.folder, Share(rank=0, world=1, local_ranks=1), 0)
-    floats = torch.empty(2 * SCENE_BATCH, 3, SCENE_PX, SCENE_PX, memory_format=torch.channels_last)
     epoch = 0
     while True:
         for batch in data.train(epoch, 0):
-            yield normalise(batch.images, torch.float32, out=floats[: batch.count])
+            yield normalise(batch.images, torch.float32)
         epoch += 1
 
 

@@ -63,12 +63,7 @@ def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
     if isinstance(recipe, SegmenterRecipe):
         return scenes(batch, recipe)
     size = recipe.image_px
-    mixing = Mixing(
-        classes=recipe.classes,
-        mixup_alpha=recipe.mixup_alpha,
-        cutmix_alpha=recipe.cutmix_alpha,
-        label_smoothing=recipe.label_smoothing,
-    )
+    mixing = Mixing.of(recipe)
     pixels = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     batched: dict[str, Any] = {
         "images": pixels,

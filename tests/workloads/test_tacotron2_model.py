@@ -266,14 +266,6 @@ def test_speaking_with_one_generator_says_the_same_twice() -> None:
     assert torch.equal(one, two) and not torch.equal(one, other)
 
 
-def test_sizes_are_read_from_weights() -> None:
-    assert Sizes.of(Tacotron2(SMALL).state_dict()) == SMALL
-    with torch.device("meta"):
-        assert Sizes.of(Tacotron2().state_dict()) == Sizes()
-    with pytest.raises(KeyError):
-        Sizes.of({"fc.weight": torch.zeros(1)})
-
-
 def test_the_gradient_of_the_alignment_is_that_of_decoding_step_by_step(no_dropout: None) -> None:
     torch.manual_seed(3)
     model = Tacotron2(SMALL, hidden_dropout=0.0).eval()

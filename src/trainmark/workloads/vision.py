@@ -6,7 +6,7 @@ import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,6 @@ from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
 from trainmark.workloads import vision_facts
-from trainmark.workloads.cpu_ops import is_on_cpu
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Share, optimizer_kwargs
 
@@ -47,45 +46,27 @@ class Centring(NamedTuple):
 
 
 IMAGENET, HALVES = Centring(MEAN, STD), Centring((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_PIECE_VALUES = 2_000_000  # floats of a half-precision batch per chunk; all at once would need new memory each time
 
 
-def normalise(
-    images: torch.Tensor, dtype: torch.dtype, out: torch.Tensor | None = None, centring: Centring = IMAGENET
-) -> torch.Tensor:
-    """(pixel / 255 - mean) / std of a uint8 (n, 3, height, width) channels_last batch, channels_last in `dtype`.
+def normalise(images: Tensor, dtype: torch.dtype, centring: Centring = IMAGENET) -> Tensor:
+    """(pixel / 255 - mean) / std of uint8 images (n, 3, height, width), channels_last in `dtype`.
 
-    Computed in fp32 and rounded once. `out`, a channels_last tensor of the same shape, avoids an allocation per batch.
+    Computed in float32 and rounded once.
     """
     n, channels, height, width = images.shape
     if channels != 3 or images.dtype != torch.uint8:
         raise ValueError(f"expected uint8 images of 3 channels, got {images.dtype} of shape {tuple(images.shape)}")
-    if out is None:
-        out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=torch.channels_last)
-    if not images.is_contiguous(memory_format=torch.channels_last):
-        images = images.contiguous(memory_format=torch.channels_last)
     # rows of interleaved pixels with the constants repeated along them: a broadcast over three channels in the
     # innermost place would run in loops of three
     pixels = images.permute(0, 2, 3, 1).reshape(n, height, width * 3)
-    floats = out.permute(0, 2, 3, 1).view(n, height, width * 3)
     scale, shift = _row_constants(width, images.device, centring)
-    # few large operations: where cores are shared with the decoding processes, every parallel region waits for its
-    # slowest thread
-    if out.dtype == torch.float32:
-        # one thread has no barriers, and finds an image in its cache the second time
-        alone = is_on_cpu(images) and torch.get_num_threads() == 1
-        for source, target in zip(pixels, floats, strict=True) if alone else ((pixels, floats),):
-            target.copy_(source)
-            torch.addcmul(shift, target, scale, out=target)
-    else:
-        pieces = max(1, images.numel() // _PIECE_VALUES) if is_on_cpu(images) else 1
-        for source, target in zip(pixels.chunk(pieces), floats.chunk(pieces), strict=True):
-            target.copy_(torch.addcmul(shift, source.to(torch.float32), scale))
-    return out
+    floats = pixels.to(torch.float32)
+    torch.addcmul(shift, floats, scale, out=floats)
+    return floats.to(dtype).view(n, height, width, 3).permute(0, 3, 1, 2)
 
 
 @functools.lru_cache(maxsize=8)
-def _row_constants(width: int, device: torch.device, centring: Centring) -> tuple[torch.Tensor, torch.Tensor]:
+def _row_constants(width: int, device: torch.device, centring: Centring) -> tuple[Tensor, Tensor]:
     """Scale and shift of each value in a row."""
     scale = torch.tensor([1 / (255 * std) for std in centring.std], dtype=torch.float32)
     shift = torch.tensor([-mean / std for mean, std in zip(*centring, strict=True)], dtype=torch.float32)
@@ -169,6 +150,10 @@ class Mixing:
     mixup_alpha: float
     cutmix_alpha: float
     label_smoothing: float
+
+    @classmethod
+    def of(cls, recipe: VisionRecipe) -> Mixing:
+        return cls(**{field.name: getattr(recipe, field.name) for field in fields(cls)})
 
     @property
     def has_mixing(self) -> bool:
@@ -265,21 +250,10 @@ class SoftBatch(ImageBatch):
 
     mixing: Mixing
 
-    @classmethod
-    def of(cls, batch: ImageBatch, draws: tuple[float, ...], mixing: Mixing) -> SoftBatch:
-        return cls(
-            images=batch.images,
-            labels=batch.labels,
-            count=batch.count,
-            global_count=batch.global_count,
-            mix_draws=draws,
-            mixing=mixing,
-        )
-
     def parts(self, count: int) -> list[ImageBatch]:
         """Micro-batches, mixed separately."""
         return [
-            self.of(part, self.mix_draws[number * MIX_DRAWS : (number + 1) * MIX_DRAWS], self.mixing)
+            replace(part, mix_draws=self.mix_draws[number * MIX_DRAWS : (number + 1) * MIX_DRAWS])
             for number, part in enumerate(super().parts(count))
         ]
 
@@ -303,7 +277,7 @@ class ImageData:
                 f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify imagenet` says "
                 "more, --set whole_set=false trains on it as it is"
             )
-        self._mixing = read_mixing(recipe)
+        self._mixing = Mixing.of(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
@@ -366,16 +340,8 @@ class ImageData:
         wanted = MIX_DRAWS * self._recipe.accumulate if self._mixing.has_mixing else 0
         for step, batch in enumerate(batches, start_step):
             draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_STREAM)
-            yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
-
-
-def read_mixing(recipe: VisionRecipe) -> Mixing:
-    return Mixing(
-        classes=recipe.classes,
-        mixup_alpha=recipe.mixup_alpha,
-        cutmix_alpha=recipe.cutmix_alpha,
-        label_smoothing=recipe.label_smoothing,
-    )
+            draws = tuple(draw.uniform() for _ in range(wanted))
+            yield SoftBatch(**{**vars(batch), "mix_draws": draws}, mixing=self._mixing)
 
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
@@ -408,9 +374,9 @@ class ImageClassifier:
         images = torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.empty(count, dtype=torch.long)
         batch = ImageBatch(images=images, labels=labels, count=count, global_count=count)
-        mixing = read_mixing(recipe)
+        mixing = Mixing.of(recipe)
         draws = (0.5,) * (MIX_DRAWS * recipe.accumulate if mixing.has_mixing else 0)
-        return SoftBatch.of(batch, draws, mixing) if mixing.has_soft_targets else batch
+        return SoftBatch(**{**vars(batch), "mix_draws": draws}, mixing=mixing) if mixing.has_soft_targets else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
         """Linear scaling, as in the published rows: 0.1 for 32 images per device, 0.8 for 256."""

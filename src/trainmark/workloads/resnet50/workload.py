@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 
 from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
-from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
+from trainmark.workloads.resnet50.model import ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
 
@@ -160,12 +160,7 @@ class ResNet50(ImageClassifier):
     reference_global_batch = PUBLISHED.global_batch
 
     def build(self, recipe: ResNet50Recipe) -> nn.Module:
-        return ResNet(
-            RESNET50_BLOCKS,
-            width=recipe.width,
-            classes=recipe.classes,
-            zero_init_residual=recipe.zero_init_residual,
-        )
+        return ResNet(width=recipe.width, classes=recipe.classes, zero_init_residual=recipe.zero_init_residual)
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
         if recipe.optimizer == "lars":

@@ -6,7 +6,7 @@ Training runs under teacher forcing (see teacher_forcing.py); the decoder here g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -87,28 +87,6 @@ class Sizes:
     postnet: int = 512
     postnet_kernel: int = 5
     postnet_layers: int = 5
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Tensor]) -> Sizes:
-        """Sizes inferred from weights; KeyError if they are not of this network."""
-        shape = {name: tuple(weight.shape) for name, weight in weights.items()}
-        location = shape["decoder.attention_layer.location_layer.location_conv.conv.weight"]
-        return cls(
-            symbols=shape["embedding.weight"][0],
-            bands=shape["decoder.linear_projection.linear_layer.weight"][0],
-            encoder=shape["embedding.weight"][1],
-            encoder_kernel=shape["encoder.convolutions.0.0.conv.weight"][2],
-            encoder_layers=sum(name.startswith("encoder.") and name.endswith("conv.weight") for name in shape),
-            prenet=shape["decoder.prenet.layers.0.linear_layer.weight"][0],
-            attention_rnn=shape["decoder.attention_rnn.weight_hh"][1],
-            decoder_rnn=shape["decoder.decoder_rnn.weight_hh"][1],
-            attention=shape["decoder.attention_layer.v.linear_layer.weight"][1],
-            location_filters=location[0],
-            location_kernel=location[2],
-            postnet=shape["postnet.convolutions.0.0.conv.weight"][0],
-            postnet_kernel=shape["postnet.convolutions.0.0.conv.weight"][2],
-            postnet_layers=sum(name.startswith("postnet.") and name.endswith("conv.weight") for name in shape),
-        )
 
 
 class Outputs(NamedTuple):
