@@ -37,10 +37,9 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.wavenet import generate, vocoder
-from trainmark.workloads.wavenet.facts import WINDOW
 from trainmark.workloads.wavenet.layers import HALF
 from trainmark.workloads.wavenet.model import CONTEXT, WaveNet, WaveNetSizes, bias_of
-from trainmark.workloads.wavenet.workload import SoundBatch
+from trainmark.workloads.wavenet.workload import WINDOW, SoundBatch
 
 STEPS_A_TURN, COMPARED = 4, 5
 BAR = 12_000

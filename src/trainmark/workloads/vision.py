@@ -30,10 +30,13 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
-from trainmark.workloads import vision_facts
+from trainmark.record.workload_facts import WorkloadFacts
+from trainmark.workloads import family_facts
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Share, optimizer_kwargs
 
+FAMILY = WorkloadFacts.from_json({"name": "", "title": "", **family_facts("vision")})
+"""Facts of all image classifiers."""
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
@@ -356,10 +359,9 @@ def check_classes(recipe: VisionRecipe, folder: Path) -> None:
 class ImageClassifier:
     """Image classification; a subclass adds a model and its recipes."""
 
-    item, data_set, task = vision_facts.ITEM, vision_facts.DATA_SET, vision_facts.TASK
-    most_items_per_sample, least_loss = 1, 0
-    qualities, shows = vision_facts.QUALITIES, vision_facts.SHOWS
-    target = qualities[0].target
+    item, data_set, task = FAMILY.item, FAMILY.data_set, FAMILY.task
+    most_items_per_sample, least_loss = FAMILY.most_items_per_sample, FAMILY.least_loss
+    qualities, shows, target = FAMILY.qualities, FAMILY.shows, FAMILY.quality.target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
 

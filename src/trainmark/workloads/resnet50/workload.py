@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn, optim
 
 from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
+from trainmark.workloads import read_reference
 from trainmark.workloads.resnet50.model import ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
+
+FACTS, PUBLISHED = read_reference("resnet50")
 
 TRUST = 0.001
 """Trust coefficient: norm of a step relative to its weights, at a learning rate of 1."""

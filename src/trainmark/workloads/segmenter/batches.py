@@ -23,9 +23,11 @@ from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_worke
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
+from trainmark.workloads import read_reference
 from trainmark.workloads.vision import HALVES, IMAGENET, Centring
 from trainmark.workloads.workload import PlainBatch, Share
+
+FACTS, PUBLISHED = read_reference("segmenter")
 
 
 @dataclass(frozen=True, kw_only=True)

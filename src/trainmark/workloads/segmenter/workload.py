@@ -19,7 +19,9 @@ from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
 from trainmark.workloads.segmenter.batches import (
+    FACTS,
     FILL,
+    PUBLISHED,
     QUICK,
     REFERENCE,
     SMOKE,
@@ -30,7 +32,6 @@ from trainmark.workloads.segmenter.batches import (
     SegmenterRecipe,
     check_folder,
 )
-from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.vision import normalise, sgd
 from trainmark.workloads.workload import Progress, Share, optimizer_kwargs

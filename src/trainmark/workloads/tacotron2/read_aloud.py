@@ -83,7 +83,7 @@ class Sentence:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
+class SentenceMel:
     """The mel of one sentence."""
 
     mel: Tensor
@@ -213,7 +213,7 @@ def read_aloud(
     """Generates speech in batches of sentences; each batch reseeds its dropout."""
     trained.device.synchronize()
     began = time.perf_counter()
-    readings: list[Reading] = []
+    readings: list[SentenceMel] = []
     for start in range(0, len(sentences), settings.batch):
         readings += _read_batch(trained, sentences[start : start + settings.batch], settings)
     trained.device.synchronize()
@@ -260,7 +260,7 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
         return Vocoded([next(sounds) if mel.shape[1] else torch.zeros(0) for mel in mels], made.generator)
 
 
-def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[Reading]:
+def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[SentenceMel]:
     lengths = [len(sentence.ids) for sentence in said]
     ids = pad_sequence([torch.tensor(sentence.ids) for sentence in said], batch_first=True)
     try:
@@ -280,7 +280,7 @@ def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSet
     diagonal, sharp = (judge(out.alignment, *counts).tolist() for judge in (diagonality, focus))
     mels, alignments = out.mel.float().cpu(), out.alignment.float().cpu()
     for number, (sentence, count) in enumerate(zip(said, out.frames, strict=True)):
-        yield Reading(
+        yield SentenceMel(
             mel=mels[number, :, :count],
             alignment=alignments[number, :count, : lengths[number]],
             facts={

@@ -24,11 +24,15 @@ from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import Sample
+from trainmark.workloads import read_reference
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import read_aloud, text
-from trainmark.workloads.tacotron2.facts import CLIP_FRAMES, FACTS, PUBLISHED
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, diagonality, focus
 from trainmark.workloads.workload import Progress, Share, cut_samples, optimizer_kwargs
+
+FACTS, PUBLISHED = read_reference("tacotron2")
+CLIP_FRAMES = int(FACTS.items_per_sample or 0)
+"""Mean mel frames of a clip of LJSpeech."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.tacotron2.read_aloud import score_sources
 from trainmark.workloads.wavenet import generate
-from trainmark.workloads.wavenet.facts import FACTS
 from trainmark.workloads.wavenet.generate import Noise
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 
@@ -57,7 +56,7 @@ def refuse_other_mels(document: Any, file: Path) -> None:
         ]
         what = f"was made for other mels than Tacotron2 speaks: {', '.join(others)}"
     raise NotReadyError(
-        f"{file} {what}; train one with `trainmark run {FACTS.name}`; --init-from may begin with these weights"
+        f"{file} {what}; train one with `trainmark run wavenet`; --init-from may begin with these weights"
     )
 
 

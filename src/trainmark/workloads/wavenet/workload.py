@@ -22,12 +22,16 @@ from trainmark.data.mel_cache import Mel, MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.recipe import Limits, Recipe, Span, knob
 from trainmark.record.sample import Sample
+from trainmark.workloads import read_reference
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import vocoder
-from trainmark.workloads.wavenet.facts import FACTS, PUBLISHED, WINDOW
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet, WaveNetSizes, nll
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import PlainBatch, Progress, Share, optimizer_kwargs
+
+FACTS, PUBLISHED = read_reference("wavenet")
+WINDOW = int(FACTS.items_per_sample or 0)
+"""Samples of a clip per step."""
 
 
 @dataclass(frozen=True, kw_only=True)
