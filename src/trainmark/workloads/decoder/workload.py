@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from trainmark.data import distributed_sampler
 from trainmark.data.prefetch import prefetch
-from trainmark.data.text import vocabulary
-from trainmark.data.text.token_files import Index, TokenStream, Windows, describe, read_index
-from trainmark.data.text.vocabulary import Vocabulary
+from trainmark.data.text import token_files
+from trainmark.data.text.token_files import Index, TokenStream, Vocabulary, Windows, describe, read_index
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import Sample, SampleSettings, TextPart
 from trainmark.record.workload_facts import WorkloadFacts
-from trainmark.workloads.decoder.model import DecoderRecipe, TextDecoder, check_shape, per_token
+from trainmark.workloads.decoder.model import LLAMA_3_1, DecoderRecipe, TextDecoder, check_shape, per_token
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import PlainBatch, Progress, Share, optimizer_kwargs
 
@@ -41,7 +40,7 @@ class ContinuationSettings(SampleSettings):
 def sample(trained: Trained, request: SampleRequest) -> Sample:
     """Continuations of the given text, or of prompts from the validation text."""
     settings = request.settings(ContinuationSettings)
-    words = vocabulary.open_vocabulary(request.data_folder)
+    words = token_files.open_vocabulary(request.data_folder)
     if words is None:
         raise NotReadyError(
             f"{request.data_folder} holds tokens alone and no tokenizer.json, so that no text can be written; prepare "
@@ -211,9 +210,44 @@ class TextData:
         )
 
 
+def transformers_config(recipe: DecoderRecipe) -> dict[str, object]:
+    """config.json of LlamaForCausalLM, whose parameter names our decoder has."""
+    wanted = {"activation": "swiglu", "norm_weights": True, "scale_attention": False}
+    for name, value in wanted.items():
+        if (own := getattr(recipe, name)) != value:
+            raise UsageError(f"--to hf: a network of {name}={own} has no class in transformers; export to safetensors")
+    scaling = {
+        "rope_type": "llama3",
+        "factor": LLAMA_3_1["factor"],
+        "low_freq_factor": LLAMA_3_1["low"],
+        "high_freq_factor": LLAMA_3_1["high"],
+        "original_max_position_embeddings": int(LLAMA_3_1["trained"]),
+    }
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": recipe.vocabulary,
+        "hidden_size": recipe.width,
+        "intermediate_size": recipe.ffn,
+        "num_hidden_layers": recipe.layers,
+        "num_attention_heads": recipe.heads,
+        "num_key_value_heads": recipe.kv_heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": recipe.context,
+        "rms_norm_eps": recipe.norm_eps,
+        "rope_theta": recipe.rope_theta,
+        "rope_scaling": scaling if recipe.rope_scaling == "llama3.1" else None,
+        "tie_word_embeddings": recipe.tied,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "float32",
+    }
+
+
 class LanguageModel:
     """A subclass adds facts and recipes."""
 
+    exports: Mapping[str, Callable[[DecoderRecipe], dict[str, object]]] = {"hf": transformers_config}
     facts: WorkloadFacts
     recipes: Mapping[str, Recipe]
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, from_numpy
 from torch.nn.utils.rnn import pad_sequence
 
-from trainmark.data import audio, griffin_lim
+from trainmark.data import audio
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip
-from trainmark.data.mel import MEL, frames, log_mel
+from trainmark.data.mel import MEL, frames, invert_mel, log_mel
 from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
@@ -35,7 +35,7 @@ def score_sources(clips: Sequence[Clip], vocoder: Trained | None, seed: int) -> 
     mels = [log_mel(from_numpy(sound)) for sound in recorded]
     found = [
         SpokenClips(of=RECORDINGS, sounds=tuple(recorded), texts=texts),
-        _label_sources(GRIFFIN_LIM, [griffin_lim.invert_mel(mel) for mel in mels], texts),
+        _label_sources(GRIFFIN_LIM, [invert_mel(mel) for mel in mels], texts),
     ]
     if vocoder is not None:
         sounds = vocoder.workload.sound_of(vocoder, mels, seed).sounds
@@ -252,7 +252,7 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
     with torch.autocast("cpu", enabled=False):  # always in float32
         if vocoder is None:
             # on the host: it needs complex numbers, which some devices lack
-            return Vocoded([griffin_lim.invert_mel(mel) for mel in mels], GRIFFIN_LIM)
+            return Vocoded([invert_mel(mel) for mel in mels], GRIFFIN_LIM)
         # a sentence may be empty
         wanted = [mel for mel in mels if mel.shape[1]]
         made = vocoder.workload.sound_of(vocoder, wanted, seed)

@@ -18,8 +18,7 @@ from trainmark.data import audio, distributed_sampler, mel, synthetic
 from trainmark.data.audio import BadAudioError
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
-from trainmark.data.mel import MEL
-from trainmark.data.mel_cache import MelCache
+from trainmark.data.mel import MEL, MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import Limits, Recipe, knob
@@ -43,12 +42,12 @@ class Tacotron2Recipe(Recipe):
     """Mask padding in the training loss. The published target was reached without."""
     batch_norm_init: str = knob("uniform", words=("uniform", "ones"))
     """Initial scale of batch norms: uniform in 0 to 1, or 1. Published models use either."""
-    mel_bias_init: float = knob(0.0, formerly="mel_start")
+    mel_bias_init: float = knob(0.0)
     """Initial bias of the mel projection; 0 is random, as published. The mean of the data saves the steps that would
     only learn it."""
     hidden_dropout: float = knob(0.1, least=0)
     """Dropout of the hidden states of both LSTMs."""
-    guided_attention: float = knob(0.0, least=0, formerly="lead_attention")
+    guided_attention: float = knob(0.0, least=0)
     """Weight of the guided attention loss; 0 as published. Without it, small networks had not aligned after 400 steps
     on synthetic speech; with it, 50 are enough."""
     bucket_batches: int = knob(0, least=0)
@@ -178,7 +177,7 @@ class Split:
         """These clips, padded to the longest of `padded_like`."""
         symbols = max(len(self.ids[number]) for number in padded_like)
         frames = int(self.frames[list(padded_like)].max())
-        bands = self._cache.settings.bands
+        bands = mel.MEL.bands
         ids, mels = np.zeros((len(numbers), symbols), np.int64), np.zeros((frames, len(numbers), bands), np.float32)
         for place, number in enumerate(numbers):
             ids[place, : len(self.ids[number])] = self.ids[number]

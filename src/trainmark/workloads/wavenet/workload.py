@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from trainmark.data import audio, distributed_sampler, synthetic
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
-from trainmark.data.mel import MEL, frames
-from trainmark.data.mel_cache import Mel, MelCache
+from trainmark.data.mel import MEL, Mel, MelCache, frames
 from trainmark.data.prefetch import prefetch
 from trainmark.record.recipe import Limits, Recipe, Span, knob
 from trainmark.record.sample import Sample
