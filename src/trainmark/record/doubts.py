@@ -18,6 +18,7 @@ from trainmark.record.numbers import TOO_NOISY, digits_to_tell_apart
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Doubt, Quality, Record
+from trainmark.record.tables import load_toml
 from trainmark.record.workload_facts import CHANCE, CLASSES, QualityFacts
 
 RANK_SKEW = 0.05
@@ -49,67 +50,8 @@ MAX_MORE = 50
 Values = Mapping[str, Any]
 """What a check found, formatted, by placeholder name."""
 
-TEMPLATES = {
-    "incomplete": "the run did not reach its end: the numbers cover what was measured before",
-    "stand-in": "this is a stand-in, not a device: its speed, memory and power mean nothing",
-    "generated-data": "synthetic data, not the real {name} set: {said}",
-    "init-from": "training began with the weights of {name}, so its time to target is not that of training from "
-    "scratch",
-    "random-start": "training began with random weights where the published run began with trained ones: its quality "
-    "will stay far below; give a file with --init-from",
-    "target-missed": "target missed: {name} {sign} {goal}{unit} asked, {reached}",
-    "loss-rose": "the loss rose from {before} to {after} over the run: it did not learn; a smaller learning_rate may "
-    "help",
-    "loss-constant": "the loss was exactly {loss} in each of the last {steps} steps, {why}: nothing is learnt, or the "
-    "device replaces what is not finite",
-    "at-chance": "{quality} of {value} % is what guessing{among} gives ({chance} %): nothing shows yet that the "
-    "network learnt",
-    "below-bar": "has not learnt: {quality} of {value}{unit} is {side} {bar_word}, which gives {bar} on the same "
-    "samples",
-    "below-floor": "{name} of {value} is below what the data makes possible, {floor}: validation text was trained on, "
-    "or something is counted wrongly",
-    "few-steps": "{known}: {remedy}",
-    "drifting": "the run became {how} {where}: from {before} to {after} {unit}, so that a step takes {times}{until}; "
-    "p_core is the mean over all of it",
-    "rank-skew": "ranks differ by more than 5 %: {slow} took {factor} times as long for {own} as rank {rank}, the "
-    "fastest{same}",
-    "device-clock": "the events of rank {rank}'s device count {device_s} s of training where the host's clock shows "
-    "{host_s} s: its step times are not to be trusted; `trainmark platform check` looks at its events",
-    "suspended": "the machine slept for {slept_s} s during the run, which no time of it holds",
-    "stalled-step": "step {step} took {took_s} s, {times} times the median: the process or its machine stood still; "
-    "{counted}, and in p_whole",
-    "time-unaccounted": "{other_s} of {training_s} s of training belong to no step: p_core does not tell how long "
-    "training takes",
-    "small-batch": "{batch} is below the reference recipe's {reference}",
-    "left-out": "the recipe left {left_out} of {samples} training samples out: it trained on {kept}",
-    "emulated-precision": "this CPU has no instructions for {precision}: matmuls are computed in float32 and rounded",
-    "precision-differs": "{asked} was asked for and {ran} ran: the first step had {seen}",
-    "cpu-differs": "one step of this network on rank {rank}'s device does not come out as on the CPU: {first} {by}, "
-    "where rounding explains {allowed} %, and {differing} of {quantities} quantities differ; `trainmark platform "
-    "check` names operators that are wrong",
-    "weights-differ": "the network on the device has {found} weights where its plan has {wanted}: another network was "
-    "trained",
-    "skipped-steps": "{skipped} of {steps} steps changed no weight: their gradients were not finite under the loss "
-    "scale of the time",
-    "mfu-above-100": "mfu is {value} %, more than a device can do in {precision}: that label is wrong, or its peak of "
-    "{peak}",
-    "crowded-cores": "{ranks} ranks shared {cores}: they took turns, so the speed says little of more devices",
-    "foreign-load": "other programs, or other guests of the host, used {share} % of the machine meanwhile",
-    "sampler-ended": "the sampler on {host} ended by itself {last_s} s after the launch: what devices and host did "
-    "later is not known",
-    "power-sampling": "power does not keep to MLPerf's rule of 60 samples at 1 Hz: {missed}",
-    "power-impossible": "device {device} of {host} is said to draw {power} W, and its data sheet allows {limit} W: the "
-    "sensor's unit or the platform file is wrong",
-    "power-constant": "the power of device {device} of {host} was {power} W in each of {samples} samples: its sensor "
-    "does not follow the load",
-    "throttled": "a device was slowed in {share} % of the samples: {reasons}",
-    "ecc-errors": "device {device} of {host} counted {errors} memory errors it could not correct during the run",
-    "skip-bad": "up to {files} unreadable data files were allowed to be left out",
-    "resumed": "resumed at step {step}: times cover only the part after it",
-    "restarted": "restarted {times}, at step {where}, {lost_s} s lost, which no throughput holds",
-    "torn-events": "the events of rank {ranks} end in the middle of a line, which was dropped",
-    "no-sample": "the trained model left no sample of its work: {reason}",
-}
+TEMPLATES: Mapping[str, str] = load_toml(Path(__file__).with_suffix(".toml"))
+"""The sentence of each doubt, by its code."""
 
 
 def translate_doubt(doubt: Doubt, say: Say) -> str:
