@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import msgspec
 import psutil
 
-from trainmark.launch.cpu_usage import ProcessTree, count_cores
 from trainmark.platforms import files, sensors
 from trainmark.record.cores import end_with_parent, read_busy_s
 from trainmark.record.errors import TrainmarkError
@@ -34,6 +34,8 @@ EVERY_S = 0.5
 """Twice as often as MLPerf requires, so that a late sample leaves no gap."""
 EVERY_WITH_PROGRAM_S = 0.9
 NICENESS = 10
+MAX_SCAN_SHARE = 0.0025
+"""Of one core, for scanning all processes of the machine."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - never written to
 
 
@@ -76,7 +78,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
             at_ns=time.perf_counter_ns(),
             every_s=every_s,
             devices=used,
-            cores=count_cores(),
+            cores=os.cpu_count() or 1,
         )
     )
     # a tool of the vendor may hang, so devices have their own thread
@@ -132,6 +134,34 @@ def _read_host() -> dict[str, Any]:
         pass
     found["load"] = os.getloadavg()[0]
     return found
+
+
+class ProcessTree:
+    """A process with all its descendants. New ones are found by scanning all processes, as often as is cheap."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._members: list[psutil.Process] = []
+        self._next_scan_s = 0.0
+
+    def read_used_s(self) -> float | None:
+        """CPU seconds of the tree so far, of live processes and of ended ones that were waited for.
+
+        Only differences are meaningful. A new process counts from the scan that finds it, with all it has used.
+        """
+        now_s = time.monotonic()
+        try:
+            if now_s >= self._next_scan_s:
+                root = psutil.Process(self._root)
+                self._members = [root, *root.children(recursive=True)]
+                self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
+            used_s = sum(self._members[0].cpu_times()[:4])
+        except psutil.Error:
+            return None
+        for member in self._members[1:]:
+            with suppress(psutil.Error):
+                used_s += sum(member.cpu_times()[:4])
+        return float(used_s)
 
 
 def _stop_on_sigterm(over: threading.Event) -> None:
