@@ -15,8 +15,8 @@ from support.mlperf_logs import Entries, at, entries, write_log, write_result
 
 from trainmark.features.mlperf import official
 from trainmark.features.mlperf.audit_source import audit_results
+from trainmark.features.mlperf.command import DESCRIPTION_FIELDS
 from trainmark.features.mlperf.log import find_result_folders
-from trainmark.features.mlperf.package import DESCRIPTION_FIELDS
 from trainmark.record.audit import SEVERITIES, Audit, collect_findings, is_wrong
 
 

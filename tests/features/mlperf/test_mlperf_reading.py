@@ -29,7 +29,7 @@ def find_detail(row: PublishedRow, name: str) -> float | None:
 
 def test_a_log_tells_time_samples_batch_seed_and_evaluations(tmp_path: Path) -> None:
     found = run_log.read_log(write_log(tmp_path / "result_0.txt", entries(seed=11)))
-    assert (found.benchmark, found.status, found.seeds) == ("resnet", "success", [11])
+    assert (found.benchmark, found.status, found.values["seed"]) == ("resnet", "success", [11])
     assert found.number("global_batch_size") == 3264
     assert run_log.count_samples(found) == 36 * 1_281_167
     assert [event.at for event in found.evaluations] == [3, 7, 11, 15, 19, 23, 27, 31, 35]

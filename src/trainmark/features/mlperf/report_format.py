@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +19,13 @@ from trainmark.record.precision import Precision
 from trainmark.record.record import Record
 from trainmark.record.run_folder import RankLog, read_rank
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' names of types."""
-CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "resnet": {
-        "optimizer": ("sgd", "lars"), "schedule": ("poly",), "decay_power": (2,), "end_learning_rate": (0.0001,),
-        "momentum": (0.9,), "label_smoothing": (0, 0.1),
-        "evaluate_every": ("4 epochs", "4 epochs from 1", "4 epochs from 2", "4 epochs from 3"),
-        "train_samples": (1281167,), "eval_samples": (50000,), "width": (64,), "classes": (1000, 1001),
-        "image_px": (224,), "crop_area_least": (0.08,), "random_augment_ops": (0,), "mixup_alpha": (0,),
-        "cutmix_alpha": (0,), "repeated_views": (1,), "clip_gradient_norm": (0,),
-    },
-    "llama31_8b": {
-        "context": (8192,), "layers": (32,), "width": (4096,), "heads": (32,), "kv_heads": (8,), "ffn": (14336,),
-        "vocabulary": (128256,), "tied": (False,), "rope_theta": (500000,), "schedule": ("cosine",),
-        "decay_steps": (1200000,), "steps": (1200000,), "adam_beta1": (0.9,), "adam_beta2": (0.95,),
-        "adam_eps": (1e-5,), "weight_decay": (0.1,), "clip_gradient_norm": (1.0,), "eval_samples": (1024,),
-    },
-}  # fmt: skip
-"""What the closed division allows in a recipe, beside the target."""
 Event = tuple[int, str, Any, dict[str, Any]]
 """Nanoseconds since the launch, key, value and metadata."""
 NO_ORGANISATION = "not submitted"
@@ -89,7 +80,7 @@ class MlperfRun:
     @property
     def why_open(self) -> tuple[str, ...]:
         """What keeps the run out of the closed division; nothing where it may be in it."""
-        allowed = CLOSED.get(self.benchmark.name)
+        allowed = _load_rules().get(self.benchmark.name)
         if allowed is None or self.benchmark.target is None:
             return (f"the closed division's rules for {self.benchmark.name} are not known",)
         values, found = self.values, []
@@ -102,6 +93,14 @@ class MlperfRun:
         if target is None or (target > goal if self.benchmark.better == "lower" else target < goal):
             found.append(f"target is {_format_value(target)}, the closed division requires {goal:g}")
         return tuple(found)
+
+
+@cache
+def _load_rules() -> Mapping[str, Mapping[str, Sequence[Any]]]:
+    rules: dict[str, dict[str, list[Any]]] = tomllib.loads(
+        files("trainmark.features.mlperf").joinpath("closed.toml").read_text(encoding="utf-8")
+    )
+    return rules
 
 
 def open_run(record: Record, folder: Path) -> MlperfRun:
