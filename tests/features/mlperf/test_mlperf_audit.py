@@ -177,12 +177,6 @@ def test_one_run_that_does_not_comply_is_left_out_of_the_score(tmp_path: Path) -
     assert "train_samples" in one.evidence
 
 
-def test_a_run_that_is_there_twice_is_found(tmp_path: Path) -> None:
-    place = write_result(tmp_path)
-    shutil.copy(place / "result_0.txt", place / "result_4.txt")
-    assert ("result-same-bytes", "wrong") in found(tmp_path)
-
-
 def test_a_run_told_again_at_another_hour_is_found(tmp_path: Path) -> None:
     def again(run: int, log: Entries) -> Entries:
         return entries(seed=1000, start_ms=mlperf_logs.START_MS + 40 * 3_600_000) if run == 4 else log

@@ -111,16 +111,6 @@ def test_benchmarks_nobody_knows_are_read_too(tmp_path: Path) -> None:
     assert (row.workload, row.quality_name, row.quality) == ("protein_folding", "eval_accuracy", pytest.approx(0.7602))
 
 
-def test_samples_are_counted_where_a_log_counts_samples(tmp_path: Path) -> None:
-    found = entries(said={"submission_benchmark": "llama31_8b", "global_batch_size": 64})
-    for entry in found:
-        if "epoch_num" in entry["metadata"]:
-            entry["metadata"]["samples_count"] = 12_288 * (entry["metadata"].pop("epoch_num") + 1) // 4
-    log = run_log.read_log(write_log(tmp_path / "result_0.txt", found))
-    assert run_log.count_samples(log) == 9 * 12_288
-    assert run_log.find_convergence(log) == 9 * 12_288
-
-
 @pytest.mark.parametrize(
     ("benchmark", "place", "samples"),
     [
