@@ -140,7 +140,7 @@ _FINE = 20
 """Parts of a pixel that lines are drawn in; the script divides by it again."""
 SIZE = (480, 220)
 """Of a drawing that has half the page."""
-_MAX_ROWS = 20
+_MAX_ROWS = 12
 """Of the table below a long series."""
 _WIDE = 600
 """A drawing wider than this takes both columns of a page."""
@@ -274,7 +274,7 @@ def draw_chart(
         el("p", keys, class_="keys") if keys else None,
         el("p", note or said, class_="note") if note or said else None,
         # closed until someone asks for them
-        el("details", el("summary", say("Data")), plain_table(heads, rows), class_="data"),
+        el("details", el("summary", say("Data")), plain_table(heads, rows, range(len(heads))), class_="data"),
         class_="wide" if width > _WIDE else None,
     )
 
