@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from trainmark.record import escape
 from trainmark.record.atomic_files import write_atomic, write_user_file
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.language import Say
@@ -156,7 +157,7 @@ def _asset(package: str, name: str) -> str:
 
 def save_page(name: str, page: str, store: Store) -> Path:
     """Writes a page into the store."""
-    path = store.folder / "reports" / name
+    path = store.folder / "reports" / escape.file_name(name)
     try:
         write_atomic(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
