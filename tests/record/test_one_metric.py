@@ -1,4 +1,4 @@
-"""A metric is one function: written here, it stands in every view, and records of before it stay as they were."""
+"""A metric is one table and one formula: it stands in every view, and records of before it stay as they were."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,32 +18,38 @@ from trainmark.analysis.comparison import compare
 from trainmark.features.report import output, run_page
 from trainmark.features.report.run_page import ReportInputs
 from trainmark.record.errors import UsageError
-from trainmark.record.metrics import METRICS, Measured, Quantity, metric
+from trainmark.record.metrics import METRICS, Measured, Metric, Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import make_subject
 from trainmark.view.describe import describe
 from trainmark.view.glossary import find_meaning
 
 
+def compute_slowest(m: Measured) -> float | None:
+    return float(m.timeline.step_s.max()) if m.timeline.step_s.size else None
+
+
+SLOWEST = Metric(
+    name="slowest_step",
+    alias="slowest_step",
+    unit="s",
+    better="lower",
+    formula="max over counted steps",
+    any_length=True,
+    definition="How long the longest step took. The second sentence is for those who ask.",
+    compute=compute_slowest,
+)
+BARE = Metric(name="bare", alias="bare", unit="s", compute=lambda m: None)
+
+
 @pytest.fixture
-def slowest_step() -> Iterator[None]:
-    @metric("s", better="lower", formula="max over counted steps", any_length=True)
-    def slowest_step(m: Measured) -> float | None:
-        """How long the longest step took. The second sentence is for those who ask."""
-        return float(m.timeline.step_s.max()) if m.timeline.step_s.size else None
-
-    yield
-    del METRICS["slowest_step"]
+def slowest_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "slowest_step", SLOWEST)
 
 
 @pytest.fixture
-def bare() -> Iterator[None]:
-    @metric("s")
-    def bare(m: Measured) -> float | None:
-        return None
-
-    yield
-    del METRICS["bare"]
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "bare", BARE)
 
 
 def wrong(record: Record) -> list[str]:
