@@ -108,7 +108,6 @@ def ending_after(voice: Trained, frames: int, monkeypatch: pytest.MonkeyPatch) -
         ("It costs $3.50 a piece. Really?!  Yes...", ["It costs $3.50 a piece.", "Really?!", "Yes..."]),
         ('He said "no." Then he left.', ['He said "no."', "Then he left."]),
         ("One.\nTwo.", ["One.", "Two."]),
-        ("{HH AW1 S}. {B EH1 D}.", ["{HH AW1 S}.", "{B EH1 D}."]),
         ("Well. ... Yes.", ["Well.", "... Yes."]),
         ("Yes. -- ...", ["Yes. -- ..."]),
         (" . Yes", [". Yes"]),
@@ -119,12 +118,10 @@ def test_a_text_is_parted_into_sentences(text: str, parts: list[str]) -> None:
 
 
 def test_what_is_read_is_cleaned_sentence_by_sentence() -> None:
-    found = parse_sentences("Dr. Smith paid 5. {HH AW1 S}!")
-    assert [sentence.read for sentence in found] == ["doctor smith paid five.", "{HH AW1 S}!"]
-    assert [sentence.letters for sentence in found] == ["doctor smith paid five.", "HAS!"]
+    assert parse_sentences("Dr. Smith paid 5. House!") == ["doctor smith paid five.", "house!"]
 
 
-@pytest.mark.parametrize("text", ["", "  ", "...", "a {QQ} b", "a } b"])
+@pytest.mark.parametrize("text", ["", "  ", "...", "再见"])
 def test_a_text_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_sentences(text)

@@ -472,10 +472,8 @@ def test_validation_images_are_shown_beside_truth_and_prediction(scenes: Path) -
 FORMS = ("striped star", "spotted ring", "chequered triangle")
 
 
-def test_an_image_of_the_set_has_its_truth_and_another_has_none(scenes: Path, tmp_path: Path) -> None:
-    own = next((scenes / "images" / "training").iterdir())
-    assert shown(scenes, given=str(own))[1].width == 2 * 14 + 3 * show.WIDTH_PX + 2 * 10
-    shutil.copy(own, tmp_path / "other.jpg")
+def test_a_given_image_has_no_truth(scenes: Path, tmp_path: Path) -> None:
+    shutil.copy(next((scenes / "images" / "training").iterdir()), tmp_path / "other.jpg")
     sample, image = shown(None, given=str(tmp_path / "other.jpg"))
     assert image.width == 2 * 14 + 2 * show.WIDTH_PX + 10
     assert sample.facts["scenes"][0]["right"] is None
