@@ -404,7 +404,7 @@ def test_reference_is_the_published_recipe() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"image_px": 100}, "do not divide into patches of 16"),
+        ({"image_px": 100, "window_stride": 50}, "do not divide into patches of 16"),
         ({"heads": 7}, "does not divide among 7 heads"),
         ({"window_stride": 513}, "leave gaps"),
         ({"least_scale": 3.0}, "is above most_scale"),
