@@ -146,12 +146,6 @@ def test_the_same_words_checkpoint_and_seed_give_the_same_sound(voice: Trained) 
     assert not torch.equal(first.samples, other.samples)
 
 
-def test_a_sentence_is_read_alike_whatever_batch_comes_after_it(voice: Trained) -> None:
-    alone = said(voice, "Hello there.", ReadingSettings(most_frames=12, batch=1))
-    both = said(voice, "Hello there. And more.", ReadingSettings(most_frames=12, batch=1))
-    assert torch.equal(both.samples[: len(alone.samples)], alone.samples)
-
-
 def test_sentences_come_in_order_whatever_the_batches(voice: Trained) -> None:
     for batch in (1, 2, 4, 8):
         speech = said(voice, "One. Two, two. Three.", ReadingSettings(most_frames=3, batch=batch))
