@@ -224,15 +224,6 @@ def test_the_network_is_the_one_the_papers_write_out() -> None:
     torch.testing.assert_close(model(tokens), plain_decoder(model, tokens), rtol=1e-4, atol=1e-4)
 
 
-def test_no_token_sees_those_after_it() -> None:
-    torch.manual_seed(0)
-    model = TextDecoder(TINY)
-    tokens = torch.randint(400, (1, 16))
-    changed = tokens.clone()
-    changed[0, 9:] = 7
-    assert torch.allclose(model(tokens)[0, :9], model(changed)[0, :9], atol=1e-6)
-
-
 def test_llama_3_1_slows_only_positions_that_turn_slowly() -> None:
     plain = frequencies(replace(TINY, width=768, rope_theta=500_000.0))
     scaled = frequencies(replace(TINY, width=768, rope_theta=500_000.0, rope_scaling="llama3.1"))
@@ -316,14 +307,6 @@ def test_a_step_holds_the_same_windows_at_every_world_size_and_after_a_resume(te
     assert judged[1] == judged[3] == 0
     assert sum(judged) == sum(batch.count for batch in data(text, 1, 0).evaluation())
     assert not torch.equal(global_batches(text, 1, 0, 0, 1)[0], one[0])
-
-
-def test_in_order_windows_follow_the_text(text: Path) -> None:
-    source = TextData(replace(TINY, batch_per_device=2), text, Share(rank=0, world=1, local_ranks=1))
-    batch = next(source.train(0, 1))
-    assert torch.equal(batch.tokens[0, -1:], batch.tokens[1, :1])
-    stream = source._train.stream
-    assert batch.tokens.flatten().tolist()[:17] == stream.read(2 * 16, 17).tolist()
 
 
 def test_evaluation_reads_each_window_once_over_all_ranks_and_as_many_as_asked_for(text: Path) -> None:

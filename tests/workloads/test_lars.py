@@ -67,12 +67,6 @@ def test_a_checkpoint_of_it_goes_on_where_it_was() -> None:
     assert torch.equal(model.weight, other.weight)
 
 
-def test_a_weight_without_gradient_stays() -> None:
-    weight = nn.Parameter(torch.ones(2, 2))
-    Lars([weight], lr=1.0).step()
-    assert torch.equal(weight, torch.ones(2, 2))
-
-
 def test_the_rate_of_the_mlperf_recipe_rises_for_two_epochs_and_falls_by_the_square_of_what_is_left() -> None:
     def rate(epoch: float) -> float:
         return WORKLOAD.learning_rate(MLPERF, Progress(0, epoch, 37 * 393, 3264))

@@ -55,15 +55,6 @@ def test_a_box_over_the_edge_counts_for_what_is_inside(across: float, down: floa
     assert kept == pytest.approx(float((images[0] == 0).float().mean()), abs=1e-6)
 
 
-@pytest.mark.parametrize("kept", [0.0, 1.0])
-def test_all_or_nothing_of_an_image_may_be_taken(kept: float) -> None:
-    rolled, own = flat((30.0, 0.0, 10.0, 20.0)), flat()
-    for way in (vision.blend(images := flat(), kept), vision.paste(pasted := flat(), kept, 0.5, 0.5)):
-        assert way == kept
-    torch.testing.assert_close(images, own if kept else rolled)
-    torch.testing.assert_close(pasted, own if kept else rolled)
-
-
 def test_targets_hold_both_classes_in_the_measure_of_the_images() -> None:
     found = vision.soft_targets(LABELS, 3, 0.75)
     torch.testing.assert_close(
@@ -94,13 +85,6 @@ def test_a_batch_takes_one_of_the_ways_the_recipe_has(which: float, mixup: float
     kept = float(targets[0, 0])
     assert 0 < kept < 1
     assert float(images[0].mean()) == pytest.approx(30 * (1 - kept), rel=1e-4)  # the first image is black
-
-
-def test_equal_draws_mix_equally_and_others_differently() -> None:
-    draws = [(0.2, 0.3, 0.4, 0.5), (0.2, 0.3, 0.4, 0.5), (0.2, 0.31, 0.4, 0.5)]
-    first, same, other = (vision.mix(flat(), LABELS, 3, draw, 0.2, 1.0) for draw in draws)
-    assert torch.equal(first[0], same[0]) and torch.equal(first[1], same[1])
-    assert not torch.equal(first[0], other[0])
 
 
 def test_an_image_alone_in_its_batch_stays_itself() -> None:

@@ -30,10 +30,6 @@ def test_plain_channels_first_pixels_give_the_same_floats() -> None:
     assert torch.equal(normalise(pixels().contiguous(), torch.float32), normalise(pixels(), torch.float32))
 
 
-def test_an_empty_batch_stays_empty() -> None:
-    assert normalise(pixels(0), torch.float32).shape == (0, 3, 20, 17)
-
-
 def test_anything_but_bytes_of_three_channels_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected uint8 images of 3 channels, got torch.float32"):
         normalise(torch.zeros(1, 3, 4, 4), torch.float32)

@@ -108,7 +108,6 @@ def ending_after(voice: Trained, frames: int, monkeypatch: pytest.MonkeyPatch) -
         ("It costs $3.50 a piece. Really?!  Yes...", ["It costs $3.50 a piece.", "Really?!", "Yes..."]),
         ('He said "no." Then he left.', ['He said "no."', "Then he left."]),
         ("One.\nTwo.", ["One.", "Two."]),
-        ("{HH AW1 S}. {B EH1 D}.", ["{HH AW1 S}.", "{B EH1 D}."]),
         ("Well. ... Yes.", ["Well.", "... Yes."]),
         ("Yes. -- ...", ["Yes. -- ..."]),
         (" . Yes", [". Yes"]),
@@ -119,12 +118,10 @@ def test_a_text_is_parted_into_sentences(text: str, parts: list[str]) -> None:
 
 
 def test_what_is_read_is_cleaned_sentence_by_sentence() -> None:
-    found = parse_sentences("Dr. Smith paid 5. {HH AW1 S}!")
-    assert [sentence.read for sentence in found] == ["doctor smith paid five.", "{HH AW1 S}!"]
-    assert [sentence.letters for sentence in found] == ["doctor smith paid five.", "HAS!"]
+    assert parse_sentences("Dr. Smith paid 5. House!") == ["doctor smith paid five.", "house!"]
 
 
-@pytest.mark.parametrize("text", ["", "  ", "...", "a {QQ} b", "a } b"])
+@pytest.mark.parametrize("text", ["", "  ", "...", "再见"])
 def test_a_text_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_sentences(text)
@@ -147,12 +144,6 @@ def test_the_same_words_checkpoint_and_seed_give_the_same_sound(voice: Trained) 
     assert torch.equal(first.samples, again.samples)
     other = said(voice, "Hello there.", ReadingSettings(most_frames=12, seed=1))
     assert not torch.equal(first.samples, other.samples)
-
-
-def test_a_sentence_is_read_alike_whatever_batch_comes_after_it(voice: Trained) -> None:
-    alone = said(voice, "Hello there.", ReadingSettings(most_frames=12, batch=1))
-    both = said(voice, "Hello there. And more.", ReadingSettings(most_frames=12, batch=1))
-    assert torch.equal(both.samples[: len(alone.samples)], alone.samples)
 
 
 def test_sentences_come_in_order_whatever_the_batches(voice: Trained) -> None:

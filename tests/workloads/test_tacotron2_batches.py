@@ -70,10 +70,6 @@ def test_parts_of_a_batch_keep_its_padding_and_share_its_clips(speech: Path) -> 
     assert [part.count for part in batch.parts(99)] == [1] * batch.count
 
 
-def test_accumulating_makes_a_step_of_several_batches(speech: Path) -> None:
-    assert [batch.count for batch in open_data(speech, replace(RECIPE, accumulate=3)).train(0, 0)] == [12, 12, 6]
-
-
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("bucket_batches", [0, 2])
 def test_every_clip_is_trained_on_once_an_epoch(speech: Path, world: int, bucket_batches: int) -> None:
@@ -91,13 +87,6 @@ def test_buckets_make_padding_small_and_still_change_from_epoch_to_epoch(speech:
     assert bucketed.facts["padding_share"] == pytest.approx(padding_share(bucketed), abs=1e-3)
     first, second = clips_in(bucketed.train(0, 0)), clips_in(bucketed.train(1, 0))
     assert sorted(first) == sorted(second) and first != second
-
-
-def test_ranks_get_clips_of_like_length_from_a_bucket(speech: Path) -> None:
-    recipe = replace(RECIPE, bucket_batches=4)
-    one, other = (list(open_data(speech, recipe, rank, 2).train(0, 0)) for rank in (0, 1))
-    for mine, yours in zip(one, other, strict=True):
-        assert mine.mels.shape[0] == pytest.approx(yours.mels.shape[0], rel=0.35)
 
 
 def test_a_resumed_epoch_goes_on_with_the_same_batches(speech: Path) -> None:

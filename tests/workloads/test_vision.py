@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from trainmark.data.input_pool import ImageBatch
-from trainmark.record.errors import UsageError
 from trainmark.record.recipe import apply_settings, deviations
 from trainmark.workloads import vision
 from trainmark.workloads.vision import ImageClassifier, ImageData, Mixing, SoftBatch, VisionRecipe, normalise
@@ -144,18 +143,6 @@ def test_batches_are_plain_in_evaluation_and_where_the_recipe_softens_nothing(pi
         assert {type(batch) for batch in data.train(0, 0)} == {ImageBatch}
 
 
-def test_a_step_takes_all_its_micro_batches_from_the_reader(pictures: Path) -> None:
-    """48 images, 4 in a micro-batch: 12 steps, or with 5 micro-batches a step 20, 14 and 14 images."""
-    with open_data(pictures) as data:
-        assert data.steps_per_epoch == len(list(data.train(0, 0))) == 12
-    with open_data(pictures, replace(SOFT, accumulate=5)) as data:
-        assert data.steps_per_epoch == 3
-        found = [([part.count for part in batch.parts(5)], batch.count) for batch in data.train(0, 0)]
-    assert [count for _, count in found] == [20, 14, 14]
-    assert found[0][0] == [4] * 5
-    assert [sorted(parts) for parts, _ in found[1:]] == [[2, 3, 3, 3, 3]] * 2
-
-
 def test_repeated_views_show_fewer_images_in_more_crops_where_there_are_ranks(pictures: Path) -> None:
     """Three classes of 16: seen three times each, 16 of the images cannot be equally many of each class."""
     recipe = replace(RECIPE, repeated_views=3)
@@ -205,9 +192,3 @@ def test_images_are_turned_by_their_cameras_note_only_where_the_recipe_says_so(t
     assert top_and_bottom(RECIPE) == [False, False]
     assert top_and_bottom(turned) == [True, True]
     assert [(deviation.name, deviation.actual) for deviation in deviations(turned, RECIPE)] == [("exif", "turn")]
-
-
-@pytest.mark.parametrize("setting", ["label_smoothing=1.5", "random_augment_magnitude=31"])
-def test_a_setting_above_its_range_is_refused(setting: str) -> None:
-    with pytest.raises(UsageError, match="must be at most"):
-        apply_settings(RECIPE, [setting])

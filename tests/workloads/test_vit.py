@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from support.tiny import at_epoch
 
 from trainmark.platforms import files
@@ -98,28 +96,6 @@ def test_quick_is_the_full_network_with_the_rate_of_a_small_batch() -> None:
 )
 def test_the_rate_rises_over_thirty_epochs_and_falls_to_nothing_over_the_rest(epoch: float, share: float) -> None:
     assert WORKLOAD.learning_rate(REFERENCE, at_epoch(epoch)) == pytest.approx(0.003 * share, rel=1e-4, abs=1e-12)
-
-
-def test_without_warm_up_the_rate_begins_whole() -> None:
-    recipe = apply_settings(REFERENCE, ["warmup_epochs=0"])
-    assert WORKLOAD.learning_rate(recipe, at_epoch(0)) == 0.003
-    assert WORKLOAD.learning_rate(recipe, at_epoch(100)) == pytest.approx(0.003 * 0.75)
-
-
-def test_the_rate_never_jumps() -> None:
-    rates = [WORKLOAD.learning_rate(REFERENCE, at_epoch(step / 100)) for step in range(30_001)]
-    assert max(abs(after - before) for before, after in itertools.pairwise(rates)) < 0.003 / 1000
-    assert max(rates) == pytest.approx(0.003)
-
-
-def test_weight_decay_is_on_every_parameter() -> None:
-    model = WORKLOAD.build(TINY)
-    optimizer = WORKLOAD.optimizer(model.parameters(), REFERENCE)
-    assert isinstance(optimizer, torch.optim.AdamW)
-    [group] = optimizer.param_groups
-    assert len(group["params"]) == len(list(model.parameters()))
-    assert (group["weight_decay"], group["lr"], group["betas"]) == (0.3, 0.003, (0.9, 0.999))
-    assert group["fused"]
 
 
 @pytest.mark.parametrize(

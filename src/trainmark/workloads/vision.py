@@ -18,18 +18,18 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.data import distributed_sampler, image_sets
+from trainmark.data import image_sets
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_sets import Counts
 from trainmark.data.imagenet import make
 from trainmark.data.input_pool import ImageBatch, InputPool
 from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels, eval_crop
-from trainmark.data.sample_pool import default_workers
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
 from trainmark.record.workload_facts import CHANCE, CLASSES, WorkloadFacts
 from trainmark.workloads import family_facts
+from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Share, optimizer_kwargs
 
@@ -263,14 +263,14 @@ _MIXING_STREAM = int.from_bytes(b"mixing", "big")
 """Ends the key of a batch's random numbers, so that they differ from samples'."""
 
 
-class ImageData:
+class ImageData(EpochSource):
     """ImageNet or a set of its shape, open for one rank."""
 
     def __init__(self, recipe: VisionRecipe, folder: Path, share: Share, skip_bad: int) -> None:
-        self._recipe, self._share = recipe, share
         check_classes(recipe, folder)
-        self._train = image_sets.open_split(folder, "train")
-        self._val = image_sets.open_split(folder, "val")
+        self._train, self._val = (image_sets.open_split(folder, split) for split in ("train", "val"))
+        super().__init__(recipe, share, len(self._train))
+        self._recipe = recipe
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
         wanted = image_sets.expected_counts(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
@@ -279,15 +279,12 @@ class ImageData:
                 "more, --set whole_set=false trains on it as it is"
             )
         self._mixing = Mixing.of(recipe)
-        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
-        self.items_per_step = len(self._train) / self.steps_per_epoch
         # an evaluation batch larger than a rank's part of the set would waste memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
         self._pool = InputPool(
             {"train": self._train, "val": self._val},
-            workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
-            batch_capacity=max(distributed_sampler.largest_share(len(self._train), **self._batching), self._eval_batch),
+            workers=self.workers,
+            batch_capacity=max(self.largest_share, self._eval_batch),
             image_px=recipe.image_px,
             eval_resize_px=recipe.eval_resize_px,
             crop_area_least=recipe.crop_area_least,
@@ -312,27 +309,13 @@ class ImageData:
         }
 
     def train(self, epoch: int, start_step: int) -> Iterator[ImageBatch]:
-        seed = self._recipe.seed
-        shares = distributed_sampler.rank_batches(
-            len(self._train),
-            batch_per_device=self._recipe.step_batch_per_device,
-            world=self._share.world,
-            rank=self._share.rank,
-            seed=seed,
-            epoch=epoch,
-            shuffle=True,
-            start_step=start_step,
-            repeated_views=self._recipe.repeated_views,
-        )
+        shares = self.train_shares(epoch, start_step, repeated_views=self._recipe.repeated_views)
         # prefetching starts here
-        batches = self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
+        batches = self._pool.batches("train", shares, transform="train", seed=self._seed, epoch=epoch)
         return self._soften(batches, epoch, start_step) if self._mixing.has_soft_targets else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
-        shares = distributed_sampler.rank_share(
-            len(self._val), batch_per_device=self._eval_batch, world=self._share.world, rank=self._share.rank
-        )
-        return self._pool.batches("val", shares, transform="eval")
+        return self._pool.batches("val", self.eval_shares(len(self._val)), transform="eval")
 
     def close(self) -> None:
         self._pool.close()

@@ -10,7 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainmark.record.errors import UsageError
 from trainmark.workloads.cpu_ops import FastLinear, linear
+
+
+def check_sizes(image_px: int, patch_px: int, hidden: int, heads: int) -> None:
+    """UsageError if they do not divide."""
+    if image_px % patch_px:
+        raise UsageError(
+            f"images of {image_px} pixels do not divide into patches of {patch_px}; "
+            "change image_px or patch_px so that they do"
+        )
+    if hidden % heads:
+        raise UsageError(
+            f"a hidden size of {hidden} does not divide among {heads} heads; change hidden or heads so that it does"
+        )
 
 
 class Norm(nn.LayerNorm):
@@ -107,6 +121,7 @@ class PatchEncoder(nn.Module):
         self, *, image_px: int, patch_px: int, layers: int, heads: int, hidden: int, mlp: int, drop_path: float = 0.0
     ) -> None:
         super().__init__()
+        check_sizes(image_px, patch_px, hidden, heads)
         self.patch_px, self.grid = patch_px, image_px // patch_px
         self.class_token = nn.Parameter(torch.zeros(1, 1, hidden))
         self.conv_proj = nn.Conv2d(3, hidden, patch_px, stride=patch_px)

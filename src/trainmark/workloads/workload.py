@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.record.workload_facts import QualityFacts
+from trainmark.record.workload_facts import QualityFacts, WorkloadFacts
 from trainmark.workloads.sampling import SampleRequest, Trained
 
 
@@ -39,12 +39,12 @@ class PlainWorkload:
     def build(self, recipe: Any) -> nn.Module:
         raise NotImplementedError
 
-    def learning_rate(self, recipe: Recipe, progress: Progress) -> float:
-        return recipe.learning_rate
+    def learning_rate(self, recipe: Any, progress: Progress) -> float:
+        return float(recipe.learning_rate)
 
-    def scaled_learning_rate(self, recipe: Recipe, batch_per_device: int) -> float:
-        """Constant."""
-        return recipe.learning_rate
+    def scaled_learning_rate(self, recipe: Any, batch_per_device: int) -> float:
+        """Constant, as the published rows of speech keep Adam's rate at every batch."""
+        return float(recipe.learning_rate)
 
     def flops_per_item(self, recipe: Any) -> float:
         """6 per weight: one multiply-add in the forward pass and two in the backward pass."""
@@ -53,6 +53,33 @@ class PlainWorkload:
 
     def sample(self, trained: Trained, request: SampleRequest) -> Sample:
         raise NotImplementedError
+
+
+class KnownWorkload(PlainWorkload):
+    """A workload of ours: its facts say what it is called and trained to."""
+
+    facts: WorkloadFacts
+    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+    @property
+    def item(self) -> str:
+        return self.facts.item
+
+    @property
+    def data_set(self) -> str:
+        return self.facts.data_set
+
+    @property
+    def target(self) -> Target:
+        return self.facts.quality.target
+
+    @property
+    def reference_global_batch(self) -> int:
+        return self.facts.reference.global_batch if self.facts.reference else 1
 
 
 def cut_samples(samples: int, parts: int) -> list[slice]:

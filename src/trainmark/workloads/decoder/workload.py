@@ -16,13 +16,11 @@ from trainmark.data.prefetch import prefetch
 from trainmark.data.text import token_files
 from trainmark.data.text.token_files import Index, TokenStream, Vocabulary, Windows, describe, read_index
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.numbers import Target
-from trainmark.record.recipe import Limits, Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.record.sample import Sample, SampleSettings, TextPart
-from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads.decoder.model import LLAMA_3_1, DecoderRecipe, TextDecoder, check_shape, per_token
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.workload import PlainBatch, Progress, Share, optimizer_kwargs
+from trainmark.workloads.workload import KnownWorkload, PlainBatch, Progress, Share, optimizer_kwargs
 
 GIVEN = 8
 """Length of a prompt from the validation text, where no text is given."""
@@ -244,35 +242,12 @@ def transformers_config(recipe: DecoderRecipe) -> dict[str, object]:
     }
 
 
-class LanguageModel:
+class LanguageModel(KnownWorkload):
     """A subclass adds facts and recipes."""
 
     exports: Mapping[str, Callable[[DecoderRecipe], dict[str, object]]] = {"hf": transformers_config}
-    facts: WorkloadFacts
     recipes: Mapping[str, Recipe]
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {}
     sums: tuple[str, ...] = ("nll", "tokens", "floor", "bytes")
-
-    @property
-    def name(self) -> str:
-        return self.facts.name
-
-    @property
-    def item(self) -> str:
-        return self.facts.item
-
-    @property
-    def data_set(self) -> str:
-        return self.facts.data_set
-
-    @property
-    def target(self) -> Target:
-        return self.facts.quality.target
-
-    @property
-    def reference_global_batch(self) -> int:
-        return self.facts.reference.global_batch if self.facts.reference else 1
 
     def check_data(self, recipe: DecoderRecipe, folder: Path, world: int) -> None:
         check_shape(recipe)

@@ -11,18 +11,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.data import distributed_sampler
 from trainmark.data.ade20k import reader, views
 from trainmark.data.ade20k.reader import SceneCounts, SceneSet
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
-from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers
+from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.recipe import Recipe, knob
 from trainmark.record.workload_facts import CHANCE, CLASSES
 from trainmark.workloads import read_reference
+from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.vision import HALVES, IMAGENET, Centring
 from trainmark.workloads.workload import PlainBatch, Share
 
@@ -205,17 +205,15 @@ class _Crops:
         )
 
 
-class SceneData:
+class SceneData(EpochSource):
     """A folder of images with masks, open for one rank."""
 
     def __init__(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> None:
-        self._recipe, self._share, self._skip_bad = recipe, share, skip_bad
         check_folder(recipe, folder)
         self.how = ScoringSettings.of(recipe)
         self._train, self.val = (reader.open_split(folder, split) for split in reader.SPLITS)
-        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
-        self.items_per_step = len(self._train) / self.steps_per_epoch
+        super().__init__(recipe, share, len(self._train))
+        self._skip_bad = skip_bad
         self._reader = SceneReader()
         self._counts = np.zeros(len(self.val.names), np.int64)
         self._left_out: dict[str, str] = {}
@@ -230,8 +228,8 @@ class SceneData:
         self._pool: SamplePool[CropBatch] = SamplePool(
             {"train": self._train},
             _Crops(scenes=self._train, settings=settings, reader=SceneReader(), how=self.how),
-            workers=default_workers(share.local_ranks) if recipe.input_workers < 0 else recipe.input_workers,
-            batch_capacity=distributed_sampler.largest_share(len(self._train), **self._batching),
+            workers=self.workers,
+            batch_capacity=self.largest_share,
             skip_bad=skip_bad,
         )
 
@@ -247,35 +245,20 @@ class SceneData:
         return {**counted, CLASSES: len(self.val.names), **({CHANCE: round(chance, 3)} if chance else {})}
 
     def train(self, epoch: int, start_step: int) -> Iterator[CropBatch]:
-        seed = self._recipe.seed
-        shares = distributed_sampler.rank_batches(
-            len(self._train),
-            batch_per_device=self._recipe.step_batch_per_device,
-            world=self._share.world,
-            rank=self._share.rank,
-            seed=seed,
-            epoch=epoch,
-            shuffle=True,
-            start_step=start_step,
-        )
+        shares = self.train_shares(epoch, start_step)
         # prefetching starts here
-        return self._pool.batches("train", shares, transform="train", seed=seed, epoch=epoch)
+        return self._pool.batches("train", shares, transform="train", seed=self._seed, epoch=epoch)
 
     def evaluation(self) -> Iterator[SceneBatch]:
         """Each image once over all ranks."""
-        shares = distributed_sampler.rank_share(
-            len(self.val),
-            batch_per_device=self._recipe.eval_batch_per_device,
-            world=self._share.world,
-            rank=self._share.rank,
-        )
         self._counts[:] = 0
+        shares = self.eval_shares(len(self.val))
         return prefetch(self._scenes(share.indices.tolist(), share.global_count) for share in shares)
 
     def scene(self, index: int) -> tuple[Tensor, Tensor]:
         """A validation image resized for the network, and its classes."""
         pixels, labels = self._reader.read(self.val, index)
-        seen = fit_image(pixels, self._recipe.image_px)
+        seen = fit_image(pixels, self.how.size)
         return seen, torch.from_numpy(labels)
 
     def close(self) -> None:

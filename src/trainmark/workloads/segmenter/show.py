@@ -5,8 +5,9 @@ from __future__ import annotations
 import colorsys
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from trainmark.data.ade20k import reader
-from trainmark.data.ade20k.reader import IGNORED, SceneSet
+from trainmark.data.ade20k.reader import IGNORED
 from trainmark.data.ade20k.views import SceneReader
 from trainmark.data.jpeg import BadImage, JpegDecoder
 from trainmark.record.errors import NotReadyError
@@ -67,19 +68,23 @@ class ShownScene:
 
 
 def sample(trained: Trained, request: SampleRequest) -> Sample:
-    """The given image, or some of the validation set, with the ground truth if the run's data has it."""
+    """The given image, or some of the validation set with the ground truth."""
     settings, recipe = request.settings(SceneSettings), trained.recipe
-    names, known = _read_truth(request.data)
-    names += tuple(f"class {number}" for number in range(len(names), recipe.classes))
+    val = reader.open_split(request.data, "val") if request.data is not None else None
+    known = val.names if val is not None else ()
+    names = [*known, *(f"class {number}" for number in range(len(known), recipe.classes))]
+    read: list[Callable[[], tuple[Pixels, Pixels | None]]]
     if request.given is None:
         val = reader.open_split(request.data_folder, "val")
-        chosen = np.random.default_rng(settings.seed).permutation(len(val))[: settings.scenes]
-        paths = [Path(val.path(int(index))) for index in chosen]
+        chosen = np.random.default_rng(settings.seed).permutation(len(val))[: settings.scenes].tolist()
+        paths = [Path(val.path(index)) for index in chosen]
+        read = [partial(SceneReader().read, val, index) for index in chosen]
+        what, truth = f"{len(paths)} validation images", ", the true classes of the pixels,"
     else:
         paths = [Path(request.given)]
-    scenes = [_predict_scene(trained, path, known) for path in paths]
-    what = paths[0].name if len(paths) == 1 else f"{len(paths)} validation images"
-    truth = ", the true classes of the pixels," if scenes[0].truth is not None else ""
+        read = [partial(_read_image, paths[0])]
+        what, truth = paths[0].name, ""
+    scenes = [_predict_scene(trained, path, one) for path, one in zip(paths, read, strict=True)]
     return Sample(
         parts=(ImagePart(png=png(scenes, names), caption=f"{what}{truth} and what the network took them for"),),
         shown=", ".join(map(str, paths)),
@@ -87,25 +92,15 @@ def sample(trained: Trained, request: SampleRequest) -> Sample:
     )
 
 
-def _read_truth(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[SceneSet, int]]]:
-    """Class names, and the index of each image with a mask; empty without data."""
-    if folder is None:
-        return (), {}
-    splits = [reader.open_split(folder, split) for split in reader.SPLITS]
-    places = {Path(scenes.path(index)).resolve(): (scenes, index) for scenes in splits for index in range(len(scenes))}
-    return splits[0].names, places
+def _read_image(path: Path) -> tuple[Pixels, None]:
+    return JpegDecoder().decode_whole(path.read_bytes()), None
 
 
-def _predict_scene(trained: Trained, path: Path, known: Mapping[Path, tuple[SceneSet, int]]) -> ShownScene:
-    """The prediction for an image, and the ground truth if it is in the set."""
-    how, scene_reader = ScoringSettings.of(trained.recipe), SceneReader()
-    truth: Classes | None = None
+def _predict_scene(trained: Trained, path: Path, read: Callable[[], tuple[Pixels, Pixels | None]]) -> ShownScene:
+    """The prediction for an image, with the ground truth if it is known."""
+    how = ScoringSettings.of(trained.recipe)
     try:
-        if path.resolve() in known:
-            pixels, labels = scene_reader.read(*known[path.resolve()])
-            truth = labels.astype(np.int64)
-        else:
-            pixels = JpegDecoder().decode_whole(path.read_bytes())
+        pixels, labels = read()
     except BadImage as error:
         raise NotReadyError(f"{path} is no image that can be read: {error}; give a JPEG or a PNG file") from error
     except OSError as error:
@@ -113,7 +108,7 @@ def _predict_scene(trained: Trained, path: Path, known: Mapping[Path, tuple[Scen
     pixels = pixels.copy()
     image = fit_image(pixels, how.size)
     predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), how).cpu().numpy()
-    return ShownScene(pixels=pixels, predicted=predicted, truth=truth)
+    return ShownScene(pixels=pixels, predicted=predicted, truth=None if labels is None else labels.astype(np.int64))
 
 
 def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any]:

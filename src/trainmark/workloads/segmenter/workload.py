@@ -14,14 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.data.ade20k.reader import IGNORED
 from trainmark.record.errors import UsageError
-from trainmark.record.recipe import Limits, Recipe
+from trainmark.record.recipe import Recipe
 from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
 from trainmark.workloads.segmenter.batches import (
     FACTS,
     FILL,
-    PUBLISHED,
     QUICK,
     REFERENCE,
     SMOKE,
@@ -34,14 +33,12 @@ from trainmark.workloads.segmenter.batches import (
 )
 from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.vision import normalise, sgd
-from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
+from trainmark.workloads.workload import KnownWorkload, Progress, Share, optimizer_kwargs
 
 
-class SegmenterOnScenes:
-    facts, name, item, data_set = FACTS, FACTS.name, FACTS.item, FACTS.data_set
-    target = FACTS.quality.target
+class SegmenterOnScenes(KnownWorkload):
+    facts = FACTS
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {
             "batch_per_device": 4,
@@ -50,7 +47,6 @@ class SegmenterOnScenes:
             "evaluate_after_limit": True,
         }
     }
-    reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = scoring.SUMS
 
     def check_data(self, recipe: SegmenterRecipe, folder: Path, world: int) -> None:
@@ -71,16 +67,6 @@ class SegmenterOnScenes:
         )
 
     def build(self, recipe: SegmenterRecipe) -> Segmenter:
-        if recipe.image_px % recipe.patch_px:
-            raise UsageError(
-                f"crops of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
-                "change image_px or patch_px so that they do"
-            )
-        if recipe.hidden % recipe.heads:
-            raise UsageError(
-                f"a hidden size of {recipe.hidden} does not divide among {recipe.heads} heads; "
-                "change hidden or heads so that it does"
-            )
         if recipe.window_stride > recipe.image_px:
             raise UsageError(
                 f"windows of {recipe.image_px} pixels every {recipe.window_stride} leave gaps; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -194,25 +194,16 @@ class QueryGradientPart(nn.Module):
         to_query.copy_(asked * factor)
 
 
-@dataclass(frozen=True)
 class Fused:
     """All fused parts, compiled one by one like blocks of a network."""
 
-    cell: CellPart
-    cell_gradient: CellGradientPart
-    energies: EnergyPart
-    weights: WeightsPart
-    energy_gradient: EnergyGradientPart
-    query_gradient: QueryGradientPart
-
-    @classmethod
-    def new(cls) -> Fused:
-        return cls(
-            CellPart(), CellGradientPart(), EnergyPart(), WeightsPart(), EnergyGradientPart(), QueryGradientPart()
-        )
+    def __init__(self) -> None:
+        self.cell, self.cell_gradient = CellPart(), CellGradientPart()
+        self.energies, self.weights = EnergyPart(), WeightsPart()
+        self.energy_gradient, self.query_gradient = EnergyGradientPart(), QueryGradientPart()
 
     def parts(self) -> list[nn.Module]:
-        return [getattr(self, field.name) for field in fields(self)]
+        return list(vars(self).values())
 
     @property
     def compiled(self) -> bool:

@@ -248,7 +248,7 @@ class Decoder(nn.Module):
         self.linear_projection = Linear(sizes.decoder_rnn + sizes.encoder, sizes.bands)
         self.gate_layer = Linear(sizes.decoder_rnn + sizes.encoder, 1, gain="sigmoid")
         self.hidden_dropout = hidden_dropout
-        self.fused = Fused.new()
+        self.fused = Fused()
 
     def start(self, memory: Tensor) -> DecoderState:
         clips, symbols, width = memory.shape

@@ -23,7 +23,7 @@ from trainmark.record.sample import RECORDINGS, ImagePart, Sample, SampleSetting
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
 from trainmark.workloads.tacotron2.model import SpokenMel, diagonality, focus
-from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
+from trainmark.workloads.tacotron2.text import clean, to_ids
 
 GRIFFIN_LIM = "griffin-lim"
 
@@ -69,17 +69,6 @@ class ReadingSettings(SampleSettings):
     """Sentences per batch."""
     score_clips: int = knob(4, least=1)
     """Additional validation sentences if speech is scored."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
-    read: str
-    ids: tuple[int, ...]
-
-    @property
-    def letters(self) -> str:
-        """One character per symbol; a phoneme is shown by its first."""
-        return "".join(SYMBOLS[number].removeprefix("@")[0] for number in self.ids)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,10 +166,10 @@ def open_vocoder(request: SampleRequest, settings: ReadingSettings) -> Trained |
     return found
 
 
-def parse_sentences(text: str) -> list[Sentence]:
-    """A text as symbols per sentence; UsageError if it cannot be read."""
+def parse_sentences(text: str) -> list[str]:
+    """The sentences of a text as they are read; UsageError if it cannot be read."""
     clean(text)  # refuses the whole text first
-    return [Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in split_sentences(text)]
+    return [clean(part) for part in split_sentences(text)]
 
 
 def split_sentences(text: str) -> list[str]:
@@ -195,8 +184,6 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _is_end(before: str, pause: str, after: str) -> bool:
-    if before.count("{") > before.count("}"):
-        return False
     if not all(any(map(str.isalnum, part)) for part in (before, after)):
         return False
     if pause.strip() != ".":
@@ -208,7 +195,7 @@ def _is_end(before: str, pause: str, after: str) -> bool:
 
 
 def read_aloud(
-    trained: Trained, sentences: Sequence[Sentence], settings: ReadingSettings, vocoder: Trained | None = None
+    trained: Trained, sentences: Sequence[str], settings: ReadingSettings, vocoder: Trained | None = None
 ) -> Speech:
     """Generates speech in batches of sentences; each batch reseeds its dropout."""
     trained.device.synchronize()
@@ -230,10 +217,10 @@ def read_aloud(
         samples=samples,
         mel=torch.cat(_join([reading.mel for reading in readings], silent_mel), 1),
         alignment=torch.block_diag(*alignments),  # type: ignore[no-untyped-call]
-        letters="".join(sentence.letters for sentence in sentences),
+        letters="".join(sentences),
         generator=generator,
         facts={
-            "read": " ".join(sentence.read for sentence in sentences),
+            "read": " ".join(sentences),
             "sentences": [reading.facts for reading in readings],
             "frames": sum(reading.facts["frames"] for reading in readings),
             "sound_s": sound_s,
@@ -260,9 +247,9 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
         return Vocoded([next(sounds) if mel.shape[1] else torch.zeros(0) for mel in mels], made.generator)
 
 
-def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[SentenceMel]:
-    lengths = [len(sentence.ids) for sentence in said]
-    ids = pad_sequence([torch.tensor(sentence.ids) for sentence in said], batch_first=True)
+def _read_batch(trained: Trained, said: Sequence[str], settings: ReadingSettings) -> Iterator[SentenceMel]:
+    lengths = [len(sentence) for sentence in said]
+    ids = pad_sequence([torch.tensor(to_ids(sentence)) for sentence in said], batch_first=True)
     try:
         out: SpokenMel = trained.model.speak(
             ids.to(trained.device.torch),
@@ -284,7 +271,7 @@ def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSet
             mel=mels[number, :, :count],
             alignment=alignments[number, :count, : lengths[number]],
             facts={
-                "read": sentence.read,
+                "read": sentence,
                 "symbols": lengths[number],
                 "frames": count,
                 "finished": out.finished[number],

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from num2words import num2words
 
-from trainmark.record.errors import UsageError, nearest
+from trainmark.record.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,72 +29,36 @@ _ABBREVIATIONS: dict[str, str] = _WORDS["abbreviations"]
 
 _VOWELS = "AA AE AH AO AW AY EH ER EY IH IY OW OY UH UW"
 _CONSONANTS = "B CH D DH F G HH JH K L M N NG P R S SH T TH V W Y Z ZH"
-PHONEMES = tuple(
-    sorted([*_CONSONANTS.split(), *(vowel + stress for vowel in _VOWELS.split() for stress in ("", *"012"))])
-)
-"""ARPAbet; the digit after a vowel is its stress."""
+_PHONEMES = sorted([*_CONSONANTS.split(), *(vowel + stress for vowel in _VOWELS.split() for stress in ("", *"012"))])
+"""ARPAbet, which the public checkpoints have symbols for; texts are read by letters."""
 
 SYMBOLS: tuple[str, ...] = (
     "_",  # padding; never occurs in a text
     *PUNCTUATION,
     *string.ascii_uppercase,
     *string.ascii_lowercase,
-    *(f"@{phoneme}" for phoneme in PHONEMES),
+    *(f"@{phoneme}" for phoneme in _PHONEMES),
 )
 """A symbol's id is its position."""
 
+MAX_SHOWN = 40
+"""Characters of a text that are quoted."""
 _IDS = {symbol: position for position, symbol in enumerate(SYMBOLS)}
-_KNOWN_PHONEMES = frozenset(PHONEMES)
-_IN_BRACES = re.compile(r"\{([^{}]*)\}")
-_HOW = "write phonemes as {HH AW1 S}"
 
 
 def clean(text: str) -> str:
-    """Cleaned text: lower-case letters and plain punctuation; phonemes stay in their braces."""
-    return "".join(part if isinstance(part, str) else f"{{{' '.join(part)}}}" for part in _read(text))
+    """Lower-case letters and `PUNCTUATION`; UsageError if nothing can be spoken."""
+    said = _spell_numbers(_transliterate(text))
+    said = _ABBREVIATION.sub(lambda found: _ABBREVIATIONS[found[1]], said)
+    if not any(map(str.isalpha, said)):
+        shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+        raise UsageError(f"there is nothing to speak in {shown!r}; give at least one word")
+    return re.sub(" +", " ", said)
 
 
 def to_ids(text: str) -> list[int]:
-    """One id per character or phoneme of the cleaned text."""
-    ids: list[int] = []
-    for part in _read(text):
-        ids += [_IDS[symbol] for symbol in (part if isinstance(part, str) else [f"@{phoneme}" for phoneme in part])]
-    return ids
-
-
-def _read(text: str) -> list[str | tuple[str, ...]]:
-    """Cleaned text and groups of phonemes, alternating."""
-    parts: list[str | tuple[str, ...]] = []
-    for place, part in enumerate(_IN_BRACES.split(text)):
-        parts.append(_parse_phonemes(part) if place % 2 else _clean_plain(part))
-    if not any(isinstance(part, tuple) or any(map(str.isalpha, part)) for part in parts):
-        raise UsageError(f"there is nothing to speak in {_quote(text)}; give at least one word")
-    return parts
-
-
-def _clean_plain(text: str) -> str:
-    """Only lower-case letters and `PUNCTUATION`; perhaps nothing."""
-    if stray := re.search("[{}]", text):
-        if stray[0] == "{":
-            raise UsageError(f"the text has a brace that is not closed: {_quote(text[stray.start() :])}; {_HOW}")
-        raise UsageError(f"the text closes a brace that was not opened: {_quote(text[: stray.end()])}; {_HOW}")
-    text = _spell_numbers(_transliterate(text))
-    text = _ABBREVIATION.sub(lambda found: _ABBREVIATIONS[found[1]], text)
-    return re.sub(" +", " ", text)
-
-
-def _parse_phonemes(group: str) -> tuple[str, ...]:
-    phonemes = tuple(group.split())
-    if not phonemes:
-        raise UsageError(f"the text has braces with nothing in them; {_HOW}")
-    for phoneme in phonemes:
-        if phoneme not in _KNOWN_PHONEMES:
-            raise UsageError(f"{_quote(phoneme)} in braces is not an ARPAbet phoneme; {nearest(phoneme, PHONEMES)}")
-    return phonemes
-
-
-def _quote(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "...")
+    """One id per character of the cleaned text."""
+    return [_IDS[symbol] for symbol in clean(text)]
 
 
 # Characters
@@ -116,7 +80,6 @@ _TABLE: dict[str, str] = {
 _DROPPED_IN_NUMBER = re.compile(rf"(?<=[0-9]){_DROPPED}+(?=[0-9])")
 _PARTING = re.compile(rf"(?<=[^ (\-'{_PART}]){_PART}+(?=[^ ),.:;!?\-'{_PART}])")
 _ABBREVIATION = re.compile(rf"\b({'|'.join(_ABBREVIATIONS)})\.")
-_SHOWN_CHARACTERS = 12
 
 
 def _transliterate(text: str) -> str:
@@ -165,14 +128,14 @@ def _describe_unreadable(text: str, unreadable: set[str]) -> str:
     end = start
     while end < len(text) and text[end] in unreadable:
         end += 1
-    shown = text[start : min(end, start + _SHOWN_CHARACTERS)]
+    shown = text[start : min(end, start + 12)]
     more = "..." if end - start > len(shown) else ""
     block = unicodedata.name(unicodedata.normalize("NFKD", shown)[0], "UNKNOWN").split()[0]
     script, latin_writing = _WORDS["scripts"].get(block, (block.capitalize(), ""))
-    example = f", e.g. {latin_writing}," if latin_writing else ""
+    example = f", e.g. {latin_writing}" if latin_writing else ""
     return (
         f"the text has characters this voice cannot read: '{shown}{more}' ({script}); "
-        f"write it in Latin letters a to z{example} or give phonemes in braces"
+        f"write it in Latin letters a to z{example}"
     )
 
 

@@ -14,20 +14,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.data import audio, distributed_sampler, mel, synthetic
+from trainmark.data import audio, mel, synthetic
 from trainmark.data.audio import BadAudioError
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.recipe import Limits, Recipe, knob
+from trainmark.record.recipe import Recipe, knob
 from trainmark.record.sample import Sample
 from trainmark.workloads import read_reference
+from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import read_aloud, text
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, diagonality, focus
-from trainmark.workloads.workload import Progress, Share, cut_samples, optimizer_kwargs
+from trainmark.workloads.workload import KnownWorkload, Progress, Share, cut_samples, optimizer_kwargs
 
 FACTS, PUBLISHED = read_reference("tacotron2")
 CLIP_FRAMES = int(FACTS.items_per_sample or 0)
@@ -226,11 +227,10 @@ def _check_enough(recipe: Tacotron2Recipe, frames: npt.NDArray[np.int64], world:
         )
 
 
-class SpeechData:
+class SpeechData(EpochSource):
     """An LJSpeech-shaped folder, open for one rank."""
 
     def __init__(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> None:
-        self._recipe, self._share = recipe, share
         splits = _open_splits(recipe, folder)
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
@@ -239,8 +239,8 @@ class SpeechData:
         _check_enough(recipe, every.frames, share.world)
         self._train = every.up_to(recipe.longest_frames)
         self._left_out = len(every) - len(self._train)
-        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
+        super().__init__(recipe, share, len(self._train))
+        self._bucket_batches = recipe.bucket_batches
         self.items_per_step = float(self._train.frames.sum() / self.steps_per_epoch)
         self._frames = self._padded_frames = 0
 
@@ -255,18 +255,8 @@ class SpeechData:
         }
 
     def train(self, epoch: int, start_step: int) -> Iterator[SpeechBatch]:
-        recipe = self._recipe
-        shares = distributed_sampler.rank_batches(
-            len(self._train),
-            **self._batching,
-            rank=self._share.rank,
-            seed=recipe.seed,
-            epoch=epoch,
-            shuffle=True,
-            start_step=start_step,
-            lengths=self._train.frames if recipe.bucket_batches else None,
-            bucket_batches=recipe.bucket_batches,
-        )
+        lengths = self._train.frames if self._bucket_batches else None
+        shares = self.train_shares(epoch, start_step, lengths=lengths, bucket_batches=self._bucket_batches)
         for batch in prefetch(
             self._train.batch(s.indices.tolist(), s.indices.tolist(), s.global_count) for s in shares
         ):
@@ -277,14 +267,8 @@ class SpeechData:
     def evaluation(self) -> Iterator[SpeechBatch]:
         """Each clip once over all ranks. Batches have the same clips and padding at every world size, because padding
         is part of the published loss; a rank takes its part of each."""
-        numbers, size = list(range(len(self.val))), self._recipe.eval_batch_per_device
-        rank, world = self._share.rank, self._share.world
-        batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
-        mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
-        return prefetch(self.val.batch(part, whole, len(whole)) for part, whole in mine if part)
-
-    def close(self) -> None:
-        pass
+        parts = self.eval_parts(range(len(self.val)))
+        return prefetch(self.val.batch(part, whole, len(whole)) for part, whole in parts)
 
 
 def _read_ids(clip: Clip) -> list[int]:
@@ -294,15 +278,12 @@ def _read_ids(clip: Clip) -> list[int]:
         raise NotReadyError(f"the text of clip {clip.name} cannot be read: {error}") from error
 
 
-class Tacotron2OnLJSpeech:
-    facts, name, item, data_set = FACTS, FACTS.name, FACTS.item, FACTS.data_set
-    target = FACTS.quality.target
+class Tacotron2OnLJSpeech(KnownWorkload):
+    facts = FACTS
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {"batch_per_device": 128, "eval_batch_per_device": 128, "evaluate_after_limit": True}
     }
-    reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("loss", "masked_loss", "diagonality", "focus")
 
     def check_data(self, recipe: Tacotron2Recipe, folder: Path, world: int) -> None:
@@ -337,10 +318,6 @@ class Tacotron2OnLJSpeech:
     def learning_rate(self, recipe: Tacotron2Recipe, progress: Progress) -> float:
         decays = min(3, int(progress.epoch / recipe.decay_every_epochs))
         return recipe.learning_rate * (1.0, 0.3, 0.1, 0.03)[decays]
-
-    def scaled_learning_rate(self, recipe: Tacotron2Recipe, batch_per_device: int) -> float:
-        """Fixed: the published rows keep Adam's rate at every global batch."""
-        return recipe.learning_rate
 
     def items(self, batch: SpeechBatch) -> int:
         return batch.real_frames

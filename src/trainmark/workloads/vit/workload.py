@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads import read_reference
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
@@ -109,16 +108,6 @@ class ViT(ImageClassifier):
     reference_global_batch = PUBLISHED.global_batch
 
     def build(self, recipe: ViTRecipe) -> nn.Module:
-        if recipe.image_px % recipe.patch_px:
-            raise UsageError(
-                f"images of {recipe.image_px} pixels do not divide into patches of {recipe.patch_px}; "
-                "change image_px or patch_px so that they do"
-            )
-        if recipe.hidden % recipe.heads:
-            raise UsageError(
-                f"a hidden size of {recipe.hidden} does not divide among {recipe.heads} heads; "
-                "change hidden or heads so that it does"
-            )
         return VisionTransformer(
             image_px=recipe.image_px,
             patch_px=recipe.patch_px,

@@ -6,27 +6,27 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from trainmark.data import audio, distributed_sampler, synthetic
+from trainmark.data import audio, synthetic
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, Mel, MelCache, frames
 from trainmark.data.prefetch import prefetch
-from trainmark.record.recipe import Limits, Recipe, Span, knob
+from trainmark.record.recipe import Recipe, Span, knob
 from trainmark.record.sample import Sample
 from trainmark.workloads import read_reference
+from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet, WaveNetSizes, nll
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
-from trainmark.workloads.workload import PlainBatch, Progress, Share, optimizer_kwargs
+from trainmark.workloads.workload import KnownWorkload, PlainBatch, Progress, Share, optimizer_kwargs
 
 FACTS, PUBLISHED = read_reference("wavenet")
 WINDOW = int(FACTS.items_per_sample or 0)
@@ -192,11 +192,11 @@ class Sounds:
         )
 
 
-class SoundData:
+class SoundData(EpochSource):
     """An LJSpeech-shaped folder, open for one rank."""
 
     def __init__(self, recipe: WaveNetRecipe, folder: Path, share: Share, skip_bad: int, sizes: WaveNetSizes) -> None:
-        self._recipe, self._share = recipe, share
+        self._recipe = recipe
         self._heard = -(-(sizes.receptive_field - 1) // MEL.hop) + REACH
         splits = reader.open_splits(folder, recipe.file_lists)
         if recipe.whole_set:
@@ -205,8 +205,7 @@ class SoundData:
         first = share.rank % share.local_ranks / share.local_ranks
         (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
         self.training, self.val = (Sounds(clips, cache, recipe.gain) for clips in (train, val))
-        self._batching: dict[str, Any] = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
-        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self.training), **self._batching)
+        super().__init__(recipe, share, len(self.training))
         taken = np.minimum(self.training.frames, self._window) * MEL.hop
         self.items_per_step = float(taken.sum() / self.steps_per_epoch)
 
@@ -222,16 +221,6 @@ class SoundData:
         return {**counted, "linear_nll": self._linear_nll()} if self._share.rank == 0 else counted
 
     def train(self, epoch: int, start_step: int) -> Iterator[SoundBatch]:
-        shares = distributed_sampler.rank_batches(
-            len(self.training),
-            **self._batching,
-            rank=self._share.rank,
-            seed=self._recipe.seed,
-            epoch=epoch,
-            shuffle=True,
-            start_step=start_step,
-        )
-
         def window(number: int) -> Window:
             there = int(self.training.frames[number])
             count = min(self._window, there)
@@ -239,23 +228,19 @@ class SoundData:
 
         return prefetch(
             self.training.batch(numbers, [window(number) for number in numbers], share.global_count)
-            for share in shares
+            for share in self.train_shares(epoch, start_step)
             for numbers in (share.indices.tolist(),)
         )
 
     def evaluation(self) -> Iterator[SoundBatch]:
         """Each clip once over all ranks: whole, or a window from its middle."""
-        size, rank, world = self._recipe.eval_batch_per_device, self._share.rank, self._share.world
         # clips of similar length together, to limit padding; the same batches at every world size
         numbers = np.argsort(
             [self.scored_window(number).count for number in range(len(self.val))], kind="stable"
         ).tolist()
-        batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
-        mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
         return prefetch(
             self.val.batch(part, [self.scored_window(number) for number in part], len(whole))
-            for part, whole in mine
-            if part
+            for part, whole in self.eval_parts(numbers)
         )
 
     def scored_window(self, number: int) -> Window:
@@ -280,9 +265,6 @@ class SoundData:
             last = (window.first + window.count - window.after) * MEL.hop + 1
             found.append(predictor_nll(audio.read(clip.path).astype(np.float64)[first:last], weights))
         return round(float(np.concatenate(found).mean()), 3)
-
-    def close(self) -> None:
-        pass
 
 
 PREDICTOR_ORDER = 32
@@ -326,15 +308,12 @@ def _window_rows(clip: Floats) -> tuple[Floats, Floats]:
     return np.ascontiguousarray(windows[:, :-1]), windows[:, -1].copy()  # matmuls of overlapping rows are slow
 
 
-class WaveNetOnLJSpeech:
-    facts, name, item, data_set = FACTS, FACTS.name, FACTS.item, FACTS.data_set
-    target = FACTS.quality.target
+class WaveNetOnLJSpeech(KnownWorkload):
+    facts = FACTS
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {"batch_per_device": 8, "layers": 24, "cycles": 4, "evaluate_after_limit": True}
     }
-    reference_global_batch = PUBLISHED.global_batch
     sums: tuple[str, ...] = ("nll", "judged")
     heard = vocoder.MEL_SETTINGS
 
@@ -370,10 +349,6 @@ class WaveNetOnLJSpeech:
     def learning_rate(self, recipe: WaveNetRecipe, progress: Progress) -> float:
         rising = min(1.0, (progress.step + 1) / recipe.warmup_steps) if recipe.warmup_steps else 1.0
         return recipe.learning_rate * rising * _decay_rate(recipe, progress)
-
-    def scaled_learning_rate(self, recipe: WaveNetRecipe, batch_per_device: int) -> float:
-        """Fixed: public recipes keep Adam's rate at every batch."""
-        return recipe.learning_rate
 
     def items(self, batch: SoundBatch) -> int:
         return sum(batch.judged_on_host)
