@@ -328,7 +328,7 @@ def test_a_fault_of_our_own_in_a_worker_comes_back_with_its_traceback(
     def broken(*_: object, **__: object) -> None:
         raise TypeError("our bug")
 
-    monkeypatch.setattr(JpegDecoder, "make", broken)
+    monkeypatch.setattr(JpegDecoder, "decode", broken)
     with open_pool(root, 2) as pool:
         for _ in range(2):
             with pytest.raises(RuntimeError, match=r"(?s)decode worker failed.*in broken.*TypeError: our bug"):

@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_sets import ImageSet
-from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, PlannedImage, eval_crop, train_crop
+from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, eval_crop, train_crop
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import UsageError
 
@@ -194,7 +194,7 @@ class _ImageMaker:
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         return {"pixels": ((self.size, self.size, 3), np.uint8)}
 
-    def read(self, sample: SampleKey) -> PlannedImage:
+    def make(self, sample: SampleKey, row: Row) -> None:
         choose: functools.partial[Crop]
         if sample.is_random:
             choose = functools.partial(
@@ -208,13 +208,9 @@ class _ImageMaker:
             )
         else:
             choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
-        data = self.sets[sample.set_number].read(sample.index)
+        data, pixels = self.sets[sample.set_number].read(sample.index), row["pixels"]
         # evaluation uses full-resolution pixels, as in the usual definition
-        return self.decoder.plan(data, choose, may_reduce=sample.is_random)
-
-    def make(self, sample: SampleKey, read: PlannedImage, row: Row) -> None:
-        pixels = row["pixels"]
-        self.decoder.make(read, pixels)
+        self.decoder.decode(data, choose, pixels, may_reduce=sample.is_random)
         if sample.is_random and self.augmenter is not None:
             self.augmenter.augment(pixels, seed=sample.seed, epoch=sample.epoch, index=sample.index, view=sample.view)
 

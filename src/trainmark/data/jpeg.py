@@ -152,18 +152,6 @@ class _Header:
     """Offset of the two bytes of the height."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PlannedImage:
-    """An encoded image with its crop; see `JpegDecoder.plan`."""
-
-    data: bytes
-    choose_crop: Callable[[int, int], Crop]
-    header: _Header | None
-    """None if Pillow must decode the image."""
-    crop: Crop | None
-    factor: int
-
-
 class JpegDecoder:
     """Decodes images through one scratch buffer; create one per process or thread.
 
@@ -177,40 +165,29 @@ class JpegDecoder:
         self._scratch: Pixels = np.empty(0, np.uint8)
         self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
 
-    def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedImage:
-        """Plans the work of `make` from the header, or raises `BadImage`.
+    def decode(
+        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
+    ) -> None:
+        """Writes `choose_crop(width, height)` of the image into `out` (size, size, 3), or raises `BadImage`.
 
         may_reduce: decode an image whose crop is much larger than its output at 1/2, 1/4 or 1/8 scale, which is faster
         and no longer equal to Pillow.
         """
         header = None if self._turn_by_exif and _EXIF in data else _read_header(data)
-        if header is None:
-            return PlannedImage(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
-        crop = choose_crop(header.width, header.height)
-        factor = _reduction(crop) if may_reduce else 1
-        return PlannedImage(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
-
-    def make(self, planned: PlannedImage, out: Pixels) -> None:
-        """Writes a planned image's crop into `out` (size, size, 3), or raises `BadImage`."""
-        header, crop = planned.header, planned.crop
-        if header is not None and crop is not None:
+        if header is not None:
+            crop = choose_crop(header.width, header.height)
+            factor = _reduction(crop) if may_reduce else 1
             try:
-                pixels = self._decode_jpeg(planned.data, header, crop.top + crop.height, planned.factor)
+                pixels = self._decode_jpeg(data, header, crop.top + crop.height, factor)
             except ValueError:
                 pass
             else:
-                self._place(_cut(pixels, crop, planned.factor), crop, out)
+                self._place(_cut(pixels, crop, factor), crop, out)
                 return
         # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about, images to be turned
-        whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
-        crop = planned.choose_crop(whole.shape[1], whole.shape[0])
+        whole = _decode_with_pillow(data, turn_by_exif=self._turn_by_exif)
+        crop = choose_crop(whole.shape[1], whole.shape[0])
         self._place(_cut(whole, crop, 1), crop, out)
-
-    def decode(
-        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
-    ) -> None:
-        """Writes `choose_crop(width, height)` of the image into `out`."""
-        self.make(self.plan(data, choose_crop, may_reduce=may_reduce), out)
 
     def decode_whole(self, data: bytes) -> Pixels:
         """The stored image (height, width, 3), valid until the next decode; or raises `BadImage`."""
