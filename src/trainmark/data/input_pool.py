@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,7 @@ STRENGTHS = 31
 _STREAM = 2  # ends the key, so that crops and mixing have other random numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One operation on a sample."""
 
     name: str
@@ -38,11 +38,8 @@ class Choice:
 def choices(count: int, *, seed: int, epoch: int, index: int, view: int = 0) -> list[Choice]:
     """The operations of a sample, in order; a function of (seed, epoch, index, view)."""
     draw = CounterRng(seed, epoch, index, view, _STREAM)
-    found = []
-    for _ in range(count):
-        name = OPERATIONS[draw.below(len(OPERATIONS))]
-        found.append(Choice(name=name, negative=name in _SIGNED and draw.uniform() < 0.5))
-    return found
+    names = (OPERATIONS[draw.below(len(OPERATIONS))] for _ in range(count))
+    return [Choice(name, name in _SIGNED and draw.uniform() < 0.5) for name in names]
 
 
 def strength(name: str, magnitude: int, size_px: int) -> float:

@@ -131,8 +131,6 @@ FORMATS = ("JPEG", "PNG")
 """Accepted formats of a .JPEG file, by Pillow's names: ImageNet has a PNG among its JPEGs."""
 MAX_PIXELS = 100_000_000
 """A header that claims more is refused: a few bytes could otherwise request all memory."""
-MAX_SCRATCH_BYTES = 48_000_000
-"""Limit of the reused decoding buffer; larger images get their own."""
 REDUCE_MARGIN = 1.25
 """Minimum size of a crop decoded at reduced scale, relative to the resize's output. Measured on synthetic photographs:
 the mean difference to a full decode is about 2.5 levels at 1.0 and about 1.2 at 1.25."""
@@ -261,8 +259,6 @@ class JpegDecoder:
 
     def _get_buffer(self, size_bytes: int) -> Pixels:
         # new memory per image would cost a page fault every 4 KiB
-        if size_bytes > MAX_SCRATCH_BYTES:
-            return np.empty(size_bytes, np.uint8)
         if len(self._scratch) < size_bytes:
             self._scratch = np.empty(size_bytes, np.uint8)
         return self._scratch
