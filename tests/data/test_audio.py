@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.full_disk import fill_disk
 from support.privileges import ordinary_permissions
 
 from trainmark.data import audio
 from trainmark.data.audio import RATE, BadAudioError
-from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.errors import WorkloadError
 
 
 def levels(count: int = 5000, channels: int | None = None) -> np.ndarray:
@@ -139,19 +138,3 @@ def test_sound_that_is_no_number_is_not_written(tmp_path: Path, value: float) ->
     with pytest.raises(WorkloadError, match=r"a\.wav: the audio holds NaN or infinite values"):
         audio.write(tmp_path / "a.wav", np.array([0.0, value], np.float32))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.wav"
-    path.write_bytes(WHOLE)
-    fill_disk(monkeypatch)
-    with pytest.raises(NotReadyError, match=r"a\.wav: No space left on device; choose another place"):
-        audio.write(path, np.zeros(10, np.float32))
-    assert path.read_bytes() == WHOLE
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotReadyError, match=r"file/a\.wav"):
-        audio.write(tmp_path / "file" / "a.wav", np.zeros(10, np.float32))

@@ -122,12 +122,6 @@ def test_fewer_training_samples_than_devices_are_refused_with_both_counts() -> N
         steps_per_epoch(3, batch_per_device=4, world=8)
 
 
-@pytest.mark.parametrize("rank", [-1, 2])
-def test_a_rank_outside_the_world_is_refused(rank: int) -> None:
-    with pytest.raises(ValueError, match="not one of 2 ranks"):
-        next(rank_share(10, batch_per_device=2, world=2, rank=rank))
-
-
 @steady
 @given(count=counts, batch=batches, world=worlds)
 def test_every_evaluation_sample_is_seen_once_and_in_order(count: int, batch: int, world: int) -> None:

@@ -85,18 +85,6 @@ def test_a_mirrored_crop_is_the_mirror_of_the_crop_to_the_bit(
     assert (decode(file, Crop(**box, flip=True)) == decode(file, Crop(**box))[:, ::-1]).all()
 
 
-def test_images_planned_ahead_become_the_same_in_any_order() -> None:
-    files = [encode(photograph(width, height)) for width, height in ((320, 240), (97, 131), (240, 320), (500, 90))]
-    files[1:1] = [encode(photograph(), "PNG"), encode(photograph().convert("CMYK"))]
-    decoder = JpegDecoder()
-    planned = [decoder.plan(data, functools.partial(some_crop, index=n)) for n, data in enumerate(files)]
-    for n in (3, 0, 5, 1, 4, 2):
-        alone, out = np.empty((2, 96, 96, 3), np.uint8)
-        JpegDecoder().decode(files[n], functools.partial(some_crop, index=n), alone)
-        decoder.make(planned[n], out)
-        assert (out == alone).all()
-
-
 def test_a_crop_is_written_into_the_row_it_is_given_and_nowhere_else() -> None:
     data = encode(photograph())
     crops = [some_crop(320, 240, index) for index in range(8)]

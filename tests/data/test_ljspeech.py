@@ -176,9 +176,8 @@ def test_lists_of_ones_own_decide_splits_order_and_texts(tmp_path: Path) -> None
     root = make_set(tmp_path / "set", 6)
     folder = lists(
         tmp_path / "lists",
-        ljs_audio_text_train_filelist__txt="/data/wavs/LJ001-0003.wav|Très “bien”.\nLJ001-0001\nwavs/LJ001-0002.wav|\n",
-        ljs_audio_text_val_filelist__txt="LJ001-0004.pt|four\n",
-        latest_evaluation__txt="no list at all",
+        train__txt="/data/wavs/LJ001-0003.wav|Très “bien”.\nLJ001-0001\nwavs/LJ001-0002.wav|\n",
+        val__txt="LJ001-0004.pt|four\n",
         README__md="train",
     )
     splits = open_splits(root, folder)
@@ -194,9 +193,7 @@ def test_lists_of_ones_own_decide_splits_order_and_texts(tmp_path: Path) -> None
 
 def test_a_list_of_tests_is_taken_where_there_is_one(tmp_path: Path) -> None:
     root = make_set(tmp_path / "set", 3)
-    folder = lists(
-        tmp_path / "lists", train1__csv="LJ001-0001", validation__csv="LJ001-0002", Test__txt="LJ001-0003\n\n"
-    )
+    folder = lists(tmp_path / "lists", train__txt="LJ001-0001", val__txt="LJ001-0002", test__txt="LJ001-0003\n\n")
     assert open_splits(root, folder) == Splits(
         **{split: (clip,) for split, clip in zip(("train", "val", "test"), read_metadata(root), strict=True)}
     )
@@ -216,13 +213,8 @@ def test_a_list_of_tests_is_taken_where_there_is_one(tmp_path: Path) -> None:
         ),
         ({"train__txt": "LJ001-0001\nLJ001-0001", "val__txt": "LJ001-0002"}, r"is in train\.txt already"),
         ({"train__txt": "LJ001-0001|a|7", "val__txt": "LJ001-0002"}, r"train\.txt, line 1: 3 columns"),
-        ({"train__txt": "LJ001-0001"}, "has no list for val; expected a file like 'val.txt'"),
-        ({"val__txt": "LJ001-0001"}, "has no list for train"),
-        (
-            {"train_a__txt": "LJ001-0001", "train_b__txt": "", "val__txt": ""},
-            r"two lists for train, train_a\.txt and train_b\.txt; keep one",
-        ),
-        ({"train_val__txt": "LJ001-0001"}, "is a list for train and val; name each after one split"),
+        ({"train__txt": "LJ001-0001"}, r"cannot read .*val\.txt: No such file"),
+        ({"val__txt": "LJ001-0001"}, r"cannot read .*train\.txt"),
         ({"train__txt": "", "val__txt": "LJ001-0001"}, "no training clips in .*lists"),
         ({"train__txt": "LJ001-0001", "val__txt": ""}, "no validation clips in .*lists"),
     ],
@@ -231,11 +223,6 @@ def test_lists_that_do_not_fit_the_set_are_refused(tmp_path: Path, files: dict[s
     root = make_set(tmp_path / "set", 4)
     with pytest.raises(NotReadyError, match=complaint):
         open_splits(root, lists(tmp_path / "lists", **files))
-
-
-def test_a_folder_of_lists_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError, match=r"the folder of lists .*absent cannot be listed"):
-        open_splits(make_set(tmp_path / "set", 4), str(tmp_path / "absent"))
 
 
 def test_a_made_set_is_held_to_its_manifest_and_others_to_nothing(tmp_path: Path) -> None:

@@ -96,12 +96,6 @@ def test_a_larger_set_holds_the_clips_of_a_smaller_one(six: Path, tmp_path: Path
     assert (tmp_path / "large/metadata.csv").read_bytes().startswith((six / "metadata.csv").read_bytes())
 
 
-def test_no_two_clips_are_alike_and_another_seed_gives_others(six: Path, tmp_path: Path) -> None:
-    make.make(tmp_path / "other", clips=6, seed=1)
-    hashes = [*contents(six).values(), *contents(tmp_path / "other").values()]
-    assert len(set(hashes)) == len(hashes) == 14
-
-
 def test_chapters_follow_one_another_in_the_order_of_their_names() -> None:
     numbers = (0, 199, 200, make.MAX_CLIPS - 1)
     assert [make.clip_id(number) for number in numbers] == [
@@ -226,20 +220,6 @@ def test_no_word_list_is_written_twice_over_or_misspelt_by_a_stray_comma() -> No
     for words in sentences._WORDS.values():
         assert len(set(words)) == len(words)
         assert all(word == word.strip() and word for word in words)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (sentences.spell(40), "forty"),
-        (sentences.spell(312), "three hundred and twelve"),
-        (sentences.spell_year(1800), "eighteen hundred"),
-        (sentences.spell_year(1905), "nineteen oh five"),
-        (sentences.spell_year(1954), "nineteen fifty-four"),
-    ],
-)
-def test_figures_are_said_as_a_reader_would(words: str, said: str) -> None:
-    assert words == said
 
 
 # The sound

@@ -161,14 +161,6 @@ def test_bad_wavs_are_listed_and_the_others_filled(tmp_path: Path) -> None:
         cache.get(wavs[1])
 
 
-def test_a_long_name_in_any_script_fits(tmp_path: Path) -> None:
-    (wav,) = make_wavs(tmp_path, 1)
-    wav = wav.rename(tmp_path / ("声" * 80 + ".wav"))
-    cache = MelCache(tmp_path / "cache")
-    np.testing.assert_array_equal(cache.get(wav), expected_mel(wav))
-    assert cache.has(wav)
-
-
 def test_a_full_disk_names_the_folder_and_the_remedy(
     tmp_path: Path, wav: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

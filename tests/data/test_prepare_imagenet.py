@@ -344,13 +344,6 @@ def test_garbage_and_traps_among_the_class_archives_are_named(
     assert list(tmp_path.rglob("evil*")) == []
 
 
-def test_a_train_archive_cut_off_is_refused_before_anything_is_written(archives: Archives, tmp_path: Path) -> None:
-    archives.train.write_bytes(archives.train.read_bytes()[:-20_000])
-    with pytest.raises(NotReadyError, match="cut off"):
-        run(archives, tmp_path / "out", expected=ArchiveSet())
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_second_preparation_of_the_same_folder_is_refused(archives: Archives, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

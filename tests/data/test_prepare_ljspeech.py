@@ -13,7 +13,6 @@ import pytest
 from trainmark.data.ljspeech import prepare as prepare_module
 from trainmark.data.ljspeech.reader import read_metadata
 from trainmark.data.preparation import ReportProgress
-from trainmark.record.archives import ArchiveLimits
 from trainmark.record.errors import NotReadyError
 
 TOP = "LJSpeech-1.1"
@@ -120,17 +119,12 @@ def test_the_wrong_set_is_known_by_its_counts(
 @pytest.mark.parametrize(
     ("member", "complaint"),
     [
-        (entry(f"{TOP}/wavs/evil.wav", tarfile.SYMTYPE, "/etc/passwd"), "is a link"),
-        (entry(f"{TOP}/wavs/evil.wav", tarfile.FIFOTYPE), "a named pipe"),
-        (entry(f"{TOP}/wavs/../../../evil.wav"), r"has '\.\.' in its name"),
-        (entry("/tmp/evil.wav"), "has an absolute name"),
         (entry("evil.wav"), "is not what LJSpeech holds"),
         (entry("Other-1.0/wavs/evil.wav"), "is not what LJSpeech holds"),
         (entry(f"{TOP}/evil.sh"), "is not what LJSpeech holds"),
         (entry(f"{TOP}/wavs/evil.sh"), "is not what LJSpeech holds"),
         (entry(f"{TOP}/wavs/.evil.wav"), "is not what LJSpeech holds"),
         (entry(f"{TOP}/wavs/deep/evil.wav"), "is not what LJSpeech holds"),
-        (entry(f"{TOP}/README"), "occurs twice"),
     ],
 )
 def test_a_trap_in_the_archive_is_named_and_not_written(
@@ -140,25 +134,3 @@ def test_a_trap_in_the_archive_is_named_and_not_written(
     with pytest.raises(NotReadyError, match=complaint):
         run(archive, tmp_path / "out")
     assert list(tmp_path.rglob("*evil*")) == []
-
-
-def test_more_files_or_bytes_than_any_such_set_has_are_refused(
-    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare_module, "LIMITS", ArchiveLimits(files=5, total_bytes=10**9))
-    with pytest.raises(NotReadyError, match=r"more than 5 files .* at member .*0006\.wav'; refused as too large"):
-        run(archive, tmp_path / "out")
-    monkeypatch.setattr(prepare_module, "LIMITS", ArchiveLimits(files=100, total_bytes=5000))
-    with pytest.raises(NotReadyError, match=r"files or 5000 bytes, .* refused as too large"):
-        run(archive, tmp_path / "out")
-
-
-def test_an_archive_cut_off_is_refused_and_the_whole_one_goes_on_from_there(archive: Archive, tmp_path: Path) -> None:
-    whole = archive.path.read_bytes()
-    for data, complaint in ((whole[:-100], "is cut off or damaged"), (b"no archive" * 200, "or no tar archive")):
-        archive.path.write_bytes(data)
-        with pytest.raises(NotReadyError, match=complaint):
-            run(archive, tmp_path / "out")
-    archive.path.write_bytes(whole)
-    run(archive, tmp_path / "out")
-    assert tree(tmp_path / "out") == archive.unpacked

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import simplejpeg
 from PIL import Image
-from support.privileges import ordinary_permissions
 
 from trainmark.data import verification
 from trainmark.data.image_sets import IMAGENET_1K, Counts, expected_counts
@@ -197,12 +196,6 @@ def test_links_to_files_are_followed_and_broken_ones_named(root: Path, tmp_path:
     (root / "train/n02/broken.JPEG").symlink_to(tmp_path / "absent")
     (problem,) = check(root).problems
     assert str(problem) == "train/n02/broken.JPEG: cannot be read: No such file or directory"
-
-
-def test_a_file_without_permission_is_named(root: Path) -> None:
-    (root / "train/n02/2.JPEG").chmod(0)
-    with ordinary_permissions():
-        assert "cannot be read: Permission denied" in check(root).problems[0].sentence
 
 
 def test_classes_in_one_split_only_and_classes_without_files_are_named(root: Path) -> None:

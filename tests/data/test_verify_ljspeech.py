@@ -9,27 +9,23 @@ import wave
 from pathlib import Path
 
 import pytest
-from support.privileges import ordinary_permissions
 
 from trainmark.data.ljspeech.prepare import SpeechSize, verify
 from trainmark.data.verification import Decode, Report
-from trainmark.record.errors import NotReadyError
 
 RATE = 22050
 
 
-def write_wav(
-    path: Path, samples: int, *, rate: int = RATE, channels: int = 1, width: int = 2, loud: bool = True
-) -> None:
+def write_wav(path: Path, samples: int, *, channels: int = 1, loud: bool = True) -> None:
     with wave.open(str(path), "wb") as file:
         file.setnchannels(channels)
-        file.setsampwidth(width)
-        file.setframerate(rate)
-        if loud and width == 2:
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        if loud:
             tone = [int(8000 * math.sin(0.1 * place)) for place in range(samples * channels)]
             file.writeframes(struct.pack(f"<{len(tone)}h", *tone))
         else:
-            file.writeframes(bytes(samples * channels * width))
+            file.writeframes(bytes(2 * samples * channels))
 
 
 @pytest.fixture
@@ -71,14 +67,10 @@ def test_a_day_of_speech_is_told_in_hours() -> None:
 
 
 def damage(path: Path, kind: str) -> None:
-    whole = path.read_bytes()
-    if kind in ("empty", "cut", "cut in the header", "a page"):
-        path.write_bytes(
-            {"empty": b"", "cut": whole[:-100], "cut in the header": whole[:30], "a page": b"<html>"}[kind]
-        )
+    if kind == "stereo":
+        write_wav(path, 100, channels=2)
     else:
-        options = {"stereo": {"channels": 2}, "another rate": {"rate": 16_000}, "8 bits": {"width": 1}}
-        write_wav(path, 0 if kind == "no samples" else 100, **options.get(kind, {}))
+        path.write_bytes({"empty": b"", "cut": path.read_bytes()[:-100], "a page": b"<html>"}[kind])
 
 
 @pytest.mark.parametrize(
@@ -86,12 +78,8 @@ def damage(path: Path, kind: str) -> None:
     [
         ("empty", "it is empty", "none"),
         ("cut", "it is cut short: 22,054 bytes of sound promised, 21,954 there", "header"),
-        ("cut in the header", "it is no whole 16-bit WAV file", "header"),
         ("a page", "it is no whole 16-bit WAV file", "header"),
         ("stereo", "it has 2 channels, not 1", "header"),
-        ("another rate", "it has 16,000 Hz, not 22,050", "header"),
-        ("8 bits", "8 bits, not 16", "header"),
-        ("no samples", "no samples", "header"),
     ],
 )
 def test_a_damaged_clip_is_named_with_what_is_wrong(root: Path, kind: str, text: str, needs: Decode) -> None:
@@ -152,12 +140,6 @@ def test_links_are_followed_and_broken_ones_named(root: Path, tmp_path: Path) ->
         assert str(problem) == "wavs/LJ001-0001.wav: it cannot be read (No such file or directory)"
 
 
-def test_a_clip_without_permission_is_named(root: Path) -> None:
-    (root / "wavs/LJ001-0001.wav").chmod(0)
-    with ordinary_permissions():
-        assert "it cannot be read (Permission denied)" in check(root).problems[0].sentence
-
-
 def test_paths_are_told_from_the_folder_that_was_asked_about(root: Path) -> None:
     root.rename(root.parent / "LJSpeech-1.1")
     (root.parent / "LJSpeech-1.1/wavs/LJ001-0001.wav").unlink()
@@ -172,8 +154,3 @@ def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
     report = check(root)
     assert not report.ok
     assert report.sentence() == "4 clips, 0:00:02 of audio where 5 clips were expected"
-
-
-def test_a_folder_that_is_no_speech_set_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError, match=r"has no metadata\.csv"):
-        check(tmp_path)

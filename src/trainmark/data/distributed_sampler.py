@@ -96,7 +96,6 @@ def rank_batches(
     `bucket_batches` batches is regrouped by length. With `repeated_views` and more than one rank, an epoch of the same
     length repeats its first samples that often, and their views go to successive ranks. The two cannot be combined.
     """
-    _check_rank(world, rank)
     if repeated_views > 1 and lengths is not None:
         raise ValueError("repeated views cannot be combined with bucketing by length")
     cuts = _batch_edges(count, batch_per_device, world)
@@ -123,7 +122,6 @@ def rank_share(count: int, *, batch_per_device: int, world: int, rank: int) -> I
 
     A rank may have one batch fewer than another, or none, because evaluation only sums counts at its end.
     """
-    _check_rank(world, rank)
     first, last = count * rank // world, count * (rank + 1) // world
     larger = count % world  # this many ranks have one sample more
     for done in range(0, last - first, batch_per_device):
@@ -185,8 +183,3 @@ def _bucket_by_length(
         # dealt round-robin: the ranks' shares of a batch have similar lengths too
         parts += [batch[rank::world] for batch in shuffled for rank in range(world)]
     return np.concatenate(parts)
-
-
-def _check_rank(world: int, rank: int) -> None:
-    if not 0 <= rank < world:
-        raise ValueError(f"rank {rank} is not one of {world} ranks (0 to {world - 1})")

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_sets import ImageSet
-from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, PlannedImage, eval_crop, train_crop
+from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, eval_crop, train_crop
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import UsageError
 
@@ -26,8 +27,7 @@ STRENGTHS = 31
 _STREAM = 2  # ends the key, so that crops and mixing have other random numbers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """One operation on a sample."""
 
     name: str
@@ -38,11 +38,8 @@ class Choice:
 def choices(count: int, *, seed: int, epoch: int, index: int, view: int = 0) -> list[Choice]:
     """The operations of a sample, in order; a function of (seed, epoch, index, view)."""
     draw = CounterRng(seed, epoch, index, view, _STREAM)
-    found = []
-    for _ in range(count):
-        name = OPERATIONS[draw.below(len(OPERATIONS))]
-        found.append(Choice(name=name, negative=name in _SIGNED and draw.uniform() < 0.5))
-    return found
+    names = (OPERATIONS[draw.below(len(OPERATIONS))] for _ in range(count))
+    return [Choice(name, name in _SIGNED and draw.uniform() < 0.5) for name in names]
 
 
 def strength(name: str, magnitude: int, size_px: int) -> float:
@@ -194,7 +191,7 @@ class _ImageMaker:
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         return {"pixels": ((self.size, self.size, 3), np.uint8)}
 
-    def read(self, sample: SampleKey) -> PlannedImage:
+    def make(self, sample: SampleKey, row: Row) -> None:
         choose: functools.partial[Crop]
         if sample.is_random:
             choose = functools.partial(
@@ -208,13 +205,9 @@ class _ImageMaker:
             )
         else:
             choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
-        data = self.sets[sample.set_number].read(sample.index)
+        data, pixels = self.sets[sample.set_number].read(sample.index), row["pixels"]
         # evaluation uses full-resolution pixels, as in the usual definition
-        return self.decoder.plan(data, choose, may_reduce=sample.is_random)
-
-    def make(self, sample: SampleKey, read: PlannedImage, row: Row) -> None:
-        pixels = row["pixels"]
-        self.decoder.make(read, pixels)
+        self.decoder.decode(data, choose, pixels, may_reduce=sample.is_random)
         if sample.is_random and self.augmenter is not None:
             self.augmenter.augment(pixels, seed=sample.seed, epoch=sample.epoch, index=sample.index, view=sample.view)
 

@@ -131,8 +131,6 @@ FORMATS = ("JPEG", "PNG")
 """Accepted formats of a .JPEG file, by Pillow's names: ImageNet has a PNG among its JPEGs."""
 MAX_PIXELS = 100_000_000
 """A header that claims more is refused: a few bytes could otherwise request all memory."""
-MAX_SCRATCH_BYTES = 48_000_000
-"""Limit of the reused decoding buffer; larger images get their own."""
 REDUCE_MARGIN = 1.25
 """Minimum size of a crop decoded at reduced scale, relative to the resize's output. Measured on synthetic photographs:
 the mean difference to a full decode is about 2.5 levels at 1.0 and about 1.2 at 1.25."""
@@ -152,18 +150,6 @@ class _Header:
     """Offset of the two bytes of the height."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PlannedImage:
-    """An encoded image with its crop; see `JpegDecoder.plan`."""
-
-    data: bytes
-    choose_crop: Callable[[int, int], Crop]
-    header: _Header | None
-    """None if Pillow must decode the image."""
-    crop: Crop | None
-    factor: int
-
-
 class JpegDecoder:
     """Decodes images through one scratch buffer; create one per process or thread.
 
@@ -177,40 +163,29 @@ class JpegDecoder:
         self._scratch: Pixels = np.empty(0, np.uint8)
         self._resized: Pixels = np.empty((0, 0, 3), np.uint8)
 
-    def plan(self, data: bytes, choose_crop: Callable[[int, int], Crop], *, may_reduce: bool = False) -> PlannedImage:
-        """Plans the work of `make` from the header, or raises `BadImage`.
+    def decode(
+        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
+    ) -> None:
+        """Writes `choose_crop(width, height)` of the image into `out` (size, size, 3), or raises `BadImage`.
 
         may_reduce: decode an image whose crop is much larger than its output at 1/2, 1/4 or 1/8 scale, which is faster
         and no longer equal to Pillow.
         """
         header = None if self._turn_by_exif and _EXIF in data else _read_header(data)
-        if header is None:
-            return PlannedImage(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
-        crop = choose_crop(header.width, header.height)
-        factor = _reduction(crop) if may_reduce else 1
-        return PlannedImage(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
-
-    def make(self, planned: PlannedImage, out: Pixels) -> None:
-        """Writes a planned image's crop into `out` (size, size, 3), or raises `BadImage`."""
-        header, crop = planned.header, planned.crop
-        if header is not None and crop is not None:
+        if header is not None:
+            crop = choose_crop(header.width, header.height)
+            factor = _reduction(crop) if may_reduce else 1
             try:
-                pixels = self._decode_jpeg(planned.data, header, crop.top + crop.height, planned.factor)
+                pixels = self._decode_jpeg(data, header, crop.top + crop.height, factor)
             except ValueError:
                 pass
             else:
-                self._place(_cut(pixels, crop, planned.factor), crop, out)
+                self._place(_cut(pixels, crop, factor), crop, out)
                 return
         # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about, images to be turned
-        whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
-        crop = planned.choose_crop(whole.shape[1], whole.shape[0])
+        whole = _decode_with_pillow(data, turn_by_exif=self._turn_by_exif)
+        crop = choose_crop(whole.shape[1], whole.shape[0])
         self._place(_cut(whole, crop, 1), crop, out)
-
-    def decode(
-        self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
-    ) -> None:
-        """Writes `choose_crop(width, height)` of the image into `out`."""
-        self.make(self.plan(data, choose_crop, may_reduce=may_reduce), out)
 
     def decode_whole(self, data: bytes) -> Pixels:
         """The stored image (height, width, 3), valid until the next decode; or raises `BadImage`."""
@@ -284,8 +259,6 @@ class JpegDecoder:
 
     def _get_buffer(self, size_bytes: int) -> Pixels:
         # new memory per image would cost a page fault every 4 KiB
-        if size_bytes > MAX_SCRATCH_BYTES:
-            return np.empty(size_bytes, np.uint8)
         if len(self._scratch) < size_bytes:
             self._scratch = np.empty(size_bytes, np.uint8)
         return self._scratch

@@ -36,7 +36,7 @@ DEPTH = 2
 
 _TASK = struct.Struct("<iiii")  # generation, slot, first row, last row
 _MAX_CHUNK = 16
-_TASKS_PER_WORKER = 2  # per batch: each task costs a wake-up on both sides, and larger ones read more samples ahead
+_TASKS_PER_WORKER = 2  # per batch: each task costs a wake-up on both sides
 _MAX_TASKS = 1000  # per batch: those of all slots fit into a pipe, so that writing them never blocks
 _TRAINER_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -76,15 +76,8 @@ class SampleMaker(Protocol[Made]):
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
         """Shape and type of a sample's arrays, by name."""
 
-    def read(self, sample: SampleKey, /) -> Any:
-        """Reads what `make` needs; BadImage or OSError if it cannot be read.
-
-        Several samples are read before the first is made: decoding evicts from the processor's caches what reading
-        needs, so alternating would be slower.
-        """
-
-    def make(self, sample: SampleKey, read: Any, row: Row, /) -> None:
-        """Fills a row; BadImage if the data is invalid."""
+    def make(self, sample: SampleKey, row: Row, /) -> None:
+        """Reads a sample and fills its row; BadImage or OSError if it cannot be read."""
 
     def batch(
         self, set_number: int, rows: Mapping[str, torch.Tensor], indices: npt.NDArray[np.int64], global_count: int, /
@@ -286,26 +279,18 @@ def _make_rows(ring: _Ring, slot: int, first: int, last: int, generation: int) -
     set_number, is_random, seed, epoch = ring.how[slot].tolist()
     indices, views = ring.indices[slot, first:last].tolist(), ring.views[slot, first:last].tolist()
     bad: list[tuple[int, str]] = []
-    found: list[tuple[int, SampleKey, Any]] = []
     for row, index, view in zip(range(first, last), indices, views, strict=True):
         if ring.generation[0] != generation:
-            return bad  # this batch was cancelled
+            break  # this batch was cancelled
         sample = SampleKey(
             set_number=set_number, index=index, is_random=bool(is_random), seed=seed, epoch=epoch, view=view
         )
         try:
-            found.append((row, sample, ring.maker.read(sample)))
+            ring.maker.make(sample, {name: plane[slot, row] for name, plane in ring.planes.items()})
         except BadImage as error:
             bad.append((row, str(error)))
         except OSError as error:
             bad.append((row, error.strerror or str(error)))
-    for row, sample, read in found:
-        if ring.generation[0] != generation:
-            break
-        try:
-            ring.maker.make(sample, read, {name: plane[slot, row] for name, plane in ring.planes.items()})
-        except BadImage as error:
-            bad.append((row, str(error)))
     return bad
 
 

@@ -201,15 +201,6 @@ def resize(pixels: Pixels, width: int, height: int) -> Pixels:
     return found
 
 
-def read_files(scenes: SceneSet, index: int) -> tuple[bytes, bytes]:
-    """Encoded image and mask of a scene."""
-    image = read_bytes(scenes.path(index))
-    try:
-        return image, read_bytes(scenes.mask_path(index))
-    except FileNotFoundError as error:
-        raise BadImage(f"its mask {scenes.masks[index]} is not there") from error
-
-
 class SceneReader:
     """Reads scenes through reused buffers; create one per process or thread."""
 
@@ -218,11 +209,12 @@ class SceneReader:
 
     def read(self, scenes: SceneSet, index: int) -> tuple[Pixels, Labels]:
         """The stored image, valid until the next read, and the classes of its pixels."""
-        return self.decode(scenes, read_files(scenes, index))
-
-    def decode(self, scenes: SceneSet, files: tuple[bytes, bytes]) -> tuple[Pixels, Labels]:
-        """The same from the result of `read_files`."""
-        pixels, labels = self._decoder.decode_whole(files[0]), scenes.labels(files[1])
+        image = read_bytes(scenes.path(index))
+        try:
+            mask = read_bytes(scenes.mask_path(index))
+        except FileNotFoundError as error:
+            raise BadImage(f"its mask {scenes.masks[index]} is not there") from error
+        pixels, labels = self._decoder.decode_whole(image), scenes.labels(mask)
         if labels.shape != pixels.shape[:2]:
             height, width = labels.shape
             raise BadImage(f"its mask is {width}x{height} and it is {pixels.shape[1]}x{pixels.shape[0]}")

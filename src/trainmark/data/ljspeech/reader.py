@@ -23,7 +23,6 @@ LJSPEECH_TEST, LJSPEECH_VAL = 500, 100
 
 _LAYOUT = f"an LJSpeech folder holds {METADATA} and {WAVS}/*.wav"
 _MIN_LJSPEECH_CLIPS = 12_000
-_SPLIT_WORD = re.compile(r"(?<![a-z])(train|val|test)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +95,8 @@ def open_splits(root: Path, lists: str = "") -> Splits:
     LJSpeech's 13,100 clips become 500, 100 and 12,500; another number keeps that proportion, with at least an eighth of
     the clips or 16 in either small split. Each split is then in the order of metadata.csv.
 
-    `lists` names a folder of file lists instead: `.txt` or `.csv` files with train, val or test in their names (test is
-    optional), with an id or `path|text` on each line. A text replaces the set's, and a split is in the order of its
-    list.
+    `lists` names a folder of file lists instead: train.txt, val.txt and perhaps test.txt, with an id or `path|text` on
+    each line. A text replaces the set's, and a split is in the order of its list.
     """
     clips = read_metadata(root)
     if len(clips) < 3:
@@ -214,7 +212,10 @@ def _read_lists(clips: tuple[Clip, ...], folder: Path) -> Splits:
     known = {clip.name: clip for clip in clips}
     taken: dict[str, str] = {}
     splits: dict[str, list[Clip]] = {"train": [], "val": [], "test": []}
-    for split, path in _list_files(folder).items():
+    for split in splits:
+        path = folder / f"{split}.txt"
+        if split == "test" and not path.exists():
+            continue
         for number, line in _read_lines(path):
             where = f"{path}, line {number}"
             source, *texts = line.split("|")
@@ -232,29 +233,6 @@ def _read_lists(clips: tuple[Clip, ...], folder: Path) -> Splits:
     return Splits(train=tuple(splits["train"]), val=tuple(splits["val"]), test=tuple(splits["test"]))
 
 
-def _list_files(folder: Path) -> dict[str, Path]:
-    """The list of each split; NotReadyError if ambiguous."""
-    try:
-        paths = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".csv") and path.name[0] != ".")
-    except OSError as error:
-        raise NotReadyError(f"the folder of lists {folder} cannot be listed: {error.strerror}") from error
-    found: dict[str, Path] = {}
-    for path in paths:
-        words = set(_SPLIT_WORD.findall(path.stem.lower()))
-        if len(words) > 1:
-            raise NotReadyError(f"{path} is a list for {' and '.join(sorted(words))}; name each after one split")
-        for split in words:
-            if split in found:
-                raise NotReadyError(
-                    f"{folder} has two lists for {split}, {found[split].name} and {path.name}; keep one"
-                )
-            found[split] = path
-    for split in ("train", "val"):
-        if split not in found:
-            raise NotReadyError(f"{folder} has no list for {split}; expected a file like '{split}.txt'")
-    return found
-
-
 def analyse(
     splits: Sequence[Sequence[Clip]], cache: MelCache, skip_bad: int, *, first: float = 0.0
 ) -> tuple[list[list[Clip]], list[tuple[str, str]]]:
@@ -263,19 +241,16 @@ def analyse(
     All ranks find the same ones, because each checks every clip; they divide the work of filling the cache by starting
     at different positions: `first`, as a share of the clips.
     """
+    readable: list[list[Clip]] = []
     skipped: list[tuple[str, str]] = []
-    return [_fill_cache(clips, cache, skip_bad, first, skipped) for clips in splits], skipped
-
-
-def _fill_cache(
-    clips: Sequence[Clip], cache: MelCache, skip_bad: int, first: float, skipped: list[tuple[str, str]]
-) -> list[Clip]:
-    start = int(len(clips) * first)
-    bad = dict(cache.fill([clip.path for clip in (*clips[start:], *clips[:start])]))
-    for clip in clips:
-        if clip.path in bad:
-            skipped.append((str(clip.path), bad[clip.path]))
-            if len(skipped) > skip_bad:
-                allowed = f" (--skip-bad allows {skip_bad}, and all are used up)" if skip_bad else ""
-                raise BadAudioError(clip.path, bad[clip.path] + allowed)
-    return [clip for clip in clips if clip.path not in bad]
+    for clips in splits:
+        start = int(len(clips) * first)
+        bad = dict(cache.fill([clip.path for clip in (*clips[start:], *clips[:start])]))
+        for clip in clips:
+            if clip.path in bad:
+                skipped.append((str(clip.path), bad[clip.path]))
+                if len(skipped) > skip_bad:
+                    allowed = f" (--skip-bad allows {skip_bad}, and all are used up)" if skip_bad else ""
+                    raise BadAudioError(clip.path, bad[clip.path] + allowed)
+        readable.append([clip for clip in clips if clip.path not in bad])
+    return readable, skipped

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -59,13 +60,8 @@ def spell_year(year: int) -> str:
     return f"{spell(century)} {'oh ' if rest < 10 else ''}{spell(rest)}"
 
 
-def _count(rng: Rng) -> Pair:
-    number = int(rng.integers(2, 100))
-    return str(number), spell(number)
-
-
-def _hundreds(rng: Rng) -> Pair:
-    number = int(rng.integers(100, 1000))
+def _number(least: int, below: int, rng: Rng) -> Pair:
+    number = int(rng.integers(least, below))
     return str(number), spell(number)
 
 
@@ -98,8 +94,8 @@ def _titled_person(rng: Rng) -> Pair:
 
 
 _FIGURES: dict[str, Callable[[Rng], Pair]] = {
-    "count": _count,
-    "hundreds": _hundreds,
+    "count": partial(_number, 2, 100),
+    "hundreds": partial(_number, 100, 1000),
     "price": _price,
     "year": _year,
     "day": _day,

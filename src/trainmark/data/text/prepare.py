@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -78,22 +79,10 @@ LLMC_MAGIC, LLMC_VERSION, LLMC_HEADER_BYTES = 20240520, 1, 1024
 MEGATRON_MAGIC, MEGATRON_HEADER_BYTES = b"MMIDIDX\x00\x00", 34
 MEGATRON_TYPES: dict[int, Literal["uint16", "int32"]] = {4: "int32", 8: "uint16"}
 """Megatron's codes of token types."""
-MAX_DOCUMENT_BYTES = 1 << 30
-"""Maximum size of a document, which is held in memory."""
 COLUMN = "text"
 """Default column of documents."""
 _DECODE_TOKENS = 1 << 16
 """Tokens decoded at a time, to count bytes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenSource:
-    """One of the user's token files."""
-
-    path: Path
-    dtype: Literal["uint16", "int32"]
-    tokens: int
-    offset: int
 
 
 def prepare(
@@ -127,7 +116,8 @@ def prepare(
                 splits[name] = _tokenize_files(name, paths, column or COLUMN, out, reader, progress)
             else:
                 look = _open_llmc if kind == "llm.c" else _open_megatron
-                splits[name] = _import_token_files(name, [look(path) for path in paths], out, destination, progress)
+                sources = {path: look(path) for path in paths}
+                splits[name] = _import_token_files(name, sources, out, destination, progress)
         if reader is not None and tokenizer is not None:
             if (largest := max(split.largest for split in splits.values())) >= reader.size:
                 raise NotReadyError(
@@ -164,7 +154,7 @@ def _list_files(name: str, place: Path) -> tuple[str, list[Path]]:
     return ("megatron" if all(path.with_suffix(".idx").is_file() for path in tokens) else "llm.c"), tokens
 
 
-def _open_llmc(path: Path) -> TokenSource:
+def _open_llmc(path: Path) -> TokenFile:
     """A shard: a header of 256 numbers, then the tokens."""
     try:
         with path.open("rb") as file:
@@ -185,10 +175,10 @@ def _open_llmc(path: Path) -> TokenSource:
             f"{path} says it holds {tokens:,} tokens and has {size:,} bytes, not "
             f"{LLMC_HEADER_BYTES + 2 * max(0, tokens):,}; fetch it again"
         )
-    return TokenSource(path=path, dtype="uint16", tokens=tokens, offset=LLMC_HEADER_BYTES)
+    return TokenFile(name=path.name, dtype="uint16", tokens=tokens, offset=LLMC_HEADER_BYTES)
 
 
-def _open_megatron(path: Path) -> TokenSource:
+def _open_megatron(path: Path) -> TokenFile:
     """A pair of files: the tokens, and the offsets of sequences and documents, which must be contiguous."""
     idx = path.with_suffix(".idx")
     try:
@@ -214,33 +204,30 @@ def _open_megatron(path: Path) -> TokenSource:
     numbers = np.memmap(idx, np.uint8, "r", offset=MEGATRON_HEADER_BYTES)
     lengths = numbers[: 4 * sequences].view("<i4").astype(np.int64)
     places = numbers[4 * sequences : 12 * sequences].view("<i8")
-    ends = numbers[12 * sequences :].view("<i8")
     width = np.dtype(MEGATRON_TYPES[code]).itemsize
     if lengths.min() < 0 or not np.array_equal(places, (np.cumsum(lengths) - lengths) * width):
         raise NotReadyError(f"{idx} names sequences that do not follow one another; write the pair again")
-    if ends[0] != 0 or ends[-1] != sequences or (np.diff(ends) < 0).any():
-        raise NotReadyError(f"{idx} names documents that do not follow one another; write the pair again")
     tokens = int(lengths.sum())
     if tokens < 1 or held != tokens * width:
         raise NotReadyError(f"{path} has {held:,} bytes and its index needs {tokens * width:,}; fetch both again")
-    return TokenSource(path=path, dtype=MEGATRON_TYPES[code], tokens=tokens, offset=0)
+    return TokenFile(name=path.name, dtype=MEGATRON_TYPES[code], tokens=tokens)
 
 
 # Writing the set
 
 
 def _import_token_files(
-    name: SplitName, sources: Sequence[TokenSource], out: Path, destination: Destination, progress: ReportProgress
+    name: SplitName, sources: Mapping[Path, TokenFile], out: Path, destination: Destination, progress: ReportProgress
 ) -> TokenSplit:
     """Links or copies the files unchanged, under new names."""
     files, largest, done = [], 0, 0
-    total = sum(source.path.stat().st_size for source in sources)
-    for number, source in enumerate(sources):
-        file = TokenFile(name=_file_name(name, number), tokens=source.tokens, dtype=source.dtype, offset=source.offset)
-        _link_or_copy(source.path, out / file.name, destination)
+    total = sum(source.bytes for source in sources.values())
+    for number, (path, source) in enumerate(sources.items()):
+        file = msgspec.structs.replace(source, name=_file_name(name, number))
+        _link_or_copy(path, out / file.name, destination)
         low, high = token_range(map_tokens(out, file))
         if low < 0:
-            raise NotReadyError(f"{source.path} holds the token {low}; tokens are 0 or more, so it is damaged")
+            raise NotReadyError(f"{path} holds the token {low}; tokens are 0 or more, so it is damaged")
         files.append(file)
         largest, done = max(largest, high), done + file.bytes
         progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
@@ -290,26 +277,15 @@ def _read_documents(path: Path, column: str) -> Iterator[str]:
         return
     try:
         if path.suffix == ".txt":
-            if path.stat().st_size > MAX_DOCUMENT_BYTES:
-                raise NotReadyError(f"{path} is one document of more than 1 GiB; write its documents to a .jsonl file")
             yield path.read_text(encoding="utf-8")
             return
         with path.open(encoding="utf-8") as lines:
-            yield from (
-                _text_field(path, number, line, column) for number, line in enumerate(_limit_lines(lines, path), 1)
-            )
+            for number, line in enumerate((line for line in lines if line.strip()), 1):
+                yield _text_field(path, number, line, column)
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise NotReadyError(f"{path} is not UTF-8 at byte {error.start}; convert it") from error
-
-
-def _limit_lines(lines: Any, path: Path) -> Iterable[str]:
-    while line := lines.readline(MAX_DOCUMENT_BYTES):
-        if len(line) == MAX_DOCUMENT_BYTES:
-            raise NotReadyError(f"{path} has a line of more than 1 GiB; is it a .jsonl file?")
-        if line.strip():
-            yield line
 
 
 def _text_field(path: Path, number: int, line: str, column: str) -> str:

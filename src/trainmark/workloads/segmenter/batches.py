@@ -186,11 +186,8 @@ class _Crops:
         size = self.settings.size
         return {"pixels": ((size, size, 3), np.uint8), "labels": ((size, size), np.uint8), "extent": ((2,), np.int32)}
 
-    def read(self, sample: SampleKey) -> tuple[bytes, bytes]:
-        return views.read_files(self.scenes, sample.index)
-
-    def make(self, sample: SampleKey, read: tuple[bytes, bytes], row: Row) -> None:
-        pixels, labels = self.reader.decode(self.scenes, read)
+    def make(self, sample: SampleKey, row: Row) -> None:
+        pixels, labels = self.reader.read(self.scenes, sample.index)
         draw = CounterRng(sample.seed, sample.epoch, sample.index, sample.view)
         row["extent"][:] = views.random_view(pixels, labels, draw, self.settings, (row["pixels"], row["labels"]))
 
