@@ -131,17 +131,16 @@ class Reach(NamedTuple):
         return Reach(self.low * widened, self.high * widened)
 
 
+Explained = Callable[[Topology], float]
+"""The logarithm of a device's rate that the exchange explains, per size."""
+
+
 def explain_nothing(topology: Topology) -> float:
     return 0.0
 
 
-def fit_loss(
-    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing, usual: float = USUAL_LOSS
-) -> float:
-    """The loss per doubling: a fit over the sizes in which the usual loss is one more observation.
-
-    `explained`, a logarithm per size, is subtracted first.
-    """
+def fit_loss(sizes: Sequence[Size], *, explained: Explained = explain_nothing, usual: float = USUAL_LOSS) -> float:
+    """The loss per doubling beyond what is explained: a fit in which the usual loss is one more observation."""
     weights = [1 / max(size.error, RUN_ERROR) ** 2 for size in sizes]
     doublings = [size.doublings for size in sizes]
     rates = [size.log_rate - explained(size.topology) for size in sizes]
@@ -165,9 +164,7 @@ def predict(sizes: Sequence[Size], devices: int) -> float:
     return devices * math.exp(base.log_rate + fit_loss(sizes) * (math.log2(devices) - base.doublings))
 
 
-def find_contradictions(
-    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing
-) -> list[tuple[Size, Size]]:
+def find_contradictions(sizes: Sequence[Size], *, explained: Explained = explain_nothing) -> list[tuple[Size, Size]]:
     """Sizes whose scaling to the next larger one contradicts every published cluster, each with that one."""
     found = []
     for small, large in pairwise(sorted(sizes, key=lambda size: size.topology.devices)):
