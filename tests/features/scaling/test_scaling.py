@@ -19,7 +19,7 @@ from trainmark.analysis.scaling import (
     to_json,
 )
 from trainmark.analysis.scaling_published import find_published_scalings
-from trainmark.features.scaling.table import render, render_published
+from trainmark.features.scaling.after_sweep import render_published, render_scalings as render
 from trainmark.record.errors import UsageError
 from trainmark.record.intervals import around
 from trainmark.record.metrics import Quantity
