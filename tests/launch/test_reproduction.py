@@ -44,6 +44,7 @@ def test_a_workload_file_that_a_record_names_is_run_only_with_trust(tmp_path: Pa
     assert rebuild_plan([record], trust=True).workload_source == source
 
 
+@pytest.mark.features
 def test_reproduce_refuses_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

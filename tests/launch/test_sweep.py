@@ -100,6 +100,7 @@ def test_another_plan_or_another_machine_carries_nothing_on(
     assert machine.ran[2:] == ["1x1", "1x2", "1x4"]
 
 
+@pytest.mark.features
 def test_it_ends_in_scaling_and_a_forecast(
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_schema_that_this_version_cannot_know_is_refused_in_a_sentence(schema:
         Record.from_json({**make_record().to_json(), "schema": schema})
 
 
+@pytest.mark.features
 @pytest.mark.parametrize("path", OLD, ids=lambda path: path.name.partition("-")[0])
 def test_an_old_record_is_compared_and_reported_beside_a_new_one(path: Path, tmp_path: Path) -> None:
     old = trainmark.load(path)

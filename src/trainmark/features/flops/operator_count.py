@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.flop_counter import flop_registry
 
-from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, OperatorLaunch, StepCount
+from trainmark.features.flops.step_count import BACKWARD, FORWARD, UPDATE, OperatorLaunch, StepCount
 from trainmark.train.walker import Walker, is_view, name_of, tensors_of
 
 ACCELERATOR = torch.device("cpu", 0)

@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from trainmark import workloads
-from trainmark.features.plan.operator_count import ACCELERATOR, OperatorCount
-from trainmark.features.plan.step_count import CountedStep, extrapolate
+from trainmark.features.flops.operator_count import ACCELERATOR, OperatorCount
+from trainmark.features.flops.step_count import CountedStep, extrapolate
 from trainmark.platforms.device_errors import first_line
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import TrainmarkError, WorkloadError

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from trainmark.features.plan.roofline import Bound
-from trainmark.features.plan.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
+from trainmark.features.flops.roofline import Bound
+from trainmark.features.flops.step_count import FORWARD, UPDATE, CountedStep, OperatorLaunch
 from trainmark.record.format import NOTHING, number
 from trainmark.record.plan import Plan
 from trainmark.view.terminal import TerminalWriter

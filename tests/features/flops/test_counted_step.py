@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from trainmark import workloads
-from trainmark.features.plan import counted_step
-from trainmark.features.plan.step_count import UPDATE, CountedStep, extrapolate
+from trainmark.features.flops import counted_step
+from trainmark.features.flops.step_count import UPDATE, CountedStep, extrapolate
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import WorkloadError

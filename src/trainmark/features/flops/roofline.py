@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainmark.analysis import peaks
-from trainmark.features.plan.step_count import CountedStep
+from trainmark.features.flops.step_count import CountedStep
 from trainmark.platforms import files
 from trainmark.platforms.files import Peak
 from trainmark.record.errors import UsageError, nearest

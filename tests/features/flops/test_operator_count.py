@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trainmark.features.plan import counted_step
-from trainmark.features.plan.operator_count import ACCELERATOR, OperatorCount
-from trainmark.features.plan.step_count import BACKWARD, FORWARD, StepCount
+from trainmark.features.flops import counted_step
+from trainmark.features.flops.operator_count import ACCELERATOR, OperatorCount
+from trainmark.features.flops.step_count import BACKWARD, FORWARD, StepCount
 
 ROWS, READ, WRITTEN = 5, 8, 4
 

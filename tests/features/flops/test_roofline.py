@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.records import make_plan
 
-from trainmark.features.plan import roofline, step_table
-from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, OperatorLaunch, StepCount
+from trainmark.features.flops import roofline, step_table
+from trainmark.features.flops.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, OperatorLaunch, StepCount
 from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
