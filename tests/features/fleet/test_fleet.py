@@ -270,27 +270,25 @@ def with_proofs(*told: VerifyDocument) -> Fleet:
 
 def test_a_fleet_whose_arithmetic_was_proved_on_every_host_is_accepted() -> None:
     fleet = with_proofs(verified([*TEN]))
-    assert (fleet.outcome, {one.arithmetic for one in fleet.hosts}) == ("accepted", {"equal"})
+    assert fleet.outcome == "accepted"
     assert "verify v1 of 2026-01-01 on 10 of 10 hosts: 2 rounds of 30 steps on 10 ranks" in fleet_view.render(fleet)
 
 
-def test_the_host_that_computes_wrongly_fails_the_fleet_and_no_other_is_blamed() -> None:
+def test_a_host_that_computes_wrongly_fails_the_fleet_and_is_named() -> None:
     fleet = with_proofs(verified([*TEN], "wrong", wrong_rank=4))
-    assert fleet.exit_code == 6 and [one.host for one in fleet.hosts if one.arithmetic == "wrong"] == ["node04"]
+    assert fleet.exit_code == 6
     shown = " ".join(fleet_view.render(fleet).split())
-    assert "the arithmetic of host node04 is wrong: round 2, step 3, rank 4 on node04: loss is not what" in shown
-    assert "not accepted; hosts with wrong arithmetic: 1; judged hosts: 10" in shown
+    assert "round 2, step 3, rank 4 on node04: loss is not what" in shown
+    assert "not accepted; verifies with wrong arithmetic: 1; judged hosts: 10" in shown
     cases = {case.get("name"): case for case in fromstring(fleet_view.to_junit(fleet)).iter("testcase")}
-    failed = [name for name, case in cases.items() if case.find("failure") is not None]
-    assert failed == ["arithmetic of host node04"] and "arithmetic of host node05" in cases
-    page = fleet_view.render_page(fleet, language="en", trainmark="0", made="2026-01-01")
-    assert page.count(">alike<") == 9 and page.count(">wrong<") == 1
+    assert [name for name, case in cases.items() if case.find("failure") is not None] == ["the arithmetic"]
+    assert "rank 4 on node04" in fleet_view.render_page(fleet, language="en", trainmark="0", made="2026-01-01")
 
 
 def test_hosts_that_nobody_verified_and_proofs_that_are_open_leave_the_fleet_open() -> None:
     some = with_proofs(verified([host for host in TEN if host != "node09"]))
     assert some.exit_code == 7
-    assert "the arithmetic is not proved on hosts node09" in fleet_view.render(some)
+    assert "the arithmetic was not verified on hosts node09" in fleet_view.render(some)
     assert with_proofs(verified([*TEN], "incomplete")).exit_code == 7
     with pytest.raises(UsageError, match="none of which is in this fleet"):
         with_proofs(verified(["elsewhere"]))

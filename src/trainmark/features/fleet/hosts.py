@@ -155,13 +155,8 @@ def read_folder(folder: Path) -> FleetRuns:
     return FleetRuns(hosts=hosts, links=_read_links(links) if links.is_file() else None)
 
 
-class _DoctorPairs(msgspec.Struct, frozen=True):
-    pairs: tuple[PairLink, ...]
-    hosts: tuple[str, ...]
-
-
 class _DoctorDocument(msgspec.Struct, frozen=True):
-    sections: tuple[_DoctorPairs]
+    sections: tuple[PairsDone]
 
 
 def _read_links(path: Path) -> PairsDone:
@@ -174,7 +169,7 @@ def _read_links(path: Path) -> PairsDone:
         raise UsageError(f"links file {path} is not what 'trainmark doctor --pairs --json' prints: {error}") from error
     if not found.pairs or any({pair.first, pair.second} - {*range(len(found.hosts))} for pair in found.pairs):
         raise UsageError(f"links file {path} is damaged: its pairs are not of the hosts that it names")
-    return PairsDone(hosts=found.hosts, pairs=found.pairs)
+    return found
 
 
 def group_by_host(records: Sequence[Record]) -> list[HostRuns]:

@@ -31,12 +31,11 @@ from trainmark.record.verify import VerifyDocument
 MAX_BLIND = 0.20
 """If a host slower by this share could go unnoticed, the verdict is inconclusive."""
 MAX_WRONG = 3
-"""Wrong results named per host; its verify has them all."""
-WHOLE = "the fleet as a whole"
+"""Wrong results named of a verify, which has them all."""
+WHOLE, ARITHMETIC = "the fleet as a whole", "the arithmetic"
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 Verdict = Literal["ok", "slow", "fast", "failed", "unclear"]
-Arithmetic = Literal["open", "equal", "wrong"]
 Outcome = Literal["accepted", "not accepted", "inconclusive"]
 EXIT_CODES: Mapping[Outcome, int] = {"accepted": 0, "not accepted": 6, "inconclusive": 7}
 _WORST_FIRST: tuple[Verdict, ...] = ("failed", "slow", "unclear", "fast", "ok")
@@ -64,8 +63,6 @@ class FleetHost:
     """Deviation from the fleet's median, as a share: -0.08 is 8 % less."""
     interval: Bounds | None = None
     """95 % interval of the deviation; None where there are too few steps."""
-    arithmetic: Arithmetic | None = None
-    """The worst that a verify found; None where no host was verified."""
     reasons: tuple[str, ...] = ()
     """Why it is not ok, what may explain it, and how it differs from the fleet."""
 
@@ -127,18 +124,16 @@ def judge(
     fleet = Fleet(metric=metric, hosts=(), findings=())
     if any(one.records for one in runs.hosts):
         fleet = _judge_speed(runs.hosts, metric, threshold, expected)
-    failed = [
-        FleetHost(host=one.host, verdict="failed", reasons=(one.failed,)) for one in runs.hosts if not one.records
-    ]
-    proved, proofs = _judge_arithmetic(runs.hosts, verifies)
-    hosts = [replace(one, arithmetic=proved.get(one.host)) for one in (*failed, *fleet.hosts)]
+    failed = [one for one in runs.hosts if not one.records]
+    lines = [FleetHost(host=one.host, verdict="failed", reasons=(one.failed,)) for one in failed]
+    hosts = (*lines, *fleet.hosts)
     links, of_links = _judge_links(runs.links) if runs.links else (None, [])
     findings = [*map(_describe_host, (one for one in hosts if one.verdict != "ok" or one.reasons)), *fleet.findings]
     if len(runs.hosts) < (wanted or 0):
         findings.append(_fault(f"{wanted} hosts are expected and only {len(runs.hosts)} have a run"))
-    if not runs.hosts:
-        findings.append(_doubt("there is no run to judge"))
-    return replace(fleet, hosts=tuple(hosts), links=links, findings=(*findings, *of_links, *proofs))
+    return replace(
+        fleet, hosts=hosts, links=links, findings=(*findings, *of_links, *_judge_arithmetic(runs.hosts, verifies))
+    )
 
 
 def _fault(text: str) -> Finding:
@@ -369,35 +364,22 @@ def _judge_links(measured: PairsDone) -> tuple[FleetLinks | None, list[Finding]]
     return links, findings
 
 
-def _judge_arithmetic(
-    hosts: Sequence[HostRuns], verifies: Sequence[VerifyDocument]
-) -> tuple[dict[str, Arithmetic], list[Finding]]:
-    """The worst that a verify found on each host, and what it is."""
+def _judge_arithmetic(hosts: Sequence[HostRuns], verifies: Sequence[VerifyDocument]) -> Iterator[Finding]:
     # a verify may use the name that the host gives itself
     names = {one.host: {one.host, *(record.hosts[0] for record in one.records[-1:])} for one in hosts}
-    found: dict[str, Arithmetic] = dict.fromkeys(names, "open") if verifies else {}
-    findings = []
+    unverified = {*names}
     for one in verifies:
-        members = [host for host in names if names[host] & {*one.hosts}]
+        members = {host for host in names if names[host] & {*one.hosts}}
         if not members:
             raise UsageError(f"verify {one.verify_id} ran on {', '.join(one.hosts)}, none of which is in this fleet")
-        for host in members:
-            wrong = [
-                describe_difference(each, one.hosts)
-                for each in one.differences
-                if one.verdict == "wrong" and each.rank < len(one.hosts) and one.hosts[each.rank] in names[host]
-            ]
-            if wrong:
-                found[host] = "wrong"
-                name = f"arithmetic of host {host}"
-                text = f"the {name} is wrong: {'; '.join(wrong[:MAX_WRONG])}"
-                findings.append(Finding("fault", "hosts with wrong arithmetic", name, text))
-            elif one.verdict in ("equal", "wrong") and found[host] == "open":
-                found[host] = "equal"
+        unverified -= members
+        wrong = [describe_difference(each, one.hosts) for each in one.differences[:MAX_WRONG]]
         where = f"on {len(members)} of {len(hosts)} hosts"
-        findings.append(_note(f"verify {one.verify_id} of {one.created[:10]} {where}: {one.sentence}"))
-    if unproved := sorted(host for host, arithmetic in found.items() if arithmetic == "open"):
-        findings.append(
-            _doubt(f"the arithmetic is not proved on hosts {', '.join(unproved)}: no verify of them came to an end")
-        )
-    return found, findings
+        text = f"verify {one.verify_id} of {one.created[:10]} {where}: {'; '.join([one.sentence, *wrong])}"
+        if one.verdict == "wrong":
+            yield Finding("fault", "verifies with wrong arithmetic", ARITHMETIC, text)
+        else:
+            yield Finding("note" if one.verdict == "equal" else "doubt", "open verifies", ARITHMETIC, text)
+    if verifies and unverified:
+        text = f"the arithmetic was not verified on hosts {', '.join(sorted(unverified))}"
+        yield Finding("doubt", "unverified hosts", ARITHMETIC, text)

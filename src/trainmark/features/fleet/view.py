@@ -18,7 +18,7 @@ STYLES = {"slow": "red", "failed": "red", "unclear": "yellow", "fast": "cyan", "
 OUTCOMES = {"accepted": "bold green", "not accepted": "bold red", "inconclusive": "bold yellow"}
 FLEET_STYLE = ("trainmark.features.fleet", "fleet.css")
 TONES = {"accepted": "good", "not accepted": "bad", "inconclusive": "fair"}
-SEVERITIES = {"slow": "wrong", "failed": "wrong", "wrong": "wrong", "unclear": "doubtful", "open": "doubtful"}
+SEVERITIES = {"slow": "wrong", "failed": "wrong", "unclear": "doubtful"}
 """How the page marks a verdict; others have passed."""
 
 
@@ -68,8 +68,6 @@ def _columns(fleet: Fleet, say: Say) -> Iterator[_FleetColumn]:
             lambda one: shown.get(one.host, NOTHING),
             lambda one: cables[one.host].gigabytes_per_s if one.host in cables else None,
         )
-    if any(one.arithmetic for one in fleet.hosts):
-        yield _FleetColumn(say("Arithmetic"), lambda one: one.arithmetic or "open")
 
 
 def _signed(text: str) -> str:
@@ -94,7 +92,7 @@ def render(fleet: Fleet, *, width: int = 100, color: bool = False, encoding: str
 
 
 def to_junit(fleet: Fleet) -> str:
-    """One test per host, cable and arithmetic, named by host, so that a server can follow a node over builds."""
+    """One test per host and cable, named by host, so that a server can follow a node over builds."""
     plan = ".".join(part for part in (fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision) if part)
     facts = {"metric": fleet.metric, "outcome": fleet.outcome, "hosts": str(len(fleet.hosts)), "device": fleet.device}
     passed = {WHOLE: headline(fleet)}
@@ -103,9 +101,6 @@ def to_junit(fleet: Fleet) -> str:
         passed[f"host {one.host}"] = value
     for cable in fleet.links.cables if fleet.links else ():
         passed[f"cable of host {cable.host}"] = f"{number(cable.gigabytes_per_s)} GB/s"
-    for one in fleet.hosts:
-        if one.arithmetic in ("equal", "wrong"):
-            passed[f"arithmetic of host {one.host}"] = "equal"
     cases = []
     for name in dict.fromkeys([*passed, *(finding.about for finding in fleet.findings)]):
         found = [finding for finding in fleet.findings if finding.about == name]
@@ -155,9 +150,6 @@ def _cells(one: FleetHost, columns: Sequence[_FleetColumn], say: Say) -> Iterato
         "fast": say("fast"),
         "failed": say("failed"),
         "unclear": say("unclear"),
-        "equal": say("alike"),
-        "wrong": say("wrong"),
-        "open": say("open"),
     }
     for column in columns:
         text = column.text(one)
