@@ -199,7 +199,7 @@ def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
         screen.file.write(json.dumps(verdict.to_json(fleet), indent=2, ensure_ascii=False) + "\n")
         return
     screen.file.write(view.render(fleet, **screen_options(screen)))
-    if args.html is None and fleet.workload:
+    if args.html is None and fleet.subject:
         created = fleet.created[:19].replace(":", "")
-        name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
+        name = "-".join(("fleet", *fleet.subject[:2], created, str(len(fleet.hosts)), "hosts.html"))
         show(f"page: {save_page(name, page, store)}")

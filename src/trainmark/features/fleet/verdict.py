@@ -76,11 +76,8 @@ class Fleet:
     """The worst first."""
     findings: tuple[Finding, ...]
     unit: str = ""
-    workload: str = ""
-    recipe_name: str = ""
-    topology: str = ""
-    precision: str = ""
-    device: str = ""
+    subject: tuple[str, ...] = ()
+    """Workload, recipe, topology, precision and device."""
     median: float | None = None
     interval: Bounds | None = None
     smallest: float | None = None
@@ -176,7 +173,7 @@ def _measure_host(runs: HostRuns, compared: Compared) -> _HostValue:
 def _judge_speed(hosts: Sequence[HostRuns], metric: str, threshold: float, expected: Sequence[Expected]) -> Fleet:
     records = [record for host in hosts for record in host.records]
     check_alike(records, metric)
-    first = records[0]
+    first, plan = records[0], records[0].plan
     compared = quantities.find_compared(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
     reference = next((one for one in expected if _matches(one, first, compared)), None)
     known = [_measure_host(host, compared) for host in hosts if host.records]
@@ -197,11 +194,7 @@ def _judge_speed(hosts: Sequence[HostRuns], metric: str, threshold: float, expec
         hosts=tuple(judged),
         findings=tuple(findings),
         unit=quantities.value_of_record(first, compared)[1],
-        workload=first.plan.workload,
-        recipe_name=first.plan.recipe_name,
-        topology=first.plan.topology,
-        precision=first.precision,
-        device=device_name(first),
+        subject=(plan.workload, plan.recipe_name, plan.topology, first.precision, device_name(first)),
         median=math.exp(found.centre),
         interval=interval if len(sure) >= MIN_HOSTS else None,
         smallest=-math.expm1(-found.smallest) if len(sure) >= MIN_HOSTS else None,

@@ -77,9 +77,8 @@ def _signed(text: str) -> str:
 def render(fleet: Fleet, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     """One line per host, worst first, then what was found, and the verdict."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    facts = (fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device)
-    if title := " · ".join(fact for fact in facts if fact):
-        writer.put(writer.text(title, "bold"))
+    if fleet.subject:
+        writer.put(writer.text(" · ".join(fleet.subject), "bold"))
     columns = list(_columns(fleet, translator("en")))
     heads = [Column(title=one.title, right=one.key is not None, label=one is columns[0]) for one in columns]
     rows = [[Cell(pieces=(column.text(one),), style=STYLES[one.verdict]) for column in columns] for one in fleet.hosts]
@@ -93,8 +92,8 @@ def render(fleet: Fleet, *, width: int = 100, color: bool = False, encoding: str
 
 def to_junit(fleet: Fleet) -> str:
     """One test per host and cable, named by host, so that a server can follow a node over builds."""
-    plan = ".".join(part for part in (fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision) if part)
-    facts = {"metric": fleet.metric, "outcome": fleet.outcome, "hosts": str(len(fleet.hosts)), "device": fleet.device}
+    name = ".".join(("trainmark.fleet", *fleet.subject[:-1]))
+    facts = {"metric": fleet.metric, "outcome": fleet.outcome, "hosts": str(len(fleet.hosts))}
     passed = {WHOLE: headline(fleet)}
     for one in sorted(fleet.hosts, key=lambda one: one.host):
         value = "" if one.value is None else f"{number(one.value, 4)} {fleet.unit}"
@@ -102,15 +101,15 @@ def to_junit(fleet: Fleet) -> str:
     for cable in fleet.links.cables if fleet.links else ():
         passed[f"cable of host {cable.host}"] = f"{number(cable.gigabytes_per_s)} GB/s"
     cases = []
-    for name in dict.fromkeys([*passed, *(finding.about for finding in fleet.findings)]):
-        found = [finding for finding in fleet.findings if finding.about == name]
+    for about in dict.fromkeys([*passed, *(finding.about for finding in fleet.findings)]):
+        found = [finding for finding in fleet.findings if finding.about == about]
         if faults := [finding for finding in found if finding.severity == "fault"]:
-            cases.append(JunitCase(name, "failed", [fault.text for fault in faults], faults[0].kind))
+            cases.append(JunitCase(about, "failed", [fault.text for fault in faults], faults[0].kind))
         elif doubts := [finding.text for finding in found if finding.severity == "doubt"]:
-            cases.append(JunitCase(name, "skipped", doubts))
+            cases.append(JunitCase(about, "skipped", doubts))
         else:
-            cases.append(JunitCase(name, "passed", [passed.get(name, ""), *(finding.text for finding in found)]))
-    suite = junit_suite(f"trainmark.fleet.{plan}".rstrip("."), created=fleet.created, properties=facts, cases=cases)
+            cases.append(JunitCase(about, "passed", [passed.get(about, ""), *(finding.text for finding in found)]))
+    suite = junit_suite(name, created=fleet.created, properties=facts, cases=cases)
     return junit_document([suite])
 
 
@@ -118,7 +117,6 @@ def render_page(fleet: Fleet, *, language: str, trainmark: str, made: str) -> st
     """The whole page as text, to be written as UTF-8."""
     say = translator(language)
     title = say("Acceptance of {count} hosts").format(count=len(fleet.hosts))
-    facts = [fleet.workload, fleet.recipe_name, fleet.topology, fleet.precision, fleet.device, fleet.created[:10]]
     findings = [el("li", finding.text) for finding in fleet.findings]
     found = el("div", el("h2", headline(fleet)), el("ul", findings, class_="findings"))
     verdict = el("section", el("div", found, class_=f"card validity {TONES[fleet.outcome]}"))
@@ -133,7 +131,7 @@ def render_page(fleet: Fleet, *, language: str, trainmark: str, made: str) -> st
     signature = el("section", el("h2", say("To sign")), el("dl", lines, class_="sign"))
     body = [
         skip_link(say),
-        page_header(title, facts, say),
+        page_header(title, [*fleet.subject, fleet.created[:10]], say),
         el("main", verdict, table, signature),
         page_footer(trainmark, say, say("made {date}").format(date=made)),
     ]
