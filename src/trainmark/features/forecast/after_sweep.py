@@ -6,16 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from trainmark.features.forecast.forecast import (
-    Assumptions,
-    Forecast,
-    ForecastRange,
-    TrainingCost,
-    forecast_next_sizes,
-)
+from trainmark.features.forecast.forecast import Forecast, ForecastRange, TrainingCost, forecast_next_sizes
 from trainmark.features.forecast.rates import FORECAST, RateForecast
 from trainmark.features.forecast.scaling_law import Backtest, BacktestLine
-from trainmark.record import site
 from trainmark.record.format import NOTHING, number
 from trainmark.record.record import Record
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
@@ -25,8 +18,7 @@ UNITS_S = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def render(records: Sequence[Record], *, width: int, color: bool, encoding: str) -> str:
-    found = forecast_next_sizes(records, Assumptions(price=site.load().price))
-    return render_forecasts([found], width=width, color=color, encoding=encoding)
+    return render_forecasts([forecast_next_sizes(records)], width=width, color=color, encoding=encoding)
 
 
 class ForecastColumn(NamedTuple):
@@ -48,7 +40,7 @@ def columns(one: Forecast) -> list[ForecastColumn]:
     if any(cost.energy_kwh for cost in costs):
         shown.append(ForecastColumn("energy", "kWh", lambda _, cost: cost.energy_kwh if cost else None))
     if any(cost.cost for cost in costs):
-        currency = one.assumed.price.currency or ""
+        currency = one.price.currency or ""
         shown.append(ForecastColumn("cost", currency, lambda _, cost: cost.cost if cost else None))
     return shown
 

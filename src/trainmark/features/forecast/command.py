@@ -18,7 +18,7 @@ from trainmark.cli.price import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.forecast import page_section, rates
 from trainmark.features.forecast.after_sweep import render_backtest, render_forecasts
-from trainmark.features.forecast.forecast import MTBF_DEVICE_HOURS, Assumptions, forecast, measure_work, to_json
+from trainmark.features.forecast.forecast import forecast, measure_work, to_json
 from trainmark.features.forecast.scaling_law import backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
@@ -54,9 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of the training: 'target' (default), 'N epochs', 'N steps' or 'N items'",
     )
     add_price_options(parser)
-    parser.add_argument(
-        "--mtbf", type=float, metavar="HOURS", help="device-hours per failure, from 256 devices on (default: 50700)"
-    )
     parser.add_argument("--published", metavar="WORKLOAD", help="use published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
@@ -71,12 +68,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--to is missing; name the sizes, like --to 2x8,64x8")
     if args.published is not None and args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
-    if args.mtbf is not None and not args.mtbf > 0:
-        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
     known, work = _load_runs(args) if args.published is None else (_load_published(args, topologies), None)
-    assumed = Assumptions(price=read_price(args), mtbf_device_hours=args.mtbf or MTBF_DEVICE_HOURS)
-    found = [forecast(one, topologies, work, assumed) for one in known]
+    price = read_price(args)
+    found = [forecast(one, topologies, work, price) for one in known]
     if args.html:
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         page = page_section.render(found, language=current_language(), made=made, trainmark=__version__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainmark.analysis.needed import Reference, TrainingNeed
@@ -14,27 +14,16 @@ from trainmark.features.forecast.rates import Known, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
+from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
 from trainmark.record.time_left import count_pauses
 
-MTBF_DEVICE_HOURS = 50_700.0
-"""419 unexpected interruptions of 16,384 cards in 54 days, by the Llama 3 report; --mtbf changes it."""
-FAILURES_FROM = 256
-"""Devices from which failures count: below, one in eight days is within any interval."""
 CHECKPOINT_S = 60.0
-"""Assumed time to save a large training."""
+"""Assumed time to save a training."""
 MAX_NODE = 8
 """Devices per node up to which sizes double inside a node."""
 NEXT_DOUBLINGS = 3
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assumptions:
-    """Assumptions that the user may change."""
-
-    price: Price = field(default_factory=Price)
-    mtbf_device_hours: float = MTBF_DEVICE_HOURS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +47,9 @@ class TrainingCost:
     """To be trained."""
     time_s: ForecastRange
     parts_s: dict[str, float]
-    """Of the middle value: start, training, evaluation, checkpoints, failures."""
+    """Of the middle value: start, training, evaluation, checkpoints."""
     energy_kwh: ForecastRange | None
     cost: ForecastRange | None
-    availability: float
-    """Share of time not lost to failures and checkpoints against them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +59,7 @@ class Forecast:
     known: Known
     sizes: tuple[tuple[RateForecast, TrainingCost | None], ...]
     work: Work | None
-    assumed: Assumptions
+    price: Price
 
     @property
     def basis(self) -> str:
@@ -84,17 +71,15 @@ class Forecast:
         return (*self.known.notes, *_size_notes(self), *(_work_notes(self, self.work) if self.work else ()))
 
 
-def forecast(known: Known, topologies: Sequence[Topology], work: Work | None, assumed: Assumptions) -> Forecast:
+def forecast(known: Known, topologies: Sequence[Topology], work: Work | None, price: Price) -> Forecast:
     speeds = [rates.forecast(known, topology) for topology in topologies]
-    sizes = tuple((rate, forecast_cost(work, rate, assumed) if work else None) for rate in speeds)
-    return Forecast(known=known, sizes=sizes, work=work, assumed=assumed)
+    sizes = tuple((rate, forecast_cost(work, rate, price) if work else None) for rate in speeds)
+    return Forecast(known=known, sizes=sizes, work=work, price=price)
 
 
-def forecast_next_sizes(
-    records: Sequence[Record], assumed: Assumptions | None = None, metric: str = "p_core"
-) -> Forecast:
+def forecast_next_sizes(records: Sequence[Record]) -> Forecast:
     """Forecasts the sizes of these runs, and three doublings more; UsageError says why it cannot."""
-    known = rates.read_records(records, metric)
+    known = rates.read_records(records)
     sizes = [size.topology for size in known.sizes]
     nodes, devices = sizes[-1].nodes, sizes[-1].devices_per_node
     for _ in range(NEXT_DOUBLINGS):
@@ -103,7 +88,7 @@ def forecast_next_sizes(
         else:
             nodes *= 2
         sizes.append(Topology(nodes=nodes, devices_per_node=devices))
-    return forecast(known, sizes, None, assumed or Assumptions())
+    return forecast(known, sizes, None, Price())
 
 
 def _basis(known: Known) -> str:
@@ -150,11 +135,6 @@ def _work_notes(found: Forecast, work: Work) -> Iterator[str]:
                 "unknown and no time is forecast"
             )
     yield from work.notes
-    if any(rate.topology.devices >= FAILURES_FROM for rate, _ in found.sizes):
-        yield (
-            f"from {FAILURES_FROM} devices on one failure in {found.assumed.mtbf_device_hours:,.0f} device-hours is "
-            f"assumed, and checkpoints of {work.checkpoint_s:.0f} s as often as pays; --mtbf changes it"
-        )
 
 
 def to_json(found: Forecast) -> dict[str, Any]:
@@ -180,7 +160,7 @@ def to_json(found: Forecast) -> dict[str, Any]:
             }
             for rate, cost in found.sizes
         ],
-        "currency": found.assumed.price.currency,
+        "currency": found.price.currency,
         "notes": list(found.notes),
     }
 
@@ -294,16 +274,11 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
         return amount * steps_per_epoch * per_step, f"{amount:g} epochs, as requested"
     if until != "target":
         raise UsageError(f"--until {until!r} is not 'target', 'N epochs', 'N steps' or 'N items'")
-    last = record.plan.last_step(
+    last = replace(record.plan, limits=Limits()).last_step(
         first_step=0, steps_per_epoch=round(steps_per_epoch) if steps_per_epoch else None, items_per_step=per_step
     )
-    recipe = record.plan.recipe
-    if record.plan.limits.full and last:
-        return last * per_step, "the length of the recipe: no run here has met its target"
-    if steps_per_epoch and (epochs := int(recipe.get("epochs", 0))):
-        return epochs * steps_per_epoch * per_step, f"the recipe's {epochs} epochs: no run here has met its target"
-    if steps := int(recipe.get("steps", 0)):
-        return steps * per_step, f"the recipe's {steps} steps: no run here has met its target"
+    if last:
+        return last * per_step, "the length of the recipe, as no run here has met its target"
     raise UsageError(
         "no run here met its target or shows the length of an epoch; set the length, like --until '90 epochs' or "
         "--until '1e9 items'"
@@ -313,47 +288,41 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
 # What that takes
 
 
-def forecast_cost(work: Work, rate: RateForecast, assumed: Assumptions) -> TrainingCost | None:
+def forecast_cost(work: Work, rate: RateForecast, price: Price) -> TrainingCost | None:
     """None where no rate is forecast, or where the items needed at such a batch are unknown."""
     needed = work.needed(rate.topology)
     if rate.interval is None or needed is None:
         return None
-    devices, price = rate.topology.devices, assumed.price
-    share = _availability(devices, work, assumed.mtbf_device_hours)
+    devices = rate.topology.devices
 
-    def phases(items: float, items_per_s: float) -> dict[str, float]:
-        """Seconds of training and its pauses: all devices share an evaluation, and one saves."""
+    def parts_s(items: float, items_per_s: float) -> dict[str, float]:
+        """All devices share an evaluation, and one saves."""
         per_step = work.items_per_step * devices / work.devices
         per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
         evaluations, saves = (
             count_pauses(work.recipe, name, 0, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step)
-            or 0
             for name in ("evaluate_every", "checkpoint_every")
         )
         return {
+            "start": work.start_s,
             "train": items / (items_per_s * work.train_share),
             "evaluate": (evaluations or 0) * work.evaluation_s * work.devices / devices,
-            # the availability includes the checkpoints against failures
-            "checkpoint": (saves or 0) * work.checkpoint_s if share == 1 else 0.0,
+            "checkpoint": (saves or 0) * work.checkpoint_s,
         }
 
-    def seconds(items: float, items_per_s: float) -> float:
-        return work.start_s + sum(phases(items, items_per_s).values()) / share
-
     slow, fast = rate.interval
+    middle = parts_s(needed.items, rate.rate or math.sqrt(slow * fast))
     time = ForecastRange(
-        value=None if rate.rate is None else seconds(needed.items, rate.rate),
-        low=seconds(needed.fewest, fast),
-        high=seconds(needed.most, slow),
+        value=None if rate.rate is None else sum(middle.values()),
+        low=sum(parts_s(needed.fewest, fast).values()),
+        high=sum(parts_s(needed.most, slow).values()),
     )
-    middle = phases(needed.items, rate.rate or math.sqrt(slow * fast))
     return TrainingCost(
         items=needed.items,
         time_s=time,
-        parts_s={"start": work.start_s, **middle, "failures": sum(middle.values()) * (1 / share - 1)},
+        parts_s=middle,
         energy_kwh=_forecast_energy(work, needed, rate, price),
         cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
-        availability=share,
     )
 
 
@@ -366,13 +335,3 @@ def _forecast_energy(work: Work, needed: TrainingNeed, rate: RateForecast, price
     high = needed.most * working * max(1.0, ideal / rate.interval[0])
     value = None if rate.rate is None else needed.items * working * (1 + max(1.0, ideal / rate.rate)) / 2
     return ForecastRange(value=value, low=needed.fewest * working, high=max(high, value or 0.0))
-
-
-def _availability(devices: int, work: Work, mtbf_device_hours: float) -> float:
-    """By Young and Daly: a checkpoint every sqrt(2 d M), with d its seconds and M those between two failures."""
-    if devices < FAILURES_FROM:
-        return 1.0
-    between_s = mtbf_device_hours * HOUR_S / devices
-    every_s = math.sqrt(2 * work.checkpoint_s * between_s)
-    lost = work.checkpoint_s / every_s + every_s / (2 * between_s) + work.start_s / between_s
-    return max(0.05, 1 - lost)
