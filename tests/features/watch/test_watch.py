@@ -433,21 +433,3 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
     assert live.left_s == again.left_s == pytest.approx(whole.left_s - 310 * 0.11)
     assert live.speed() == again.speed()
     assert live.slower_percent() == again.slower_percent()
-
-
-def test_a_restart_far_back_is_followed_where_only_the_last_steps_are_kept(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "RECENT_STEPS", 20)
-    run = Run(store).trained(100)
-    watched = watch.Watched(run.folder, run.store)
-    watched.read()
-    run.begin()
-    run.ready(first_step=30)
-    watched.read()
-    assert [rank.step for rank in watched.read().ranks] == [30, 30]
-    for rank in (0, 1):
-        run.steps(rank, 10)
-    watched.read()
-    assert [(rank.step, len(rank.compute_ns)) for rank in watched.read().ranks] == [(40, 10), (40, 10)]
-    assert watched.read().speed()
