@@ -9,6 +9,8 @@ from itertools import pairwise, product
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from trainmark.analysis.clusters import Chain
 from trainmark.record.plan import Topology
 
@@ -141,16 +143,14 @@ def explain_nothing(topology: Topology) -> float:
 
 def fit_loss(sizes: Sequence[Size], *, explained: Explained = explain_nothing, usual: float = USUAL_LOSS) -> float:
     """The loss per doubling beyond what is explained: a fit in which the usual loss is one more observation."""
-    weights = [1 / max(size.error, RUN_ERROR) ** 2 for size in sizes]
-    doublings = [size.doublings for size in sizes]
-    rates = [size.log_rate - explained(size.topology) for size in sizes]
-    total = sum(weights)
-    center = sum(weight * x for weight, x in zip(weights, doublings, strict=True)) / total
-    level = sum(weight * y for weight, y in zip(weights, rates, strict=True)) / total
-    variance = sum(weight * (x - center) ** 2 for weight, x in zip(weights, doublings, strict=True))
-    slope = sum(w * (x - center) * (y - level) for w, x, y in zip(weights, doublings, rates, strict=True))
+    weights = np.array([1 / max(size.error, RUN_ERROR) ** 2 for size in sizes])
+    doublings = np.array([size.doublings for size in sizes])
+    rates = np.array([size.log_rate - explained(size.topology) for size in sizes])
+    doublings -= np.average(doublings, weights=weights)
+    rates -= np.average(rates, weights=weights)
     prior = 1 / USUAL_SPREAD**2
-    return (slope + usual * prior) / (variance + prior)
+    slope, variance = (weights * doublings * rates).sum(), (weights * doublings**2).sum()
+    return float((slope + usual * prior) / (variance + prior))
 
 
 def nearest(sizes: Sequence[Size], devices: int) -> Size:
