@@ -1,10 +1,9 @@
-"""Reads the YAML that trainmark writes."""
+"""Reads the YAML that trainmark writes: documents in JSON notation, between comments."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
-
-import yaml
 
 
 def read(text: str) -> Any:
@@ -13,4 +12,5 @@ def read(text: str) -> Any:
 
 
 def documents(text: str) -> list[Any]:
-    return list(yaml.safe_load_all(text))
+    lines = [line for line in text.split("\n") if not line.startswith("#")]
+    return [json.loads(part) for part in "\n".join(lines).split("\n---\n")]

@@ -12,13 +12,13 @@ from trainmark.record.atomic_files import sha256
 from trainmark.record.audit import Audit, CannotCheckError, Check, check, note, run_checks, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import chunks_path, parse_writer, read_line, read_log
+from trainmark.record.events import parse_writer, read_line
 from trainmark.record.record import Record
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """An event file with its chunks."""
+    """An event file."""
 
     path: Path
     data: bytes
@@ -99,12 +99,10 @@ def end(log: Log) -> Iterator[CheckResult]:
 def hashes_match(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
-    for path in (log.path, chunks_path(log.path)):
-        recorded, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
-        if recorded == found:
-            continue
+    recorded, found = log.record.event_files.get(log.path.name), sha256(log.path)
+    if recorded != found:
         yield wrong(
-            f"{path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
+            f"{log.path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {found[:16]} of the file",
             "the file was changed after the record was made, or is of another run",
             "who can write to the run's folder",
         )
@@ -128,7 +126,7 @@ def audit_logs(folder: Path, *, recorded: bool = False) -> list[Audit]:
 
 def _audit_file(path: Path, record: Record | None, checks: tuple[Check[Log], ...]) -> Audit:
     try:
-        data = read_log(path)
+        data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     name = f"{path.absolute().parent.name}/{path.name}"

@@ -29,7 +29,7 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.gather import gather
 from trainmark.record.record import Record, upgrade
 from trainmark.record.run_folder import RunFolder, open_run
-from trainmark.record.series import SeriesFile, StepSeries
+from trainmark.record.timeline import SeriesFile, StepSeries
 
 MAX_SHOWN = 3
 """Differences shown per part of a record."""

@@ -11,15 +11,15 @@ from trainmark.analysis import quantities
 from trainmark.analysis.judge import Judgement, RunValues, Spread, judge, own_interval
 from trainmark.analysis.likeness import Difference, list_differences
 from trainmark.record import escape, metrics
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.errors import UsageError
 from trainmark.record.format import number
 from trainmark.record.language import ENGLISH, Say
 
 if TYPE_CHECKING:
     from trainmark.analysis.quantities import Compared
-    from trainmark.record.lookup import Subject
     from trainmark.record.record import Record
+    from trainmark.record.store import Subject
 
 THRESHOLD = 0.03
 """A smaller difference is called the same, unless the user says otherwise."""
@@ -207,9 +207,7 @@ def _foreign_share(record: Record) -> float:
 
 
 def _measure_inputs(record: Record) -> metrics.Measured:
-    flops = record.environment.flops
-    peak_error = flops.peak_error if flops else None
-    return metrics.Measured(item=record.item, timeline=record.timeline, peak_error=peak_error)
+    return metrics.Measured(item=record.item, timeline=record.timeline, flops=record.environment.flops)
 
 
 def _find_faults(record: Record, compared: Compared) -> list[str]:
@@ -218,7 +216,7 @@ def _find_faults(record: Record, compared: Compared) -> list[str]:
         return [f"run {record.run_id} is {record.status} ({record.ended})"]
     recorded = record.metrics.get(compared.name)
     # recomputing from the series reveals an older definition
-    if compared.metric is None or compared.metric.needs or recorded is None or recorded.value is None:
+    if compared.metric is None or compared.metric.beyond_steps or recorded is None or recorded.value is None:
         return []
     if record.means_only:  # of single steps nothing can be computed anew
         return []

@@ -12,9 +12,9 @@ from trainmark.record.format import device_name
 
 if TYPE_CHECKING:
     from trainmark.analysis.quantities import Compared
-    from trainmark.record.lookup import Subject
     from trainmark.record.published_row import PublishedRow
     from trainmark.record.record import Record
+    from trainmark.record.store import Subject
 
 ANY_VALUE = ("seed",)
 """Recipe values that may differ: a run does not become another training by them."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from trainmark.record.machine import Sensed
 from trainmark.record.metrics import Measured, measure_priced, withhold
-from trainmark.record.price import Price
 from trainmark.record.record import Record
+from trainmark.record.site import Price
 
 
 def add_cost(record: Record, price: Price) -> Record:

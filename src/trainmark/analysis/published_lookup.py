@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.lookup import Subject, find_runs
 from trainmark.record.published_row import PREFIX
+from trainmark.record.store import Subject, find_runs
 
 if TYPE_CHECKING:
     from trainmark.record.published_row import PublishedRow

@@ -12,9 +12,9 @@ from trainmark.record.metrics import THROUGHPUTS, Better
 from trainmark.workloads import quality_word
 
 if TYPE_CHECKING:
-    from trainmark.record.lookup import Subject
     from trainmark.record.published_row import PublishedRow
     from trainmark.record.record import Record
+    from trainmark.record.store import Subject
 
 IN_ROWS = {"e2e_time": "e2e_time_s", "mem": "mem_used_gib", **{alias: alias for alias in THROUGHPUTS}}
 """Where a published row keeps what a record calls by these words."""

@@ -13,13 +13,13 @@ from trainmark.analysis import peaks
 from trainmark.record import endings
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, is_same, mark_unchecked, run_checks, wrong
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
+from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
 from trainmark.record.numbers import meets_goal
 from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision, name_precision
 from trainmark.record.record import RECORD_SCHEMA, Record
-from trainmark.record.series import thin_series
+from trainmark.record.timeline import thin_series
 
 FOLLOWING = (*THROUGHPUTS, "mfu")
 """Metrics that are computed again from the series of the record."""
@@ -103,18 +103,9 @@ def phases(case: Case) -> Iterator[CheckResult]:
 
 @check("metrics", "throughputs, their intervals and mfu follow from the series")
 def metrics(case: Case) -> Iterator[CheckResult]:
-    record, flops = case.record, case.record.environment.flops
+    record = case.record
     _need_steps(record)
-    computed = measure(
-        Measured(
-            item=record.item,
-            timeline=record.timeline,
-            flops_per_item=flops.per_item if flops else None,
-            peak_tflops=flops.peak_tflops if flops else None,
-            peak_source=flops.peak_source if flops else None,
-            peak_error=flops.peak_error if flops else None,
-        )
-    )
+    computed = measure(Measured(item=record.item, timeline=record.timeline, flops=record.environment.flops))
     expected = withhold(computed) if record.status == "invalid" else computed
     for alias in (alias for alias in FOLLOWING if alias in record.metrics):
         one, other = record.metrics[alias], expected[alias]
@@ -214,21 +205,7 @@ def doubts(case: Case) -> Iterator[CheckResult]:
     # another version may not have known it
     bad = wrong if record.trainmark == trainmark.__version__ and not case.older else doubtful
     reference = known.reference if known else None
-    asked = collect_doubts(
-        Facts(
-            plan=record.plan,
-            status=record.status,
-            timeline=record.timeline,
-            metrics=record.metrics,
-            quality=record.quality,
-            environment=record.environment,
-            telemetry=record.telemetry,
-            reference_global_batch=reference.global_batch if reference else 0,
-            restarts=record.restarts,
-            loss=record.loss,
-            data_facts=record.data_facts,
-        )
-    )
+    asked = collect_doubts(record, reference_global_batch=reference.global_batch if reference else 0)
     # without its reference, that doubt is taken at its word
     unknown = OF_EVENTS if reference else (*OF_EVENTS, "small-batch")
     expected, recorded = {doubt.code for doubt in asked}, {doubt.code for doubt in record.doubts}

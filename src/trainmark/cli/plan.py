@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show_plan(plan: Plan, options: RunOptions) -> None:
-    from trainmark.launch import fill
+    from trainmark.launch import planning
 
     show(f"{plan.workload}, recipe {plan.recipe_name}, {plan.topology}, {plan.precision}, platform {plan.platform}")
     if plan.workload_source:
@@ -56,7 +56,7 @@ def _show_plan(plan: Plan, options: RunOptions) -> None:
     kind = " (synthetic)" if plan.data.synthetic else ""
     show(f"  data         {plan.data.folder or f'{plan.data.name}, made by the workload'}{kind}")
     show(f"  runs until   {plan.limits}")
-    if fill.needs_search(plan, options):
+    if planning.needs_search(plan, options):
         show("  batch        searched at the start; the numbers below are the published ones")
     if plan.init_from:
         show(f"  begins with  {plan.init_from}")

@@ -327,6 +327,8 @@ def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys:
     run.mkdir(parents=True)
     (run / "plan.json").write_text(json.dumps(plan.to_json()))
     assert call("last") == 2
+    assert "which would run code here; read it, then add --trust" in refused(capsys)
+    assert call("last", "--trust") == 2
     assert "trained sums, which has nothing to show; those that have are " in refused(capsys)
 
 

@@ -18,8 +18,8 @@ from trainmark.analysis.scaling import (
 from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.scaling.after_sweep import render_published, render_scalings as render
 from trainmark.record.errors import UsageError
-from trainmark.record.intervals import around
 from trainmark.record.metrics import Quantity
+from trainmark.record.numbers import around
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Record

@@ -16,8 +16,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.record.links import PairLink, best_pairs, estimate_node_bandwidths
-from trainmark.record.tournament import all_rounds
+from trainmark.record.links import PairLink, all_rounds, best_pairs, estimate_node_bandwidths
 
 FALSE_ALARMS = 0.01
 """Share of fleets without a bad host that may name one."""

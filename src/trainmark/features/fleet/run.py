@@ -11,11 +11,12 @@ from pathlib import Path
 from trainmark import __version__, workloads
 from trainmark.features.fleet import hosts as fleets
 from trainmark.features.fleet.hosts import HostDone, SavedFleet
-from trainmark.launch import fill, planning, ssh, ssh_run
+from trainmark.features.hosts import remote_run, ssh
+from trainmark.features.hosts.ssh import Host
+from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.launch.session import open_store
 from trainmark.launch.signals import catch_signals
-from trainmark.launch.ssh import Host
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.format import number
@@ -40,7 +41,7 @@ def make_plan(options: RunOptions) -> Plan:
     if options.shared_s is not None:
         raise UsageError("--budget gives runs different lengths; give all hosts the same: --steps or --seconds")
     [plan] = planning.make_plans(options)
-    if fill.needs_search(plan, options):
+    if planning.needs_search(plan, options):
         raise UsageError(
             "recipe fill searches a batch on every host, and different batches cannot be compared; search it on one, "
             "then use --set batch_per_device=N"
@@ -77,15 +78,15 @@ def run_fleet(
 
     def run_once(target: Host) -> Record | str:
         """The record, which is in the store, or what went wrong."""
-        answer = ssh_run.run_command([target], argv, topology, known, quiet=True, signals=signals)
+        answer = remote_run.run_command([target], argv, topology, known, quiet=True, signals=signals)
         if answer.document is None:
             return "it was interrupted"
         with one_at_a_time:
-            record = ssh_run.parse_record(answer.document, target.host)
+            record = remote_run.parse_record(answer.document, target.host)
         if answer.folder is not None:
-            ssh_run.fetch_or_warn(target, known.remote, answer.folder, record.run_id, store.folder)
+            remote_run.fetch_or_warn(target, known.remote, answer.folder, record.run_id, store.folder)
         with one_at_a_time:
-            record = ssh_run.keep_record(record, store)
+            record = remote_run.keep_record(record, store)
         if not answer.exit_code:
             return record
         return "it was interrupted" if signals else f"its run ended with exit code {answer.exit_code}: {record.ended}"
@@ -116,7 +117,7 @@ def run_fleet(
     with catch_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(to_do))) as pool:
         left = {pool.submit(attend, target) for target in to_do}
         while left:  # Python hands signals to the main thread only while that one wakes up
-            ended, left = wait(left, timeout=ssh_run.POLL_S)
+            ended, left = wait(left, timeout=remote_run.POLL_S)
             for one in ended:
                 one.result()  # an internal error is raised here
     return fleet, path, 128 + signals[0] if signals else 0

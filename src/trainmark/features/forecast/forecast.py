@@ -13,9 +13,9 @@ from trainmark.features.forecast import rates, scaling_law
 from trainmark.features.forecast.rates import Known, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
-from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
+from trainmark.record.site import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.time_left import count_pauses
 
 CHECKPOINT_S = 60.0

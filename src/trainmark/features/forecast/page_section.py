@@ -11,8 +11,8 @@ from trainmark.features.forecast.after_sweep import columns, format_range
 from trainmark.features.forecast.forecast import Forecast, forecast_next_sizes
 from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, number
-from trainmark.record.intervals import around
 from trainmark.record.language import Say, translator
+from trainmark.record.numbers import around
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.view import chart

@@ -8,8 +8,8 @@ from dataclasses import replace
 from trainmark.analysis.scaling import Point, Scaling, find_scalings
 from trainmark.features.scaling.after_sweep import make_table
 from trainmark.record.format import drop_noisy
-from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
+from trainmark.record.numbers import Bounds
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.view import chart

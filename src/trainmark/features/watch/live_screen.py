@@ -13,10 +13,9 @@ import numpy as np
 from trainmark.record import escape, statistics
 from trainmark.record.events import DeviceReading
 from trainmark.record.format import format_interval, number, with_unit
-from trainmark.record.intervals import Bounds
+from trainmark.record.numbers import Bounds
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.rank_log import RankLog
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RankLog, RunFolder
 from trainmark.record.time_left import RECENT_STEPS, time_left_s
 from trainmark.view.describe import PLAIN_SPARKS, SPARKS, draw_spark
 from trainmark.view.terminal import TerminalWriter
