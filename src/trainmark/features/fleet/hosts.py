@@ -80,15 +80,6 @@ class FleetRuns:
     links: PairsDone | None = None
 
 
-def begin_fleet(store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str) -> tuple[SavedFleet, Path]:
-    now = datetime.now(timezone.utc)
-    created = now.isoformat(timespec="seconds")
-    fleet = SavedFleet(created=created, trainmark=trainmark, words=tuple(words), hosts=tuple(hosts))
-    path = store.folder / FOLDER / f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}.json"
-    save_fleet(fleet, path)
-    return fleet, path
-
-
 def save_fleet(fleet: SavedFleet, path: Path) -> None:
     """On disk before this returns."""
     try:
@@ -110,18 +101,22 @@ def find_newest(store: Store) -> tuple[SavedFleet, Path] | None:
         raise UsageError(f"fleet file {paths[-1]} is damaged: {error}") from error
 
 
-def find_unfinished(
-    store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str
-) -> tuple[SavedFleet, Path] | None:
-    """The newest fleet, where it ran the same on the same hosts, not long ago, and some have no result."""
+def open_fleet(
+    store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str, *, rerun: bool
+) -> tuple[SavedFleet, Path]:
+    """The newest fleet, where it ran the same on the same hosts, lately, and some have no result; else a new one."""
+    now = datetime.now(timezone.utc)
+    created = now.isoformat(timespec="seconds")
+    fleet = SavedFleet(created=created, trainmark=trainmark, words=tuple(words), hosts=tuple(hosts))
     with contextlib.suppress(UsageError, ValueError, TypeError):
-        if found := find_newest(store):
-            fleet, _ = found
-            same = (fleet.words, fleet.hosts, fleet.trainmark) == (tuple(words), tuple(hosts), trainmark)
-            age = datetime.now(timezone.utc) - datetime.fromisoformat(fleet.created)
-            if same and fleet.to_do and age < RESUME_WITHIN:
+        if not rerun and (found := find_newest(store)):
+            last = found[0]
+            same = (last.words, last.hosts, last.trainmark) == (fleet.words, fleet.hosts, trainmark)
+            if same and last.to_do and now - datetime.fromisoformat(last.created) < RESUME_WITHIN:
                 return found
-    return None
+    path = store.folder / FOLDER / f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}.json"
+    save_fleet(fleet, path)
+    return fleet, path
 
 
 def read_saved_fleet(fleet: SavedFleet, store: Store) -> FleetRuns:

@@ -69,8 +69,7 @@ def run_fleet(
     )
     argv = ["run", *(word for group in over_there.to_argv() for word in group)]
     words = [*argv[1:], *(["--repeat", str(options.repeat)] if options.repeat > 1 else [])]
-    resumed = None if rerun else fleets.find_unfinished(store, words, list(targets), __version__)
-    fleet, path = resumed or fleets.begin_fleet(store, words, list(targets), __version__)
+    fleet, path = fleets.open_fleet(store, words, list(targets), __version__, rerun=rerun)
     if kept := len(targets) - len(fleet.to_do):
         say(f"{kept} of {len(targets)} hosts have a result from {fleet.created}; --rerun runs them again")
     # held while a document is read or written: msgspec crashes if two threads build a type at once
