@@ -70,10 +70,11 @@ class Watched:
         self.folder.update()
         written = [self.folder.path / f"rank{rank}.jsonl" for rank in self.folder.ranks]
         silent_s = max(0.0, self._now_s() - last_modified_s(written or [self.folder.path]))
-        worked_on = has_processes(self.folder)
-        never = worked_on is None and not self.folder.ranks and silent_s > NEVER_S
-        abandoned = never or (worked_on is False and silent_s > RECORD_LIMIT_S)
-        return Live(folder=self.folder, silent_s=silent_s, gone=abandoned and not self.record.exists())
+        gone = False
+        if silent_s > RECORD_LIMIT_S and not self.record.exists():
+            worked_on = has_processes(self.folder)
+            gone = worked_on is False or (worked_on is None and not self.folder.ranks and silent_s > NEVER_S)
+        return Live(folder=self.folder, silent_s=silent_s, gone=gone)
 
 
 def choose_folder(store: Store, word: str | None) -> Path:
