@@ -119,7 +119,7 @@ def timings(seed: int) -> None:
     links = PairsDone(hosts=tuple(hosts), pairs=tuple(pairs))
     fleet = verdict.judge(FleetRuns(hosts=group_by_host(records), links=links))
     judged_s = time.perf_counter() - began_s - links_s
-    print(f"1000 hosts judged in {judged_s:.2f} s, {len(pairs)} pairs of {found.rounds} rounds in {links_s:.2f} s")
+    print(f"1000 hosts judged in {judged_s:.2f} s, {found.pairs} pairs in {links_s:.2f} s")
     began_s = time.perf_counter()
     page = view.render_page(fleet, language="en", trainmark="bench", made="today")
     print(f"page of them drawn in {time.perf_counter() - began_s:.2f} s, {len(page.encode()) / 1e6:.1f} MB")

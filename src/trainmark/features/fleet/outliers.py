@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.record.links import PairLink, all_rounds, best_pairs, estimate_node_bandwidths
+from trainmark.record.links import PairLink, best_pairs, estimate_node_bandwidths
 
 FALSE_ALARMS = 0.01
 """Share of fleets without a bad host that may name one."""
@@ -130,20 +130,14 @@ class Cable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostPair:
-    hosts: tuple[str, str]
-    gigabytes_per_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class FleetLinks:
     cables: tuple[Cable, ...]
-    pairs: tuple[HostPair, ...]
     median: float
     """GB/s of the median cable."""
-    rounds: int
-    all_rounds: int
-    """Those in which every pair would be measured."""
+    pairs: int
+    """Pairs of hosts that were measured."""
+    slowest: tuple[str, str, float]
+    """The two hosts with good cables whose pair carries least, and how much."""
 
 
 def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLinks:
@@ -153,21 +147,20 @@ def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLink
     found = find_outliers(
         [*carries.values()], [0.0] * len(carries), floor=-math.log1p(-CABLE_FLOOR), assumed=ASSUMED_LINK_SPREAD
     )
+    slow = {node for node, named in zip(carries, found.named, strict=True) if named and carries[node] < found.centre}
+    good = [pair for pair in known if not slow & {pair.first, pair.second}] or known
+    least = min(good, key=lambda pair: pair.bus_gigabytes_per_s)
     return FleetLinks(
         cables=tuple(
             Cable(
                 host=hosts[node],
                 gigabytes_per_s=math.exp(value),
                 away=math.expm1(value - found.centre),
-                slow=named and value < found.centre,
+                slow=node in slow,
             )
-            for (node, value), named in zip(carries.items(), found.named, strict=True)
-        ),
-        pairs=tuple(
-            HostPair(hosts=(hosts[pair.first], hosts[pair.second]), gigabytes_per_s=pair.bus_gigabytes_per_s)
-            for pair in known
+            for node, value in carries.items()
         ),
         median=math.exp(found.centre),
-        rounds=math.ceil(len(known) / (len(carries) // 2)),
-        all_rounds=all_rounds(len(carries)),
+        pairs=len(known),
+        slowest=(hosts[least.first], hosts[least.second], least.bus_gigabytes_per_s),
     )

@@ -245,14 +245,11 @@ def _find_on_whole(
 
 
 def _matches(one: Expected, record: Record, compared: Compared) -> bool:
-    plan = record.plan
-    return (
-        (one.workload, one.recipe) == (plan.workload, plan.recipe_name)
-        and one.metric in (compared.name, compared.metric.name if compared.metric else "")
-        and one.topology in (None, plan.topology)
-        and one.precision in (None, record.precision)
-        and (one.device or "").casefold() in device_name(record).casefold()
-    )
+    facts = (record.plan.workload, record.plan.recipe_name, record.plan.topology, record.precision)
+    wanted = (one.workload, one.recipe, one.topology, one.precision)
+    alike = all(word in (None, fact) for word, fact in zip(wanted, facts, strict=True))
+    measured = one.metric in (compared.name, compared.metric.name if compared.metric else "")
+    return alike and measured and (one.device or "").casefold() in device_name(record).casefold()
 
 
 def _compare_with_site(median_interval: Bounds, reference: Expected, compared: Compared) -> Iterator[Finding]:
@@ -338,20 +335,18 @@ def _judge_links(measured: PairsDone) -> tuple[FleetLinks | None, list[Finding]]
     if not measured.pairs:
         return None, findings
     links = outliers.judge_links(measured.hosts, measured.pairs)
-    slow = [cable for cable in links.cables if cable.slow]
-    for cable in slow:
-        name, less = f"cable of host {cable.host}", f"{number(-100 * cable.away, 2)} % less than the fleet's median"
-        text = f"the {name} carries {number(cable.gigabytes_per_s)} GB/s, {less}"
-        findings.append(Finding("fault", "slow cables", name, text))
-    bad = {cable.host for cable in slow}
-    good = [pair for pair in links.pairs if not bad & {*pair.hosts}]
-    least = min(good, key=lambda pair: pair.gigabytes_per_s, default=links.pairs[0])
-    rounds = f"{links.rounds} of {links.all_rounds} rounds"
+    for cable in links.cables:
+        if cable.slow:
+            name, less = f"cable of host {cable.host}", f"{number(-100 * cable.away, 2)} % less than the fleet's median"
+            text = f"the {name} carries {number(cable.gigabytes_per_s)} GB/s, {less}"
+            findings.append(Finding("fault", "slow cables", name, text))
+    one, other, carries = links.slowest
+    count = len(links.cables)
     findings.append(
         _note(
-            f"{len(links.pairs)} pairs of hosts were measured in {rounds}: the median cable carries "
-            f"{number(links.median)} GB/s; the slowest pair of good cables is {' and '.join(least.hosts)} with "
-            f"{number(least.gigabytes_per_s)} GB/s"
+            f"{links.pairs} of {count * (count - 1) // 2} pairs of hosts were measured: the median cable carries "
+            f"{number(links.median)} GB/s; the slowest pair of good cables is {one} and {other} with "
+            f"{number(carries)} GB/s"
         )
     )
     return links, findings
