@@ -94,20 +94,17 @@ def forecast_next_sizes(records: Sequence[Record]) -> Forecast:
 def _basis(known: Known) -> str:
     *first, last = (str(size.topology) for size in known.sizes)
     sizes = f"{', '.join(first)} and {last}" if first else last
-    usual = f"{-100 * scaling_law.USUAL_LOSS:.0f} %"
     if known.one_device:
         return f"Known from {sizes} alone: inside a node a range of what published clusters keep, beyond it nothing."
-    if known.exchange is None and not known.several:
-        return f"Known from {sizes} alone: beyond it a device loses {usual} per doubling, as published clusters do."
+    usual = f"{-100 * scaling_law.USUAL_LOSS:.0f} %"
     loss = round(-100 * rates.find_loss(known, known.sizes[0], known.largest.topology), 1) + 0.0  # not -0.0
-    if known.exchange is None:
-        return f"Known from {sizes}: there a device loses {loss:.1f} % per doubling, published clusters {usual}."
-    levels = known.exchange.levels.keys()
-    missing = "" if len(levels) == 2 else f", but none {'inside' if 'nodes' in levels else 'between'} nodes"
-    beyond = f"{loss:.1f} % per doubling beyond that"
-    if not known.several:
-        beyond = f"in all at least {usual} per doubling, as published clusters do"
-    return f"Known from {sizes} and the links there{missing}: a device loses what its exchange takes, and {beyond}."
+    links, lost = "", f"{loss:.1f} % per doubling"
+    if known.exchange:
+        levels = known.exchange.levels.keys()
+        missing = "" if len(levels) == 2 else f", but none {'inside' if 'nodes' in levels else 'between'} nodes"
+        links = f" and the links there{missing}"
+        lost = f"what its exchange takes, and {lost if known.several else f'in all at least {usual} per doubling'}"
+    return f"Known from {sizes}{links}: there a device loses {lost}, published clusters {usual}."
 
 
 def _size_notes(found: Forecast) -> Iterator[str]:
