@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark import __version__
 from trainmark.cli.options import add_options, options_from_args
@@ -16,11 +15,12 @@ from trainmark.cli.terminal import mark_result_saved, open_console, print_status
 from trainmark.cli.verdict import parse_threshold
 from trainmark.features.fleet import hosts as fleets, verdict, view
 from trainmark.features.fleet.hosts import FleetRuns, PairsDone
+from trainmark.features.fleet.verdict import Fleet
 from trainmark.features.verify import verdict as verification
 from trainmark.launch import cluster_job
 from trainmark.launch.cluster_env import RenderedRun
 from trainmark.launch.clusters import slurm
-from trainmark.launch.options import PLAN
+from trainmark.launch.options import PLAN, RunOptions
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.language import locale_language
@@ -28,10 +28,6 @@ from trainmark.record.links import usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.files import save_page, write_report
-
-if TYPE_CHECKING:
-    from trainmark.features.fleet.verdict import Fleet
-    from trainmark.launch.options import RunOptions
 
 NAME = "fleet"
 HELP = "Run one workload on every node separately, and name slow hosts and slow cables."

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark import __version__, features
 from trainmark.analysis import published_library as library
@@ -18,19 +18,14 @@ from trainmark.cli.price import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.forecast import page_section, rates
 from trainmark.features.forecast.after_sweep import render_backtest, render_forecasts
-from trainmark.features.forecast.forecast import forecast, measure_work, to_json
+from trainmark.features.forecast.forecast import Work, forecast, measure_work, to_json
+from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.files import write_report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trainmark.features.forecast.forecast import Work
-    from trainmark.features.forecast.rates import Known
 
 NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."

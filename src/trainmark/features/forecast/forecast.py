@@ -64,7 +64,20 @@ class Forecast:
     @property
     def basis(self) -> str:
         """What it is based on, as a sentence."""
-        return _basis(self.known)
+        known = self.known
+        *first, last = (str(size.topology) for size in known.sizes)
+        sizes = f"{', '.join(first)} and {last}" if first else last
+        if known.one_device:
+            return f"Known from {sizes} alone: inside a node what published clusters keep, beyond it nothing."
+        usual = f"{-100 * scaling_law.USUAL_LOSS:.0f} %"
+        loss = round(-100 * rates.find_loss(known, known.sizes[0], known.largest.topology), 1) + 0.0  # not -0.0
+        links, lost = "", f"{loss:.1f} % per doubling"
+        if known.exchange:
+            levels = known.exchange.levels.keys()
+            missing = "" if len(levels) == 2 else f", but none {'inside' if 'nodes' in levels else 'between'} nodes"
+            links = f" and the links there{missing}"
+            lost = f"what its exchange takes, and {lost if known.several else f'in all at least {usual} per doubling'}"
+        return f"Known from {sizes}{links}: there a device loses {lost}, published clusters {usual}."
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -89,22 +102,6 @@ def forecast_next_sizes(records: Sequence[Record]) -> Forecast:
             nodes *= 2
         sizes.append(Topology(nodes=nodes, devices_per_node=devices))
     return forecast(known, sizes, None, Price())
-
-
-def _basis(known: Known) -> str:
-    *first, last = (str(size.topology) for size in known.sizes)
-    sizes = f"{', '.join(first)} and {last}" if first else last
-    if known.one_device:
-        return f"Known from {sizes} alone: inside a node a range of what published clusters keep, beyond it nothing."
-    usual = f"{-100 * scaling_law.USUAL_LOSS:.0f} %"
-    loss = round(-100 * rates.find_loss(known, known.sizes[0], known.largest.topology), 1) + 0.0  # not -0.0
-    links, lost = "", f"{loss:.1f} % per doubling"
-    if known.exchange:
-        levels = known.exchange.levels.keys()
-        missing = "" if len(levels) == 2 else f", but none {'inside' if 'nodes' in levels else 'between'} nodes"
-        links = f" and the links there{missing}"
-        lost = f"what its exchange takes, and {lost if known.several else f'in all at least {usual} per doubling'}"
-    return f"Known from {sizes}{links}: there a device loses {lost}, published clusters {usual}."
 
 
 def _size_notes(found: Forecast) -> Iterator[str]:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark.analysis import imported_rows as imported, published_library as library, scaling, scaling_published
-from trainmark.analysis.scaling import find_scalings
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis.scaling import Scaling, find_scalings
+from trainmark.analysis.scaling_published import PublishedScaling, find_published_scalings
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.scaling.after_sweep import render_published, render_scalings
 from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.store import Store, default_folder, find_records, read_record
-
-if TYPE_CHECKING:
-    from trainmark.analysis.scaling import Scaling
-    from trainmark.analysis.scaling_published import PublishedScaling
 
 NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
