@@ -156,7 +156,7 @@ def test_a_vocoder_of_other_mels_is_refused(taco: Path, data: Path, capsys: pyte
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ears that take anything for middling and understand nothing."""
     ears = Scorer(lambda sound: 3.25, "a stand-in", lambda sound: "", "another stand-in")
-    monkeypatch.setattr(scoring, "installed", lambda: ears)
+    monkeypatch.setattr(scoring, "load_scorer", lambda: ears)
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_without_the_extra_a_score_is_unavailable_and_says_what_installs_it(
     taco: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = "unavailable: it is not installed; pip install 'trainmark[mos]'"
-    monkeypatch.setattr(scoring, "installed", lambda: Scorer(None, missing, None, missing))
+    monkeypatch.setattr(scoring, "load_scorer", lambda: Scorer(None, missing, None, missing))
     assert call("last", "Hello.", "--score", *SHORT, "--out", "x.wav") == 0
     assert missing in capsys.readouterr().out
     scores = read("x.json")["scores"]

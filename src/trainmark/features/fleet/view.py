@@ -50,12 +50,12 @@ def _columns(fleet: Fleet, say: Say) -> Iterator[_FleetColumn]:
     )
     yield _FleetColumn(
         say("From the median"),
-        lambda one: NOTHING if one.away is None else _signed(f"{100 * one.away:+.1f} %"),
+        lambda one: NOTHING if one.away is None else _use_minus_sign(f"{100 * one.away:+.1f} %"),
         lambda one: one.away,
     )
     yield _FleetColumn(
         say("95 % interval"),
-        lambda one: NOTHING if one.interval is None else _signed("[{:+.1%}, {:+.1%}]".format(*one.interval)),
+        lambda one: NOTHING if one.interval is None else _use_minus_sign("[{:+.1%}, {:+.1%}]".format(*one.interval)),
         lambda one: one.interval[0] if one.interval else None,
     )
     if fleet.links:
@@ -70,7 +70,7 @@ def _columns(fleet: Fleet, say: Say) -> Iterator[_FleetColumn]:
         )
 
 
-def _signed(text: str) -> str:
+def _use_minus_sign(text: str) -> str:
     return text.replace("-", "−")
 
 

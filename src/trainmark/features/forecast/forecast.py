@@ -191,7 +191,7 @@ class Work:
     joules_per_item: float | None
     notes: tuple[str, ...] = ()
 
-    def needed(self, topology: Topology) -> TrainingNeed | None:
+    def count_needed(self, topology: Topology) -> TrainingNeed | None:
         """Items to train at a size; None where its global batch exceeds all that are known to converge."""
         if self.reference is None:
             return TrainingNeed(self.items, self.items, self.items)
@@ -284,7 +284,7 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
 
 def forecast_cost(work: Work, rate: RateForecast, price: Price) -> TrainingCost | None:
     """None where no rate is forecast, or where the items needed at such a batch are unknown."""
-    needed = work.needed(rate.topology)
+    needed = work.count_needed(rate.topology)
     if rate.interval is None or needed is None:
         return None
     devices = rate.topology.devices
