@@ -21,7 +21,7 @@ from support.records import make_plan
 from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import RANK_FILE
-from trainmark.launch.cpu_usage import ProcessTree, read_busy_s
+from trainmark.launch.sampler import ProcessTree, read_busy_s
 from trainmark.record.events import DeviceSamples, Event, EventTail, HostSample, SamplerBegin, SamplerEnd, Unavailable
 
 OWN_FILE = """

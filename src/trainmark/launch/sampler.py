@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from trainmark.launch.cpu_usage import ProcessTree, count_cores, read_busy_s
 from trainmark.platforms import files, proc, sensors
 from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.record.cores import end_with_parent
@@ -34,6 +33,8 @@ EVERY_S = 0.5
 """Twice as often as MLPerf requires, so that a late sample leaves no gap."""
 EVERY_WITH_PROGRAM_S = 0.9
 NICENESS = 10
+MAX_SCAN_SHARE = 0.0025
+"""Of one core, for scanning all processes of the machine."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - never written to
 
 
@@ -74,7 +75,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
             at_ns=time.perf_counter_ns(),
             every_s=every_s,
             devices=used,
-            cores=count_cores(),
+            cores=os.cpu_count() or 1,
         )
     )
     # a tool of the vendor may hang, so devices have their own thread
@@ -134,6 +135,54 @@ def _read_host() -> dict[str, Any]:
         pass
     found["load"] = os.getloadavg()[0]
     return found
+
+
+def read_busy_s() -> float | None:
+    """CPU seconds of all processes since boot, including stolen time."""
+    try:
+        return proc.read_cpu_ticks().busy / proc.TICKS_PER_S
+    except OSError:
+        return None
+
+
+class ProcessTree:
+    """A process with all its descendants. New ones are found by scanning all processes, as often as is cheap."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._members = {root}
+        self._next_scan_s = 0.0
+
+    def read_used_s(self) -> float | None:
+        """CPU seconds of the tree so far, of live processes and of ended ones that were waited for.
+
+        Only differences are meaningful. A new process counts from the scan that finds it, with all it has used.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next_scan_s:
+            stats = {pid: proc.read_process_stat(pid) for pid in self._members}
+        else:
+            stats = self._scan()
+            self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
+        found = [stat.ticks + stat.ticks_of_ended for stat in stats.values() if stat is not None]
+        return sum(found) / proc.TICKS_PER_S if stats.get(self._root) is not None else None
+
+    def _scan(self) -> dict[int, proc.ProcessStat | None]:
+        try:
+            everybody = proc.list_pids()
+        except OSError:
+            return {}
+        stats = {pid: stat for pid in everybody if (stat := proc.read_process_stat(pid)) is not None}
+        children: dict[int, list[int]] = {}
+        for pid, stat in stats.items():
+            children.setdefault(stat.parent, []).append(pid)
+        self._members, rest = set(), [self._root]
+        while rest:
+            pid = rest.pop()
+            if pid not in self._members:
+                self._members.add(pid)
+                rest += children.get(pid, [])
+        return {pid: stats.get(pid) for pid in self._members}
 
 
 def _stop_on_sigterm(over: threading.Event) -> None:

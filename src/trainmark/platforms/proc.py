@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -27,6 +29,13 @@ class ProcessStat(NamedTuple):
     """Of the process itself."""
     ticks_of_ended: int
     """Of the children it has waited for."""
+
+
+def read_foreign_s() -> float:
+    """CPU seconds of all processes but this one and its ended children; only differences mean anything."""
+    times = psutil.cpu_times()
+    busy_s = times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "steal", 0.0)
+    return float(busy_s - sum(os.times()[:4]))
 
 
 def read_cpu_ticks(proc: Path = PROC) -> CpuTicks:

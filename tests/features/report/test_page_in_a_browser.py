@@ -19,8 +19,7 @@ from support.site_folders import imported_page, many_rows
 from trainmark.analysis import published_library as library
 from trainmark.features.fleet import verdict as fleet_verdict, view as fleet_view
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, PairsDone, group_by_host
-from trainmark.features.report.document import render
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.features.report.trend import compute_trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build

@@ -27,7 +27,7 @@ from trainmark.record.language import locale_language
 from trainmark.record.links import usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
-from trainmark.view.files import save_page, write_report
+from trainmark.view.frame import save_page, write_report
 
 NAME = "fleet"
 HELP = "Run one workload on every node separately, and name slow hosts and slow cables."
