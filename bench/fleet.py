@@ -18,8 +18,8 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.stats import binomtest
 
-from trainmark.features.fleet import outliers, page as fleet_page, verdict
-from trainmark.features.fleet.hosts import group_by_host
+from trainmark.features.fleet import outliers, verdict, view
+from trainmark.features.fleet.hosts import FleetRuns, PairsDone, group_by_host
 from trainmark.record.links import PairLink, plan_rounds
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
@@ -116,11 +116,12 @@ def timings(seed: int) -> None:
     began_s = time.perf_counter()
     found = outliers.judge_links(hosts, pairs)
     links_s = time.perf_counter() - began_s
-    fleet = verdict.judge_hosts(group_by_host(records), links=found)
+    links = PairsDone(hosts=tuple(hosts), pairs=tuple(pairs))
+    fleet = verdict.judge(FleetRuns(hosts=group_by_host(records), links=links))
     judged_s = time.perf_counter() - began_s - links_s
-    print(f"1000 hosts judged in {judged_s:.2f} s, {len(pairs)} pairs of {found.rounds} rounds in {links_s:.2f} s")
+    print(f"1000 hosts judged in {judged_s:.2f} s, {found.pairs} pairs in {links_s:.2f} s")
     began_s = time.perf_counter()
-    page = fleet_page.render(fleet, language="en", trainmark="bench", made="today")
+    page = view.render_page(fleet, language="en", trainmark="bench", made="today")
     print(f"page of them drawn in {time.perf_counter() - began_s:.2f} s, {len(page.encode()) / 1e6:.1f} MB")
     named = _names(one.host for one in fleet.hosts_with("slow"))
     print(f"slow hosts {named}; drawn {_names(sorted(hosts[n] for n in slow))}")
@@ -128,12 +129,12 @@ def timings(seed: int) -> None:
 
 
 def links_table(fleets: int, seed: int) -> None:
-    """Networks without a bad link: in how many a cable or a way is named, with even noise and with long tails."""
+    """Networks without a bad link: in how many a cable is named, with even noise and with long tails."""
     for hosts in (3, 10, 100):
         for noise, tails in ((0.02, False), (0.05, False), (0.05, True)):
             dice = np.random.default_rng([seed, hosts, int(1e4 * noise), tails])
             pairs = [pair for together in plan_rounds(hosts) for pair in together]
-            cables = ways = 0
+            cables = 0
             for _ in range(fleets):
                 drawn = dice.standard_t(3, len(pairs)) if tails else dice.normal(0, 1, len(pairs))
                 measured = [
@@ -148,10 +149,9 @@ def links_table(fleets: int, seed: int) -> None:
                 ]
                 found = outliers.judge_links([str(number) for number in range(hosts)], measured)
                 cables += any(cable.slow for cable in found.cables)
-                ways += any(way.slow for way in found.ways)
             kind = "long tails" if tails else "even"
-            print(f"links of {hosts:>3} hosts, noise {noise:.0%} {kind}: {cables / fleets:.1%} name a cable, "
-                  f"{ways / fleets:.1%} a way", flush=True)  # fmt: skip
+            share = f"{cables / fleets:.1%} name a cable"
+            print(f"links of {hosts:>3} hosts, noise {noise:.0%} {kind}: {share}", flush=True)
 
 
 def _names(names: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from support.hosts import Hosts, missing_shaper  # type: ignore[import-not-found]  # of the tests
 
-from trainmark.features.forecast import inputs, rates
+from trainmark.features.forecast import rates
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 
@@ -71,7 +71,7 @@ def main() -> None:
         told = f", {8 * link[0].bytes_per_s / 1e6:.1f} Mbit/s, latency {1e3 * link[0].latency_s:.2f} ms" if link else ""
         low, high = speed.interval or (0.0, 0.0)
         print(f"{record.plan.topology}: {speed.value:.2f} {speed.unit} [{low:.2f}, {high:.2f}]{told}")
-    found = rates.forecast(inputs.read_records(records[:2]), Topology(nodes=3, devices_per_node=1))
+    found = rates.forecast(rates.read_records(records[:2]), Topology(nodes=3, devices_per_node=1))
     outcome, two = records[2].metrics["p_core"].value or 0.0, records[1].metrics["p_core"].value or 0.0
     if found.rate is None or found.interval is None:
         sys.exit("no forecast")

@@ -22,7 +22,7 @@ from trainmark.analysis.audit_events import audit_logs
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.scaling import find_scalings
 from trainmark.features.report import output
-from trainmark.features.scaling import table as scaling_table
+from trainmark.features.scaling import after_sweep as scaling_table
 from trainmark.features.watch import live_screen
 from trainmark.features.watch.command import Watched
 from trainmark.record import events, gather
@@ -213,7 +213,7 @@ def views(record: Record, good: Record, store: Store) -> Iterator[tuple[str, Cal
             compare_screen.render(found, width=100)
 
     def scaling() -> None:
-        scaling_table.render(find_scalings([good, record], "p_core"), width=100)
+        scaling_table.render_scalings(find_scalings([good, record], "p_core"), width=100)
 
     yield "list", lambda: json.dumps(make_row(record), allow_nan=False).encode()
     yield "show", lambda: describe(record, width=100).encode()

@@ -27,9 +27,7 @@ def fleet_records(speeds: Mapping[str, float]) -> list[Record]:
     return [host_record(host, speed) for host, speed in speeds.items()]
 
 
-def device_telemetry(
-    host: str, *, clock: float = 1400, heat: float = 60, throttled: int = 0, errors: float = 0
-) -> dict[str, Any]:
+def device_telemetry(host: str, *, clock: float = 1400, heat: float = 60) -> dict[str, Any]:
     """What the samplers of a host with one device left."""
     at_s = [float(second) for second in range(30)]
 
@@ -39,8 +37,6 @@ def device_telemetry(
     device = {
         "device": 0,
         "series": {"clock_mhz": steady(clock), "temperature_c": steady(heat), "power_w": steady(300)},
-        "throttled": {"power cap": throttled} if throttled else {},
-        "ecc_errors_new": errors,
     }
     return {"machines": [{"host": host, "training_s": [2.0, 28.0], "samples": 30, "devices": [device]}]}
 

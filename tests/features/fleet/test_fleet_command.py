@@ -68,7 +68,7 @@ def test_ten_hosts_of_which_two_are_slow_and_one_has_a_thin_cable(
     words = [*RUN, "--hosts", hosts, "--links", "--jobs", "4", "--html", str(page), "--junit", str(tests)]
     assert main(words) == 6
     out, err = capsys.readouterr()
-    assert "not accepted; slow hosts: 2 of 10; slow cables: 1; the median is" in out
+    assert "not accepted; slow hosts: 2; slow cables: 1; judged hosts: 10; the median is" in out
     assert "host node03: 55.8 images/s" in err and "10 of 10 done" in err
     assert "the cable of host node05 carries 4.01 GB/s, 60 % less" in out
     assert ran(world) == sorted(TWO_SLOW)
@@ -82,16 +82,14 @@ def test_ten_hosts_of_which_two_are_slow_and_one_has_a_thin_cable(
     assert {case.get("classname") for case in cases.values()} == {"trainmark.fleet.resnet50.quick.1x1.fp32"}
     assert "resnet50-quick-node" not in tests.read_text(encoding="utf-8"), "names are the same from day to day"
     drawn = page.read_text(encoding="utf-8")
-    assert drawn.count('class="heat ') > 10 + 90
-    named = [row for row in re.findall(r"<tr>.*?</tr>", drawn, re.DOTALL) if re.search(r"slow</span> 4\.01 GB/s", row)]
+    named = [row for row in re.findall(r"<tr>.*?</tr>", drawn, re.DOTALL) if "slow 4.01" in row]
     assert len(named) == 1 and "node05" in named[0], "the host that is quick by itself has its cable marked"
-    assert {f"−{percent} %" for percent in (3, 6, 12, 25)} <= set(re.findall(r"−\d+ %(?=</span>)", drawn))
 
     # the newest fleet again, without running anything
     assert main(["fleet", "--json", "--threshold", "15%"]) == 6
     document = json.loads(capsys.readouterr().out)
     assert [one["host"] for one in document["hosts"] if one["verdict"] == "slow"] == ["node07"]
-    assert len(document["links"]["ways"]) == 45
+    assert document["links"]["pairs"] == 45
     assert ran(world) == []
 
 
@@ -112,7 +110,7 @@ def test_a_host_that_fails_is_a_line_and_the_same_command_again_runs_only_that_o
     assert "host node02 failed: host node02 cannot be entered through ssh: ssh: connect: No route to host" in out
     assert "host node04 failed: host node04 ended with exit code 3: no such device" in out
     assert "host node06 failed: its run ended with exit code 4: rank 0 was killed by SIGKILL" in " ".join(out.split())
-    assert "not accepted; failed hosts: 3 of 10" in out
+    assert "not accepted; failed hosts: 3; judged hosts: 10" in out
     assert len(ran(world)) == 7 and len(store.run_ids()) == 8
 
     store.path(broken.run_id).unlink()
@@ -169,7 +167,6 @@ def test_what_finished_before_the_fleet_was_ended_is_resumed(
         (["fleet", "resnet50", "--budget", "3m", "--hosts", "a,b"], "give all hosts the same"),
         (["fleet"], "holds no fleet yet"),
         (["fleet", "--links"], "--links measures the hosts of --hosts"),
-        (["fleet", "--rounds", "3"], "--rounds needs --links"),
         (["fleet", "--expect", "0"], "--expect must be at least 1"),
         (["fleet", "--threshold", "much"], "is not a share"),
         (["fleet", "nothing-like-that"], "no run 'nothing-like-that'"),
@@ -197,8 +194,8 @@ def test_a_folder_of_runs_is_judged_with_those_that_left_no_record_and_its_links
 
     document = {"sections": [{"pairs": msgspec.to_builtins(pair_links(10, way=(0, 9))), "hosts": list(TEN)}]}
     (shared.folder / "links.json").write_text(json.dumps(document), encoding="utf-8")
-    assert main(["fleet", str(shared.folder)]) == 7, "one pair is not enough to fail by"
-    assert "between hosts node00 and node09 pass 3." in capsys.readouterr().out
+    assert main(["fleet", str(shared.folder)]) == 0, "one pair is not enough to fail by"
+    assert "the slowest pair of good cables is node00 and node09 with 3." in " ".join(capsys.readouterr().out.split())
 
     (shared.folder / "links.json").write_text("{}", encoding="utf-8")
     assert main(["fleet", str(shared.folder)]) == 2

@@ -50,5 +50,5 @@ def test_hosts_send_their_records_and_the_thin_cable_between_them_is_named(tmp_p
     document = json.loads(ran.stdout)
     assert [one["host"] for one in document["hosts"] if one["verdict"] == "slow"] == ["trainmark-h0"]
     assert [one["host"] for one in document["links"]["cables"] if one["slow"]] == ["trainmark-h1"]
-    assert len(document["links"]["ways"]) == 3
+    assert document["links"]["pairs"] == 3
     assert len(list((tmp_path / "store" / "records").glob("*.json"))) == 3

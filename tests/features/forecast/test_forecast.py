@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections.abc import Iterator
 
-import msgspec
 import pytest
 from support.records import make_record
 
 from trainmark.analysis import published_library as library
 from trainmark.analysis.clusters import Chain, find_chains, load_table
 from trainmark.analysis.scaling_published import find_published_scalings
-from trainmark.features.forecast import cost, inputs, rates, scaling_law
-from trainmark.features.forecast.inputs import Known
+from trainmark.features.forecast import forecast as cost, rates, scaling_law
+from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import Size, backtest
 from trainmark.record.errors import UsageError
-from trainmark.record.machine import CheckpointFacts, Environment
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import Topology
 from trainmark.record.record import Evaluation, Quality, Record
@@ -103,7 +100,7 @@ def test_far_beyond_the_largest_size_it_is_an_order_of_magnitude_and_the_range_w
 def published(workload: str, metric: str) -> Iterator[tuple[Known, float]]:
     for group in find_published_scalings(library.load_rows(workload)):
         outcome = next((getattr(point.row, metric) for point in group.points if point.row.topology == "2x8"), None)
-        found = inputs.read_published(group, metric, below=16)
+        found = rates.read_published(group, metric, below=16)
         if found and outcome:
             yield found, outcome
 
@@ -152,27 +149,25 @@ def test_a_range_holds_the_outcomes_of_clusters_like_those_it_was_made_from() ->
 
 def test_runs_that_shared_out_one_batch_or_are_noisy_carry_no_forecast() -> None:
     with pytest.raises(UsageError, match="known to ±20 % only"):
-        inputs.read_records([record("a", "1x1", 100, half=0.2)])
+        rates.read_records([record("a", "1x1", 100, half=0.2)])
     strong = make_record(
         run_id="b",
         plan={"topology": "1x2", "recipe": {"batch_per_device": 16, "epochs": 90}},
         metrics={"p_core": Quantity(value=150, unit="images/s")},
     )
     with pytest.raises(UsageError, match="one batch_per_device"):
-        inputs.read_records([record("a", "1x1", 100), strong])
+        rates.read_records([record("a", "1x1", 100), strong])
 
 
 def test_time_energy_and_cost_follow_from_the_work_of_a_run_that_met_its_target() -> None:
     runs = [record("one", "1x1", 100), record("eight", "1x8", 784, reached=4)]
-    seen = inputs.read_records(runs)
+    seen = rates.read_records(runs)
     work = cost.measure_work(runs)
     assert work.why == "step 4, at which run eight met its target"
     assert work.items == pytest.approx(4 * work.items_per_step)
     rate = rates.forecast(seen, Topology.parse("2x8"))
-    price = Price(device_hour=2.0, currency="EUR", pue=1.5)
-    found = cost.forecast_cost(work, rate, price)
+    found = cost.forecast_cost(work, rate, Price(device_hour=2.0, currency="EUR", pue=1.5))
     assert found is not None and rate.rate is not None
-    assert found.availability == 1.0
     assert found.time_s.value == pytest.approx(sum(found.parts_s.values()))
     assert found.parts_s["train"] == pytest.approx(work.items / rate.rate / 0.9)
     assert found.time_s.low < (found.time_s.value or 0) < found.time_s.high
@@ -188,41 +183,6 @@ def test_so_much_training_may_be_asked_for_instead() -> None:
     assert cost.measure_work(runs, "1e6 items").items == 1e6
     ten, twenty = (cost.measure_work(runs, f"{count} epochs").items for count in (10, 20))
     assert twenty == pytest.approx(2 * ten)
-    assert cost.measure_work(runs).why == "the recipe's 90 epochs: no run here has met its target"
+    assert cost.measure_work(runs).why == "the length of the recipe, as no run here has met its target"
     with pytest.raises(UsageError, match="is not 'target', 'N epochs'"):
         cost.measure_work(runs, "soon")
-
-
-def test_failures_are_reckoned_with_where_there_are_many_devices() -> None:
-    runs = [record("eight", "1x8", 784)]
-    seen, work = inputs.read_records(runs), cost.measure_work(runs, "1e12 items")
-
-    def available(topology: str, hours: float = cost.MTBF_DEVICE_HOURS) -> float:
-        rate = rates.forecast(seen, Topology.parse(topology))
-        found = cost.forecast_cost(work, rate, Price(), mtbf_device_hours=hours)
-        assert found is not None
-        return found.availability
-
-    assert available("16x8") == 1.0
-    assert 0.9 < available("128x8") < 1.0
-    assert available("2048x8") < available("128x8")
-    assert available("128x8", hours=5000) < available("128x8")
-
-
-def test_checkpoints_and_idle_power_are_those_the_run_measured() -> None:
-    run = record("eight", "1x8", 784)
-    power = {"power": Quantity(value=300.0, unit="W")}
-    told = Environment(checkpoint=CheckpointFacts(size_bytes=10**9, saves=3, save_s=600.0, restore_s=60.0))
-    told = msgspec.structs.replace(told, idle_power_w=75.0)
-    measured = dataclasses.replace(run, environment=told, metrics={**run.metrics, **power})
-    seen = inputs.read_records([run])
-    assumed, known = (cost.measure_work([one], "1e12 items") for one in (run, measured))
-    assert (assumed.checkpoint_s, assumed.checkpoint_why, assumed.idle_share) == (60.0, "assumed", 0.0)
-    assert (known.checkpoint_s, known.checkpoint_why, known.restore_s) == (600.0, "measured", 60.0)
-    assert known.idle_share == 0.25
-    rate = rates.forecast(seen, Topology.parse("128x8"))
-    usual, slow = (cost.forecast_cost(work, rate, Price()) for work in (assumed, known))
-    assert usual is not None and slow is not None
-    assert slow.availability < usual.availability
-    assert usual.energy_kwh is not None and slow.energy_kwh is not None
-    assert usual.energy_kwh.low < slow.energy_kwh.low <= (slow.energy_kwh.value or 0) < slow.energy_kwh.high

@@ -8,12 +8,10 @@ import random
 import pytest
 from support.made_clusters import Cluster
 
-from trainmark.features.forecast import inputs, rates
-from trainmark.features.forecast.inputs import ExchangeModel, fit_exchange
-from trainmark.features.forecast.rates import OtherBatch, RateForecast
+from trainmark.features.forecast import rates
+from trainmark.features.forecast.rates import ExchangeModel, RateForecast, fit_exchange
 from trainmark.record.errors import UsageError
-from trainmark.record.links import AllReduce
-from trainmark.record.machine import Environment, ExchangeShape
+from trainmark.record.machine import Environment
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.timeline import RankSums, RankTrace, StepSums
@@ -36,8 +34,8 @@ def model_of(record: Record) -> ExchangeModel:
     return found
 
 
-def forecast(records: list[Record], topology: str, batch: OtherBatch | None = None) -> RateForecast:
-    return rates.forecast(inputs.read_records(records), Topology.parse(topology), batch)
+def forecast(records: list[Record], topology: str) -> RateForecast:
+    return rates.forecast(rates.read_records(records), Topology.parse(topology))
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -65,7 +63,7 @@ def test_a_long_run_that_kept_sums_alone_tells_the_same() -> None:
 
 def test_links_of_a_node_alone_explain_what_is_inside_and_the_usual_loss_what_is_beyond() -> None:
     cluster = Cluster(bytes=LARGE)
-    known = inputs.read_records([cluster.record("1x2")])
+    known = rates.read_records([cluster.record("1x2")])
     inside, beyond = (rates.forecast(known, Topology.parse(words)).rate for words in ("1x8", "2x8"))
     assert inside is not None and beyond is not None
     assert inside == pytest.approx(cluster.rate("1x8"), rel=0.01)
@@ -82,39 +80,8 @@ def test_an_exchange_slower_than_the_links_were_measured_is_as_slow_at_other_siz
     assert model.step_s(size) == pytest.approx(cluster.own_s() + cluster.exposed_s(size), rel=0.01)
 
 
-def test_a_record_of_before_links_were_told_apart_still_tells_those_of_its_one_node() -> None:
-    cluster = Cluster(bytes=LARGE)
-    record = cluster.record("1x4")
-    level, shape = record.environment.link_levels[0], record.environment.exchange
-    rows = [
-        AllReduce(size_bytes=size, median_s=seconds, best_s=seconds, bus_gigabytes_per_s=1.0)
-        for size, seconds in level.times
-    ]
-    assert shape is not None
-    older = ExchangeShape(kind="all-reduce", messages=shape.messages, size_bytes=shape.size_bytes)
-    model = model_of(dataclasses.replace(record, environment=Environment(link=rows, exchange=older)))
-    size = Topology.parse("1x8")
-    assert model.step_s(size) == pytest.approx(cluster.own_s() + cluster.exposed_s(size), rel=0.05)
-    assert model.step_s(Topology.parse("2x4")) is None
-
-
 def test_ranks_that_compute_layers_together_are_forecast_by_their_sizes_alone() -> None:
     assert fit_exchange(Cluster(parallel="fsdp+tp2").record("1x4")) is None
-
-
-def test_one_global_batch_is_divided_with_a_range_for_what_a_smaller_batch_costs() -> None:
-    cluster = Cluster(fixed_s=0.003)
-    runs = [cluster.record("1x4"), cluster.record("2x4")]
-    found = forecast(runs, "4x4", OtherBatch(overall=256))
-    assert found.batch_per_device == 16
-    assert found.rate == pytest.approx(cluster.rate("4x4", 16), rel=0.05)
-    assert found.interval is not None
-    assert found.interval[0] < cluster.rate("4x4", 16) < found.interval[1]
-    refused = forecast(runs, "16x4", OtherBatch(overall=256))
-    assert refused.kind == rates.REFUSED
-    assert refused.why.startswith("a batch of 4 per device is more than 2 times below that of the runs, 32")
-    uneven = forecast(runs, "3x4", OtherBatch(overall=256))
-    assert uneven.why == "a global batch of 256 does not divide evenly over 12 devices"
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -137,13 +104,10 @@ def test_a_slow_network_is_seen_by_its_links_where_a_law_of_sizes_alone_misses_i
     assert missed is None or abs(missed / outcome - 1) > 0.1
 
 
-def test_links_that_changed_and_batches_that_changed_with_the_size_are_refused() -> None:
-    usual, slow = Cluster(), Cluster(node=(10e-6, 2e9))
-    again = dataclasses.replace(slow.record("1x4"), run_id="after")
-    with pytest.raises(UsageError, match=r"the links changed between runs 1x4-32 and after: all-reduce inside a node"):
-        inputs.read_records([usual.record("1x4"), again])
+def test_batches_that_changed_with_the_size_are_refused() -> None:
+    usual = Cluster()
     with pytest.raises(UsageError, match="differ in their batch"):
-        inputs.read_records([usual.record("1x4"), usual.record("2x4", 16)])
+        rates.read_records([usual.record("1x4"), usual.record("2x4", 16)])
 
 
 @pytest.mark.slow

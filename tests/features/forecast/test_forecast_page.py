@@ -8,7 +8,7 @@ import pytest
 from support.records import make_record
 
 from trainmark.cli.main import main
-from trainmark.features.forecast import page as forecast_page
+from trainmark.features.forecast import page_section
 from trainmark.features.forecast.forecast import forecast_next_sizes
 from trainmark.features.report import run_page
 from trainmark.features.report.run_page import ReportInputs
@@ -54,7 +54,7 @@ def test_the_page_has_chart_table_and_what_it_rests_on(folder: Path) -> None:
 def test_it_speaks_chinese(folder: Path) -> None:
     text = page(folder, "1x1", "1x8", "--to", "2x8", "--until", "1e9 items", "--lang", "zh")
     assert 'lang="zh-CN"' in text
-    for english in ("Every size", "What it rests on", "nine of ten outcomes", "of one device"):
+    for english in ("Forecast of", "nine of ten outcomes", "of one device"):
         assert english not in text
 
 
@@ -65,12 +65,11 @@ def test_one_device_gives_a_range_without_a_line(folder: Path) -> None:
     assert "refused" in text
 
 
-def test_several_trainings_have_a_chart_each_and_one_table() -> None:
+def test_several_trainings_have_a_chart_and_a_table_each() -> None:
     found = [forecast_next_sizes([run("1x1", rate), run("1x8", 7.8 * rate)]) for rate in (100.0, 200.0)]
-    text = forecast_page.render(found, language="en", made="2026-11-17", trainmark="0.1.0")
+    text = page_section.render(found, language="en", made="2026-11-17", trainmark="0.1.0")
     assert text.count("<polygon") == 2
-    assert text.partition("<footer")[0].count('scope="row"') == 2 * 2 * 5  # in the table, and in those of the charts
-    assert text.count('id="summary"') == 1
+    assert text.count("<h2>resnet50") == 2
 
 
 def test_a_report_of_several_topologies_goes_on_to_the_next_sizes() -> None:
@@ -92,7 +91,3 @@ def test_runs_that_carry_no_forecast_have_their_scaling_alone() -> None:
 def test_the_back_test_has_no_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forecast", "--backtest", "--html", str(folder / "x.html")]) == 2
     assert "leave --html out" in capsys.readouterr().err
-
-
-def test_kinds_have_words_for_readers() -> None:
-    assert forecast_page.kind_word("of a newer version", str) == "of a newer version"

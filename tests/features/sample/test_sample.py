@@ -156,7 +156,7 @@ def test_a_vocoder_of_other_mels_is_refused(taco: Path, data: Path, capsys: pyte
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ears that take anything for middling and understand nothing."""
     ears = Scorer(lambda sound: 3.25, "a stand-in", lambda sound: "", "another stand-in")
-    monkeypatch.setattr(scoring, "installed", lambda: ears)
+    monkeypatch.setattr(scoring, "load_scorer", lambda: ears)
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_without_the_extra_a_score_is_unavailable_and_says_what_installs_it(
     taco: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = "unavailable: it is not installed; pip install 'trainmark[mos]'"
-    monkeypatch.setattr(scoring, "installed", lambda: Scorer(None, missing, None, missing))
+    monkeypatch.setattr(scoring, "load_scorer", lambda: Scorer(None, missing, None, missing))
     assert call("last", "Hello.", "--score", *SHORT, "--out", "x.wav") == 0
     assert missing in capsys.readouterr().out
     scores = read("x.json")["scores"]
@@ -326,6 +326,8 @@ def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys:
     run = Path("store") / "runs" / "sums-1"
     run.mkdir(parents=True)
     (run / "plan.json").write_text(json.dumps(plan.to_json()))
+    assert call("last") == 2
+    assert "which would run code here; read it, then add --trust" in refused(capsys)
     assert call("last", "--trust") == 2
     assert "trained sums, which has nothing to show; those that have are " in refused(capsys)
 

@@ -9,17 +9,14 @@ from support.records import make_record
 
 from trainmark.analysis.published_library import load_rows
 from trainmark.analysis.scaling import (
-    FORMULA,
     compute_scaling,
     find_scalings,
-    find_throughput,
     global_batch,
-    pool,
     scaling_efficiency,
     to_json,
 )
 from trainmark.analysis.scaling_published import find_published_scalings
-from trainmark.features.scaling.table import render, render_published
+from trainmark.features.scaling.after_sweep import render_published, render_scalings as render
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import Quantity
 from trainmark.record.numbers import around
@@ -60,12 +57,6 @@ def test_the_smallest_topology_is_the_base_where_1x1_was_not_run() -> None:
     assert found.points[2].efficiency.value == pytest.approx(1500 / (4 * 420))
 
 
-def test_as_many_devices_on_more_nodes_are_compared_too() -> None:
-    found = compute_scaling([a_run("2x1", images(90, 1)), a_run("1x2", images(100, 1))])
-    assert [str(point.topology) for point in found.points] == ["1x2", "2x1"]
-    assert found.points[1].efficiency.value == pytest.approx(0.9)
-
-
 def test_the_same_global_batch_is_strong_scaling() -> None:
     found = compute_scaling(
         [
@@ -75,6 +66,12 @@ def test_the_same_global_batch_is_strong_scaling() -> None:
     )
     assert found.kind == "strong"
     assert {point.global_batch for point in found.points} == {64}
+
+
+@pytest.mark.parametrize(("word", "said"), [("mem", "'mem' is not a throughput"), ("p_core", "all are 1x1")])
+def test_what_does_not_scale_is_refused(word: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        compute_scaling([a_run("1x1", images(100, 1), run_id="a"), a_run("1x1", images(101, 1), run_id="b")], word)
 
 
 def test_micro_batches_count_in_the_global_batch() -> None:
@@ -126,11 +123,6 @@ def test_a_run_that_is_not_valid_is_refused_by_name(status: str) -> None:
         compute_scaling([a_run("1x1", images(100, 1)), broken])
 
 
-def test_one_topology_alone_does_not_scale() -> None:
-    with pytest.raises(UsageError, match="all are 1x1"):
-        compute_scaling([a_run("1x1", images(100, 1), run_id="a"), a_run("1x1", images(101, 1), run_id="b")])
-
-
 def test_repeats_are_pooled_and_their_spread_widens_the_interval() -> None:
     found = compute_scaling(
         [
@@ -147,12 +139,6 @@ def test_repeats_are_pooled_and_their_spread_widens_the_interval() -> None:
     assert base.interval == pytest.approx(around(base.value, half), rel=1e-4)
     assert found.points[0].runs == ("a", "b", "c")
     assert "(3 runs)" in render([found])
-
-
-def test_a_single_run_keeps_its_own_interval_and_repeats_without_one_get_their_spread() -> None:
-    assert pool([images(100, 2)]).interval == around(100, 0.02)
-    assert pool([images(100)]).interval is None
-    assert pool([images(99), images(101)]).interval is not None
 
 
 def test_an_efficiency_that_noise_hides_is_said_to_be_so() -> None:
@@ -213,12 +199,6 @@ def test_a_run_without_the_metric_is_named() -> None:
         compute_scaling([a_run("1x1", images(100, 1)), without])
 
 
-def test_throughputs_are_known_by_both_names_and_nothing_else_scales() -> None:
-    assert find_throughput("training_throughput") == "p_train"
-    with pytest.raises(UsageError, match="'mem' is not a throughput"):
-        find_throughput("mem")
-
-
 def test_a_store_full_of_runs_is_sorted_into_weak_and_strong_groups() -> None:
     found = find_scalings(
         [
@@ -241,11 +221,6 @@ def test_programs_get_every_number() -> None:
     point = found["points"][1]
     assert (point["devices"], point["efficiency"], point["exchange"]) == (2, 0.75, None)
     assert point["throughput"]["interval"] == list(around(150, 1 / 150))
-
-
-def test_the_definition_can_be_explained() -> None:
-    assert "ideal speed-up" in (scaling_efficiency.__doc__ or "")
-    assert "throughput(base)" in FORMULA
 
 
 def test_the_vit_page_contradicts_itself() -> None:

@@ -74,27 +74,6 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(store: Store, capsys: p
     assert "torn.json is left out" in err
 
 
-def test_a_run_named_twice_counts_once(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(store, "one", "resnet50-one", "two", "--json") == 0
-    (found,) = json.loads(capsys.readouterr().out)["scalings"]
-    assert [point["runs"] for point in found["points"]] == [["resnet50-one"], ["resnet50-two"]]
-    assert found["points"][1]["efficiency"] == 0.75
-
-
-def test_unlike_runs_end_with_exit_code_2(store: Store) -> None:
-    add(store, "resnet50-odd", "1x2", 150, batch=48)
-    with pytest.raises(UsageError, match="neither weak nor strong"):
-        call(store, "one", "odd")
-
-
-def test_published_rows_scale_by_each_of_their_throughputs(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(store, "--published", "vit") == 0
-    out, err = capsys.readouterr()
-    assert "0.912" in out
-    assert "0.591" in out
-    assert "3 of 6 published rows are left out" in err
-
-
 def test_published_rows_can_be_asked_for_by_one_metric_as_json(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,7 +87,7 @@ def test_its_opinions_are_those_of_the_public_package(samples: int, opinion: flo
 @pytest.mark.slow
 def test_both_networks_hear_a_sound() -> None:
     found = sample_scorer.score(
-        [SpokenClips(of="x", sounds=(sine(22_050).numpy(),), texts=("hello",))], sample_scorer.installed()
+        [SpokenClips(of="x", sounds=(sine(22_050).numpy(),), texts=("hello",))], sample_scorer.load_scorer()
     )
     [row] = found.rows
     assert found.predictor == "DistillMOS 0.9.1 (distill_mos_v7)"
@@ -138,7 +138,7 @@ def test_without_the_extra_both_are_unavailable_with_what_installs_them(monkeypa
     monkeypatch.setattr(distillmos, "find_weights", lambda: None)
     for name in ("moonshine_voice", *(known for known in sys.modules if known.startswith("moonshine_voice."))):
         monkeypatch.setitem(sys.modules, name, None)
-    found = sample_scorer.installed()
+    found = sample_scorer.load_scorer()
     assert found.opinion is found.transcript is None
     assert found.predictor == "unavailable: DistillMOS is not installed; pip install 'trainmark[mos]'"
     assert found.recogniser == "unavailable: moonshine-voice is not installed; pip install 'trainmark[mos]'"

@@ -6,9 +6,11 @@ import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.records import make_plan, make_record, renamed
 
@@ -119,25 +121,20 @@ def test_a_frame_says_what_runs_and_how_far_it_is(store: Store) -> None:
         RUN,
         "20 of 60",
         "images/s",
-        "over 20 steps",
-        "acc 12.50 % at step 20, target ≥ 75.5 %: not yet",
+        "acc 12.50 % at step 20, target 75.5 %",
         "about 4 s",
     ):
         assert said in shown
 
 
-def test_speed_is_of_all_ranks_by_the_slowest_of_them(store: Store) -> None:
+def test_speed_is_that_of_all_devices(store: Store) -> None:
     speed = looked(Run(store).trained(20)).speed()
     assert speed is not None
-    assert speed.items_per_s == pytest.approx(2 * 32 / 0.120)
-    assert speed.interval == pytest.approx((speed.items_per_s, speed.items_per_s))
-
-
-def test_ranks_of_other_machines_are_taken_to_do_as_much(store: Store) -> None:
-    live = looked(Run(store, ranks=1, topology="2x1").trained())
-    speed = live.speed()
-    assert speed is not None
-    assert speed.items_per_s == pytest.approx(2 * 32 / 0.110)
+    rate, interval = speed
+    assert rate == pytest.approx(2 * 32 / 0.110)
+    assert interval == pytest.approx((rate, rate))
+    live = looked(Run(store, "elsewhere-too", ranks=1, topology="2x1").trained())
+    assert (live.speed() or (0,))[0] == pytest.approx(rate)
     assert "1 of 2 ranks are visible here" in drawn(live)
 
 
@@ -148,8 +145,7 @@ def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
     run.steps(0, 20, compute_ms=105)
     run.steps(1, 17, compute_ms=205)
     frame = looked(run)
-    assert [(late.rank, late.steps) for late in frame.lateness()] == [(1, 3), (0, 0)]
-    assert "1 +100.0 % 3 steps behind, 0 +0.0 %" in drawn(frame)
+    assert "rank 1 computes 100.0 % longer than the fastest" in drawn(frame)
     assert frame.step == 17
 
 
@@ -205,34 +201,30 @@ def test_events_that_make_no_sense_do_not_end_the_watch(store: Store, fields: di
     frame = looked(run)
     assert "resnet50" in drawn(frame)
     assert "resnet50" in live_screen.format_line(frame)
-    json.dumps(live_screen.to_json(frame), allow_nan=False)
+    assert msgspec.json.encode(live_screen.to_json(frame))
 
 
 def test_silence_is_said_once_it_is_longer_than_steps_take(store: Store) -> None:
     clock = Clock()
     run = Run(store).trained(5)
-    watched = watch.Watched(run.folder, store, now_s=clock, wall_s=lambda: 0.0)
-    assert watched.read().note is None
-    clock.now_s += 10
+
+    def write(at_s: float) -> None:
+        for path in run.folder.glob("rank*.jsonl"):
+            os.utime(path, (at_s, at_s))
+
+    write(990)
+    watched = watch.Watched(run.folder, store, now_s=clock)
     assert watched.read().note is None
     clock.now_s += 30
     assert watched.read().note == "no event for 40 s"
     run.steps(0, 1, compute_ms=20_000)
     run.steps(1, 1, compute_ms=20_000)
-    assert watched.read().note is None
+    write(clock.now_s)
     clock.now_s += 40  # two such steps are no silence
     assert watched.read().note is None
     run.append("telemetry0.jsonl", '{"event": "host", "at_ns": 5}\n')
     clock.now_s += 60
     assert watched.read().note == "no event for 1 min 40 s"
-
-
-def test_the_first_look_knows_how_long_nothing_was_written(store: Store) -> None:
-    run = Run(store).trained(5)
-    for path in run.folder.glob("rank*.jsonl"):
-        os.utime(path, (5000, 5000))
-    watched = watch.Watched(run.folder, store, now_s=Clock(), wall_s=lambda: 5090.0)
-    assert watched.read().note == "no event for 1 min 30 s"
 
 
 def test_the_sensors_last_word_is_shown_and_a_missing_one_is_never_zero(store: Store) -> None:
@@ -243,13 +235,9 @@ def test_the_sensors_last_word_is_shown_and_a_missing_one_is_never_zero(store: S
     told = [began, {"event": "devices", "at_ns": 91 * 10**9, "readings": [reading, {"device": 1, "power_w": 250}]}]
     run.append("telemetry0.jsonl", "".join(json.dumps(event) + "\n" for event in told))
     shown = drawn(looked(run))
-    assert "0: 243 W, 61.0 °C, 1.00 GiB" in shown
-    assert "1: 250 W\n" in shown
+    assert "device 0  243 W, 61.0 °C, 1.00 GiB" in shown
+    assert "device 1  250 W\n" in shown
     assert "1 min 30 s" in shown
-    (run.folder / "telemetry0.jsonl").write_text(
-        json.dumps(began) + '\n{"event": "unavailable", "at_ns": 0, "fields": {"power_w": "no sensor here"}}\n'
-    )
-    assert "unavailable: no sensor here" in drawn(looked(run))
 
 
 @pytest.mark.parametrize(
@@ -299,49 +287,37 @@ def test_following_ends_with_the_record_and_its_result(store: Store, capsys: pyt
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert "step 20 of 60" in lines[0]
-    assert lines[-2].startswith("resnet50 quick AMD EPYC 1x1 fp32: valid: 60 steps were done; p_core 5.78 images/s")
+    assert lines[-2].startswith("ResNet-50 (quick) trains at 5.78 images/s")
     assert lines[-1] == f"record: {store.path(RUN)}"
     assert err == ""
     assert len(pauses) == 4
 
 
+@pytest.mark.parametrize("spoke", [True, False])
 def test_a_run_whose_processes_are_gone_without_a_record_ends_the_watch(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    spoke: bool, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(store)
-    run.begin(pid=NOBODY)
-    run.ready()
+    if spoke:
+        run.begin(pid=NOBODY)
+        run.ready()
+    else:
+        launcher = {"launcher_host": socket.gethostname(), "launcher_pid": NOBODY}
+        run.write_head(item="images", target={"name": "acc1", "unit": "%", "better": "higher"}, **launcher)
     clock = Clock()
+    clock.now_s = began_s = time.time()
 
     def pause(seconds: float) -> None:
         clock.now_s += 4
 
-    watched = watch.Watched(run.folder, store, now_s=clock, wall_s=lambda: 0.0)
-    assert watch.follow(watched, pause) == 4
-    assert clock.now_s > 1000 + watch.RECORD_LIMIT_S
-    assert "its processes are gone, and it has left no record" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("launcher", [{"launcher_host": socket.gethostname(), "launcher_pid": NOBODY}, {}])
-def test_a_run_whose_launcher_was_killed_before_a_rank_spoke_ends_the_watch(
-    launcher: dict[str, Any], store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Run(store)
-    run.write_head(item="images", target={"name": "acc1", "unit": "%", "better": "higher"}, **launcher)
-    clock = Clock()
-
-    def pause(seconds: float) -> None:
-        clock.now_s += 40
-
-    assert watch.follow(watch.Watched(run.folder, store, now_s=clock, wall_s=lambda: 0.0), pause) == 4
-    assert (clock.now_s > 1000 + watch.NEVER_S) is not bool(launcher)
+    assert watch.follow(watch.Watched(run.folder, store, now_s=clock), pause) == 4
+    assert clock.now_s > began_s + watch.RECORD_LIMIT_S
     assert "its processes are gone, and it has left no record" in capsys.readouterr().err
 
 
 def test_a_folder_that_never_got_its_first_file_ends_the_watch(store: Store) -> None:
     (store.runs / RUN).mkdir(parents=True)
-    watched = watch.Watched(store.runs / RUN, store, wall_s=lambda: 1e12)
-    assert watched.read().gone
+    assert watch.Watched(store.runs / RUN, store, now_s=lambda: 1e12).read().gone
 
 
 def test_a_launcher_is_known_by_its_number_and_by_when_it_began(store: Store) -> None:
@@ -367,7 +343,7 @@ def test_a_run_on_another_machine_is_not_called_gone(store: Store) -> None:
     run = Run(store)
     run.begin(host="elsewhere", pid=NOBODY)
     assert liveness.has_processes(liveness.read_run_folder(run.folder)) is None
-    assert not watch.Watched(run.folder, store, wall_s=lambda: 1e12).read().gone
+    assert not watch.Watched(run.folder, store, now_s=lambda: 1e12).read().gone
 
 
 def test_without_a_name_the_newest_run_that_still_runs_is_watched(store: Store) -> None:
@@ -392,9 +368,9 @@ def test_once_is_one_frame_and_json_one_document(store: Store, capsys: pytest.Ca
     assert call(store, "abc123", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["step"], document["planned_step"], document["phase"]) == (20, 60, "train")
-    assert document["items_per_s"] == pytest.approx(2 * 32 / 0.120)
+    assert document["items_per_s"] == pytest.approx(2 * 32 / 0.110)
     assert document["evaluation"]["values"] == {"acc1": None}
-    assert [rank["steps_behind"] for rank in document["ranks"]] == [0, 0]
+    assert [rank["slower_percent"] for rank in document["ranks"]] == pytest.approx([0, 100 / 9.5], abs=0.1)
     assert document["record"] is None
 
 
@@ -412,9 +388,6 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.Ca
     run.event(0, "evaluation", step=3, epoch=0.1, values={hostile: 1.0}, samples=1, elapsed_ns=1)
     run.event(0, "alive", phase=hostile, samples=1)
     run.event(1, "failed", rank=1, sentence=hostile, exit_code=4, at_ns=1)
-    run.append(
-        "telemetry0.jsonl", json.dumps({"event": "unavailable", "at_ns": 1, "fields": {"power_w": hostile}}) + "\n"
-    )
     assert call(store, "--once") == 0
     frame = looked(run)
     told = capsys.readouterr().out + live_screen.format_line(frame)
@@ -458,22 +431,4 @@ def test_a_long_run_is_watched_by_its_last_steps_and_says_the_same(
     assert whole.left_s
     assert live.left_s == again.left_s == pytest.approx(whole.left_s - 310 * 0.11)
     assert live.speed() == again.speed()
-    assert live.lateness() == again.lateness()
-
-
-def test_a_restart_far_back_is_followed_where_only_the_last_steps_are_kept(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "RECENT_STEPS", 20)
-    run = Run(store).trained(100)
-    watched = watch.Watched(run.folder, run.store)
-    watched.read()
-    run.begin()
-    run.ready(first_step=30)
-    watched.read()
-    assert [rank.step for rank in watched.read().ranks] == [30, 30]
-    for rank in (0, 1):
-        run.steps(rank, 10)
-    watched.read()
-    assert [(rank.step, len(rank.compute_ns)) for rank in watched.read().ranks] == [(40, 10), (40, 10)]
-    assert watched.read().speed()
+    assert live.slower_percent() == again.slower_percent()

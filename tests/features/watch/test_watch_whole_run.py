@@ -70,7 +70,7 @@ def test_a_run_is_watched_on_a_terminal_left_alone_and_watched_to_its_end(
         run.process.send_signal(signal.SIGINT)
         out, err = followed.communicate(timeout=60)
         assert followed.returncode == 0, err
-        assert "incomplete: interrupted" in out
+        assert "was interrupted" in out
         assert record_of(run.store)["run_id"] in out
         assert err == ""
     finally:

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark import __version__
 from trainmark.cli.options import add_options, options_from_args
 from trainmark.cli.rendering import add_request_options, build_request, pin_options
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.cli.verdict import parse_threshold
-from trainmark.features.fleet import hosts as fleets, page as fleet_page, verdict, view as fleet_view
-from trainmark.features.fleet.hosts import FleetRuns, PairsDone, group_by_host, read_folder, read_saved_fleet
+from trainmark.features.fleet import hosts as fleets, verdict, view
+from trainmark.features.fleet.hosts import FleetRuns, PairsDone
+from trainmark.features.fleet.verdict import Fleet
 from trainmark.features.verify import verdict as verification
 from trainmark.launch import cluster_job
 from trainmark.launch.cluster_env import RenderedRun
 from trainmark.launch.clusters import slurm
-from trainmark.launch.options import PLAN
+from trainmark.launch.options import PLAN, RunOptions
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.language import locale_language
-from trainmark.record.links import all_rounds, usual_rounds
+from trainmark.record.links import usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import save_page, write_report
-
-if TYPE_CHECKING:
-    from trainmark.features.fleet.verdict import Fleet
-    from trainmark.launch.options import RunOptions
 
 NAME = "fleet"
 HELP = "Run one workload on every node separately, and name slow hosts and slow cables."
@@ -67,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rerun", action="store_true", help="with --hosts: run hosts again that have a result of an unfinished fleet")
     add("--repeat", type=int, default=1, metavar="K", help="run K times on every host, to find smaller differences")
     add("--links", action="store_true", help="with --hosts: measure the links too, pair by pair")
-    add("--rounds", type=int, metavar="N", help="with --links: rounds (default: all of few hosts, else 2 log2 n)")
     add("--trust", action="store_true", help="use the ssh settings and programs of trainmark.toml in this folder")
     add("--expect", type=int, metavar="N", help="with a folder or runs: hosts expected")
     add(
@@ -81,7 +75,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threshold", default="3%", metavar="P", help="smallest deviation reported (default: 3%%)")
     add("--html", type=Path, metavar="FILE", help="write the page to FILE (default: into the store)")
     add("--junit", type=Path, metavar="FILE", help="write JUnit XML to FILE, one test per host")
-    add("--all", action="store_true", dest="everything", help="show every host, however many are ok")
     add("--store", metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
     add("--json", action="store_true", help="print one JSON document")
     add("--quiet", action="store_true", help="no progress, only the verdict")
@@ -89,8 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from trainmark.features.fleet import hosts
-
     threshold = parse_threshold(args.threshold)
     options = replace(options_from_args(args), hosts=None)
     _check(args)
@@ -98,18 +89,8 @@ def run(args: argparse.Namespace) -> int:
         return _print_array(args, options)
     store = Store(Path(args.store).expanduser() if args.store else default_folder())
     verifies = [verification.load_document(word, store) for word in args.verify]
-    code = 0
-    if args.hosts:
-        runs, code = _run(args, options, store)
-    elif args.workloads:
-        runs = _of_words(args.workloads, store)
-    elif saved := fleets.find_newest(store):
-        runs = hosts.read_saved_fleet(saved[0], store)
-    else:
-        raise UsageError(
-            f"the store {store.folder} holds no fleet yet; name runs or a folder of them, or hosts to run on by --hosts"
-        )
-    fleet = verdict.judge_runs(
+    runs, code = _run(args, options, store) if args.hosts else (_read(args, store), 0)
+    fleet = verdict.judge(
         runs,
         metric=args.metric,
         threshold=threshold,
@@ -127,8 +108,6 @@ def _check(args: argparse.Namespace) -> None:
             "--links measures the hosts of --hosts; in a job of Slurm run 'trainmark doctor --topology NxM --pairs "
             "--json' on all its nodes, and keep what it prints as links.json in the folder that is judged"
         )
-    if args.rounds is not None and (not args.links or args.rounds < 1):
-        raise UsageError("--rounds needs --links and a number of at least 1")
     if args.expect is not None and args.expect < 1:
         raise UsageError(f"--expect must be at least 1, not {args.expect}")
     if args.slurm is not None and (args.html or args.junit or args.json):
@@ -147,6 +126,21 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     return 0
 
 
+def _read(args: argparse.Namespace, store: Store) -> FleetRuns:
+    """The runs of a folder, those that were named, or the newest fleet."""
+    words = args.workloads
+    if not words:
+        if saved := fleets.find_newest(store):
+            return fleets.read_saved_fleet(saved[0], store)
+        raise UsageError(
+            f"the store {store.folder} holds no fleet yet; name runs or a folder of them, or hosts to run on by --hosts"
+        )
+    folder = next((Path(word).expanduser() for word in words if Path(word).expanduser().is_dir()), None)
+    if folder and len(words) > 1:
+        raise UsageError(f"{folder} is a folder, which is judged alone; leave the other arguments out")
+    return fleets.read_folder(folder) if folder else FleetRuns(hosts=fleets.group_by_host(find_records(words, store)))
+
+
 def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[FleetRuns, int]:
     from trainmark.features.fleet import run as fleet
 
@@ -160,28 +154,27 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
         if len(good) < 2:
             print_status("fewer than two hosts have a result, so no link is measured")
         else:
-            saved.links = _measure_links(args, options, good)
+            saved.links = _measure_links(good, options)
             fleets.save_fleet(saved, path)
-    return read_saved_fleet(saved, store), code
+    return fleets.read_saved_fleet(saved, store), code
 
 
-def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
+def _measure_links(hosts: list[str], options: RunOptions) -> PairsDone:
     from trainmark.features.links import measure as links
 
     names = tuple(word.rpartition("@")[2] for word in hosts)
     on_each = Topology.parse(options.topology or "1x1").devices_per_node
-    topology = Topology(nodes=len(names), devices_per_node=on_each)
-    rounds = min(args.rounds or usual_rounds(len(names)), all_rounds(len(names)))
+    rounds = usual_rounds(len(names))
     print_status(f"measuring the links of {len(names)} hosts in {rounds} rounds")
     try:
         result = links.measure(
-            topology,
+            Topology(nodes=len(names), devices_per_node=on_each),
             pair_rounds=rounds,
             hosts=",".join(hosts),
             platform=options.platform,
             store=default_folder(),
             say=print_status,
-            trust=args.trust,
+            trust=options.trust,
         )
     except TrainmarkError as error:
         return PairsDone(hosts=names, failed=str(error))
@@ -189,30 +182,19 @@ def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequenc
     return PairsDone(hosts=names, pairs=tuple(result.facts.get(links.PAIRS, ())), failed=failed)
 
 
-def _of_words(words: Sequence[str], store: Store) -> FleetRuns:
-    folders = [word for word in words if Path(word).expanduser().is_dir()]
-    if folders and len(words) > 1:
-        raise UsageError(f"{folders[0]} is a folder, which is judged alone; leave the other arguments out")
-    if folders:
-        return read_folder(Path(folders[0]).expanduser())
-    return FleetRuns(hosts=group_by_host(find_records(words, store)))
-
-
 def _show(args: argparse.Namespace, fleet: Fleet, store: Store) -> None:
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    page = fleet_page.render(fleet, language=args.lang or locale_language(), trainmark=__version__, made=made)
+    page = view.render_page(fleet, language=args.lang or locale_language(), trainmark=__version__, made=made)
     if args.html is not None:
         write_report(args.html, page, store)
     if args.junit is not None:
-        write_report(args.junit, fleet_view.to_junit(fleet), store)
+        write_report(args.junit, view.to_junit(fleet), store)
     screen = open_console()
     if args.json:
-        from trainmark.features.fleet.verdict import to_json
-
-        screen.file.write(json.dumps(to_json(fleet), indent=2, ensure_ascii=False) + "\n")
+        screen.file.write(json.dumps(verdict.to_json(fleet), indent=2, ensure_ascii=False) + "\n")
         return
-    screen.file.write(fleet_view.render(fleet, everything=args.everything, **screen_options(screen)))
-    if args.html is None and fleet.workload:
+    screen.file.write(view.render(fleet, **screen_options(screen)))
+    if args.html is None and fleet.subject:
         created = fleet.created[:19].replace(":", "")
-        name = f"fleet-{fleet.workload}-{fleet.recipe_name}-{created}-{len(fleet.hosts)}-hosts.html"
+        name = "-".join(("fleet", *fleet.subject[:2], created, str(len(fleet.hosts)), "hosts.html"))
         show(f"page: {save_page(name, page, store)}")

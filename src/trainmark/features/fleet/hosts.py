@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,13 +17,17 @@ from trainmark.analysis.likeness import list_differences
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.links import PairLink
-from trainmark.record.record import Record, parse
+from trainmark.record.record import Record
 from trainmark.record.run_folder import read_head
 from trainmark.record.store import Store, Subject, read_record
 
 FOLDER = "fleets"
 RESUME_WITHIN = timedelta(hours=24)
 """An older fleet is not resumed: its nodes may have changed."""
+LINKS_FILE = "links.json"
+"""What `doctor --pairs --json` printed, where it lies beside the records."""
+_MAX_NAMED = 4
+"""Differences named in a refusal."""
 
 
 class HostDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +61,23 @@ class SavedFleet(msgspec.Struct, kw_only=True):
         return [host for host in self.hosts if host not in self.done or self.done[host].failed]
 
 
-def begin_fleet(store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str) -> tuple[SavedFleet, Path]:
-    now = datetime.now(timezone.utc)
-    fleet = SavedFleet(
-        created=now.isoformat(timespec="seconds"), trainmark=trainmark, words=tuple(words), hosts=tuple(hosts)
-    )
-    path = store.folder / FOLDER / f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}.json"
-    save_fleet(fleet, path)
-    return fleet, path
+@dataclass(frozen=True, kw_only=True)
+class HostRuns:
+    """The runs of one host."""
+
+    host: str
+    records: tuple[Record, ...] = ()
+    """Its valid runs, repeats of one plan; none where it failed."""
+    failed: str = ""
+    """Why it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetRuns:
+    """All runs and links of a fleet."""
+
+    hosts: Sequence[HostRuns]
+    links: PairsDone | None = None
 
 
 def save_fleet(fleet: SavedFleet, path: Path) -> None:
@@ -89,55 +101,31 @@ def find_newest(store: Store) -> tuple[SavedFleet, Path] | None:
         raise UsageError(f"fleet file {paths[-1]} is damaged: {error}") from error
 
 
-def find_unfinished(
-    store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str
-) -> tuple[SavedFleet, Path] | None:
-    """The newest fleet, where it ran the same on the same hosts, not long ago, and some have no result."""
+def open_fleet(
+    store: Store, words: Sequence[str], hosts: Sequence[str], trainmark: str, *, rerun: bool
+) -> tuple[SavedFleet, Path]:
+    """The newest fleet, where it ran the same on the same hosts, lately, and some have no result; else a new one."""
+    now = datetime.now(timezone.utc)
+    created = now.isoformat(timespec="seconds")
+    fleet = SavedFleet(created=created, trainmark=trainmark, words=tuple(words), hosts=tuple(hosts))
     with contextlib.suppress(UsageError, ValueError, TypeError):
-        if found := find_newest(store):
-            fleet, _ = found
-            same = (fleet.words, fleet.hosts, fleet.trainmark) == (tuple(words), tuple(hosts), trainmark)
-            age = datetime.now(timezone.utc) - datetime.fromisoformat(fleet.created)
-            if same and fleet.to_do and age < RESUME_WITHIN:
+        if not rerun and (found := find_newest(store)):
+            last = found[0]
+            same = (last.words, last.hosts, last.trainmark) == (fleet.words, fleet.hosts, trainmark)
+            if same and last.to_do and now - datetime.fromisoformat(last.created) < RESUME_WITHIN:
                 return found
-    return None
-
-
-LINKS_FILE = "links.json"
-"""What `doctor --pairs --json` printed, where it lies beside the records."""
-_MAX_NAMED = 4
-"""Differences named in a refusal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostRuns:
-    """The runs of one host."""
-
-    host: str
-    records: tuple[Record, ...] = ()
-    """Its valid runs, repeats of one plan; none where it failed."""
-    failed: str = ""
-    """Why it has none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FleetRuns:
-    """All runs and links of a fleet."""
-
-    hosts: Sequence[HostRuns]
-    links: PairsDone | None = None
+    path = store.folder / FOLDER / f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}.json"
+    save_fleet(fleet, path)
+    return fleet, path
 
 
 def read_saved_fleet(fleet: SavedFleet, store: Store) -> FleetRuns:
+    unfinished = HostDone(failed="it has not been run yet; the same command again resumes the fleet")
     hosts = []
     for host in fleet.hosts:
-        done = fleet.done.get(host)
-        if done is None or done.failed:
-            failed = done.failed if done else "it has not been run yet; the same command again resumes the fleet"
-            hosts.append(HostRuns(host=host, failed=failed))
-        else:
-            records = tuple(read_record(store.path(run_id)) for run_id in done.run_ids)
-            hosts.append(HostRuns(host=host, records=records))
+        done = fleet.done.get(host, unfinished)
+        records = () if done.failed else tuple(read_record(store.path(run_id)) for run_id in done.run_ids)
+        hosts.append(HostRuns(host=host, records=records, failed=done.failed))
     return FleetRuns(hosts=hosts, links=fleet.links)
 
 
@@ -161,39 +149,38 @@ def read_folder(folder: Path) -> FleetRuns:
     return FleetRuns(hosts=hosts, links=_read_links(links) if links.is_file() else None)
 
 
+class _DoctorDocument(msgspec.Struct, frozen=True):
+    sections: tuple[PairsDone]
+
+
 def _read_links(path: Path) -> PairsDone:
     """From the document of a doctor that measured pairs."""
     try:
-        document: Any = parse(path.read_bytes())
-        section = document["sections"][0]
-        pairs = msgspec.convert(section["pairs"], tuple[PairLink, ...])
-        hosts = msgspec.convert(section["hosts"], tuple[str, ...])
+        [found] = msgspec.json.decode(path.read_bytes(), type=_DoctorDocument).sections
     except OSError as error:
         raise UsageError(f"links file {path} cannot be read: {error.strerror}") from error
-    except (UsageError, KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"links file {path} is not what 'trainmark doctor --pairs --json' prints: {error}") from error
-    if not pairs or any(not 0 <= node < len(hosts) for pair in pairs for node in (pair.first, pair.second)):
+    if not found.pairs or any({pair.first, pair.second} - {*range(len(found.hosts))} for pair in found.pairs):
         raise UsageError(f"links file {path} is damaged: its pairs are not of the hosts that it names")
-    return PairsDone(hosts=hosts, pairs=pairs)
+    return found
 
 
 def group_by_host(records: Sequence[Record]) -> list[HostRuns]:
     """A host's valid runs count; one that has none has failed, for the reason its last run ended."""
     found: dict[str, list[Record]] = {}
     for record in {record.run_id: record for record in records}.values():
-        found.setdefault(find_host(record), []).append(record)
-    return [_summarize_host(host, found[host]) for host in sorted(found)]
+        found.setdefault(_find_host(record), []).append(record)
+    hosts = []
+    for host, runs in sorted(found.items()):
+        valid = tuple(record for record in runs if record.status == "valid")
+        last = max(runs, key=lambda record: record.created)
+        failed = "" if valid else f"run {last.run_id} is {last.status} ({last.ended})"
+        hosts.append(HostRuns(host=host, records=valid, failed=failed))
+    return hosts
 
 
-def _summarize_host(host: str, records: Sequence[Record]) -> HostRuns:
-    valid = tuple(record for record in records if record.status == "valid")
-    if valid:
-        return HostRuns(host=host, records=valid)
-    last = max(records, key=lambda record: record.created)
-    return HostRuns(host=host, failed=f"run {last.run_id} is {last.status} ({last.ended})")
-
-
-def find_host(record: Record) -> str:
+def _find_host(record: Record) -> str:
     """The one host of a run; UsageError where it ran on several or names none."""
     hosts = record.hosts
     if len(hosts) > 1:
@@ -208,33 +195,20 @@ def find_host(record: Record) -> str:
 
 def check_alike(records: Sequence[Record], metric: str) -> None:
     """Raises UsageError that names the run which differs from the majority, and in what."""
-    if not records:
-        return
-    versions = Counter(record.trainmark for record in records)
-    usual, _ = versions.most_common(1)[0]
-    if len(versions) > 1:
-        odd = next(record for record in records if record.trainmark != usual)
-        raise UsageError(
-            f"run {odd.run_id} was made by trainmark {odd.trainmark} and most others by {usual}; install the same "
-            "version on every host and run those again"
-        )
-    plans = Counter(record.plan.fingerprint for record in records)
-    if len(plans) == 1:
-        return
-    fingerprint, _ = plans.most_common(1)[0]
-    like = next(record for record in records if record.plan.fingerprint == fingerprint)
-    odd = next(record for record in records if record.plan.fingerprint != fingerprint)
-    raise UsageError(
-        f"run {odd.run_id} has another plan than run {like.run_id}: {_name_differences(odd, like, metric)}; a fleet "
-        "needs runs of one plan, name them or their folder"
-    )
-
-
-def _name_differences(odd: Record, like: Record, metric: str) -> str:
-    sides = [Subject(word=one.run_id, label=one.run_id, records=(one,)) for one in (odd, like)]
-    compared = quantities.find_compared(metric, sides)
-    found = [str(one) for one in list_differences(sides[0], sides[1], compared) if one.unlike]
-    if not found:
-        found = [f"limits {odd.plan.limits} and {like.plan.limits}"]
-    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
-    return f"{', '.join(found[:_MAX_NAMED])}{more}"
+    (version, fingerprint), _ = Counter((one.trainmark, one.plan.fingerprint) for one in records).most_common(1)[0]
+    usual = next(one for one in records if (one.trainmark, one.plan.fingerprint) == (version, fingerprint))
+    for odd in records:
+        if odd.trainmark != version:
+            raise UsageError(
+                f"run {odd.run_id} was made by trainmark {odd.trainmark} and most others by {version}; install the "
+                "same version on every host and run those again"
+            )
+        if odd.plan.fingerprint != fingerprint:
+            odd_side, usual_side = (Subject(word=one.run_id, label=one.run_id, records=(one,)) for one in (odd, usual))
+            compared = quantities.find_compared(metric, (odd_side, usual_side))
+            found = [str(one) for one in list_differences(odd_side, usual_side, compared) if one.unlike]
+            named = ", ".join(found[:_MAX_NAMED]) or f"limits {odd.plan.limits} and {usual.plan.limits}"
+            raise UsageError(
+                f"run {odd.run_id} has another plan than run {usual.run_id}: {named}; a fleet needs runs of one plan, "
+                "name them or their folder"
+            )

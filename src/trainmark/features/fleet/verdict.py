@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from statistics import NormalDist, fmean, median
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from statistics import NormalDist, median
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from trainmark.analysis import quantities
 from trainmark.analysis.comparison import THRESHOLD, collect_values
-from trainmark.analysis.judge import RunValues, place_interval, ratio_interval
+from trainmark.analysis.judge import own_interval
 from trainmark.analysis.quantities import Compared
-from trainmark.features.fleet import causes, outliers
-from trainmark.features.fleet.hosts import FleetRuns, HostRuns, check_alike
-from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks
-from trainmark.features.verify.document import Verdict as ProofVerdict, VerifyDocument
+from trainmark.features.fleet import outliers
+from trainmark.features.fleet.hosts import FleetRuns, HostRuns, PairsDone, check_alike
+from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks, Outliers
+from trainmark.features.verify.document import VerifyDocument
 from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.numbers import CONFIDENCE, Bounds, around, log_variance, quantile
+from trainmark.record.numbers import CONFIDENCE, Bounds, around, half_width
 from trainmark.record.record import Record
 from trainmark.record.site import Expected
 from trainmark.record.store import Subject
 
 MAX_BLIND = 0.20
 """If a host slower by this share could go unnoticed, the verdict is inconclusive."""
-MIN_REPEATS = 3
-"""Fewer do not show how they vary."""
+MAX_WRONG = 3
+"""Wrong results named of a verify, which has them all."""
+WHOLE, ARITHMETIC = "the fleet as a whole", "the arithmetic"
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 Verdict = Literal["ok", "slow", "fast", "failed", "unclear"]
 Outcome = Literal["accepted", "not accepted", "inconclusive"]
 EXIT_CODES: Mapping[Outcome, int] = {"accepted": 0, "not accepted": 6, "inconclusive": 7}
 _WORST_FIRST: tuple[Verdict, ...] = ("failed", "slow", "unclear", "fast", "ok")
+
+
+@dataclass(frozen=True)
+class Finding:
+    severity: Literal["fault", "doubt", "note"]
+    """A fault fails the fleet, a doubt leaves it inconclusive."""
+    kind: str
+    """As the headline counts it: `slow hosts`."""
+    about: str
+    """The host, cable or other part, which is a test of its own for a build server: `cable of host node03`."""
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,27 +63,8 @@ class FleetHost:
     """Deviation from the fleet's median, as a share: -0.08 is 8 % less."""
     interval: Bounds | None = None
     """95 % interval of the deviation; None where there are too few steps."""
-    of_expected: float | None = None
-    """Share of the site's expected value; None where there is none."""
     reasons: tuple[str, ...] = ()
-    """Why it is not ok, and what may explain it."""
-    remarks: tuple[str, ...] = ()
-    """How it differs from the fleet; no fault by itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostProof:
-    """What one verify found on one host."""
-
-    host: str
-    verify_id: str
-    created: str
-    sentence: str
-    """Of the whole verify."""
-    verdict: ProofVerdict
-    """Of this host alone."""
-    wrong: tuple[str, ...] = ()
-    """What is wrong on it."""
+    """Why it is not ok, what may explain it, and how it differs from the fleet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,45 +72,25 @@ class Fleet:
     """The verdict over all hosts."""
 
     metric: str
-    threshold: float
     hosts: tuple[FleetHost, ...]
     """The worst first."""
+    findings: tuple[Finding, ...]
     unit: str = ""
-    workload: str = ""
-    recipe_name: str = ""
-    topology: str = ""
-    precision: str = ""
-    device: str = ""
+    subject: tuple[str, ...] = ()
+    """Workload, recipe, topology, precision and device."""
     median: float | None = None
     interval: Bounds | None = None
-    spread: float | None = None
-    """Standard deviation of good hosts, as a share of the median."""
     smallest: float | None = None
     """A host slower by this share is named four times in five; None where none could be."""
     expected: Expected | None = None
     links: FleetLinks | None = None
-    proofs: tuple[HostProof, ...] = ()
-    """Verifies of the hosts' arithmetic."""
-    faults: tuple[str, ...] = ()
-    """Reasons not to accept the fleet besides its hosts and links."""
-    unsure: tuple[str, ...] = ()
-    """Why the verdict is uncertain."""
-    notes: tuple[str, ...] = ()
     created: str = ""
     """When its last run was made."""
 
     @property
     def outcome(self) -> Outcome:
-        if (
-            self.hosts_with("slow", "failed")
-            or self.faults
-            or (self.links and self.links.slow)
-            or self.proofs_with("wrong")
-        ):
-            return "not accepted"
-        doubtful = self.links is not None and any(way.slow for way in self.links.ways)
-        unproved = self.proofs_with("unsettled", "incomplete") or self.unverified_hosts
-        return "inconclusive" if self.unsure or doubtful or unproved else "accepted"
+        severities = {finding.severity for finding in self.findings}
+        return "not accepted" if "fault" in severities else "inconclusive" if "doubt" in severities else "accepted"
 
     @property
     def exit_code(self) -> int:
@@ -122,17 +99,13 @@ class Fleet:
     def hosts_with(self, *verdicts: Verdict) -> tuple[FleetHost, ...]:
         return tuple(one for one in self.hosts if one.verdict in verdicts)
 
-    def proofs_with(self, *verdicts: str) -> tuple[HostProof, ...]:
-        return tuple(one for one in self.proofs if one.verdict in verdicts)
 
-    @property
-    def unverified_hosts(self) -> tuple[str, ...]:
-        """Hosts without a verify, where others have one."""
-        known = {one.host for one in self.proofs}
-        return tuple(one.host for one in self.hosts if known and one.host not in known)
+def to_json(fleet: Fleet) -> dict[str, Any]:
+    """For programs; intervals are [low, high] at 95 %, null where unknown."""
+    return {"outcome": fleet.outcome, "exit_code": fleet.exit_code, **msgspec.to_builtins(fleet)}
 
 
-def judge_runs(
+def judge(
     runs: FleetRuns,
     *,
     metric: str = "p_core",
@@ -141,286 +114,260 @@ def judge_runs(
     wanted: int | None = None,
     verifies: Sequence[VerifyDocument] = (),
 ) -> Fleet:
-    """Judges hosts, measured links and verifies; UsageError where a verify is of other hosts."""
-    measured = runs.links
-    links = outliers.judge_links(measured.hosts, measured.pairs) if measured and measured.pairs else None
-    fleet = judge_hosts(runs.hosts, metric=metric, threshold=threshold, expected=expected, links=links, wanted=wanted)
-    if measured and measured.failed:
-        fleet = replace(fleet, faults=(*fleet.faults, f"the links could not be measured: {measured.failed}"))
-    # a verify may use the name that the host gives itself
-    names = {one.host: (one.host, *(record.hosts[0] for record in one.records[-1:])) for one in runs.hosts}
-    fleet = replace(fleet, proofs=tuple(find_proofs(verifies, names)))
-    for one in verifies:
-        if not any(proof.verify_id == one.verify_id for proof in fleet.proofs):
-            raise UsageError(f"verify {one.verify_id} ran on {', '.join(one.hosts)}, none of which is in this fleet")
-    return fleet
+    """Judges hosts, measured links and verifies; UsageError where runs are not alike, or a verify is of other hosts.
+
+    `expected` are the site's figures, of which the first for these runs counts; `wanted` is the number of hosts.
+    """
+    fleet = Fleet(metric=metric, hosts=(), findings=())
+    if any(one.records for one in runs.hosts):
+        fleet = _judge_speed(runs.hosts, metric, threshold, expected)
+    failed = [one for one in runs.hosts if not one.records]
+    lines = [FleetHost(host=one.host, verdict="failed", reasons=(one.failed,)) for one in failed]
+    hosts = (*lines, *fleet.hosts)
+    links, of_links = _judge_links(runs.links) if runs.links else (None, [])
+    findings = [*map(_describe_host, (one for one in hosts if one.verdict != "ok" or one.reasons)), *fleet.findings]
+    if len(runs.hosts) < (wanted or 0):
+        findings.append(_fault(f"{wanted} hosts are expected and only {len(runs.hosts)} have a run"))
+    return replace(
+        fleet, hosts=hosts, links=links, findings=(*findings, *of_links, *_judge_arithmetic(runs.hosts, verifies))
+    )
 
 
-def find_proofs(verifies: Iterable[VerifyDocument], names: Mapping[str, Sequence[str]]) -> Iterator[HostProof]:
-    """Every verify of each host; `names` are the names that a host may have in it."""
-    for one in verifies:
-        for host, known in names.items():
-            if not {*known} & {*one.hosts}:
-                continue
-            wrong = tuple(
-                describe_difference(each, one.hosts)
-                for each in one.differences
-                if each.rank < len(one.hosts) and one.hosts[each.rank] in known
-            )
-            verdict = one.verdict
-            if one.verdict == "wrong" and not wrong:
-                verdict = "equal"  # another host is wrong
-            yield HostProof(
-                host=host,
-                verify_id=one.verify_id,
-                created=one.created,
-                sentence=one.sentence,
-                verdict=verdict,
-                wrong=wrong if verdict == "wrong" else (),
-            )
+def _fault(text: str) -> Finding:
+    return Finding("fault", "faults of the fleet as a whole", WHOLE, text)
 
 
-def judge_hosts(
-    hosts: Sequence[HostRuns],
-    *,
-    metric: str = "p_core",
-    threshold: float = THRESHOLD,
-    expected: Sequence[Expected] = (),
-    links: FleetLinks | None = None,
-    wanted: int | None = None,
-) -> Fleet:
-    """`expected` are the site's figures, of which those for these runs count; `wanted` is the number of hosts
-    expected. UsageError where the runs are not alike."""
+def _doubt(text: str) -> Finding:
+    return Finding("doubt", "doubts about the fleet as a whole", WHOLE, text)
+
+
+def _note(text: str) -> Finding:
+    return Finding("note", "", WHOLE, text)
+
+
+def _describe_host(one: FleetHost) -> Finding:
+    severities: Mapping[Verdict, Literal["fault", "doubt"]] = {"slow": "fault", "failed": "fault", "unclear": "doubt"}
+    words = {"failed": "failed", "ok": "differs from the others"}
+    text = f"host {one.host} {words.get(one.verdict, f'is {one.verdict}')}: {'; '.join(one.reasons)}"
+    return Finding(severities.get(one.verdict, "note"), f"{one.verdict} hosts", f"host {one.host}", text)
+
+
+# Speed
+
+
+class _HostValue(NamedTuple):
+    """A host's value, as a logarithm, and how well it is known."""
+
+    runs: HostRuns
+    value: float
+    half_width: float | None
+    """Of its 95 % interval; None where there are too few steps."""
+
+
+def _measure_host(runs: HostRuns, compared: Compared) -> _HostValue:
+    side = collect_values(runs.records, compared)
+    interval = own_interval(side)
+    return _HostValue(runs, math.log(side.mean), half_width(interval) if interval else None)
+
+
+def _judge_speed(hosts: Sequence[HostRuns], metric: str, threshold: float, expected: Sequence[Expected]) -> Fleet:
     records = [record for host in hosts for record in host.records]
-    failed = [_mark_failed(host) for host in hosts if not host.records]
-    faults = [f"{wanted} hosts are expected and only {len(hosts)} have a run"] if len(hosts) < (wanted or 0) else []
-    if not records:
-        none = () if failed or faults else ("there is no run to judge",)
-        return Fleet(
-            metric=metric, threshold=threshold, hosts=tuple(failed), faults=tuple(faults), unsure=none, links=links
-        )
     check_alike(records, metric)
-    first = records[0]
+    first, plan = records[0], records[0].plan
     compared = quantities.find_compared(metric, [Subject(word=first.run_id, label=first.run_id, records=(first,))])
     reference = next((one for one in expected if _matches(one, first, compared)), None)
-    known = [_Known.of(host, compared) for host in hosts if host.records]
-    sure = [one for one in known if one.error is not None]
-    found = _find_outliers(sure, compared, threshold)
-    judged = [_judge_host(one, compared, found, sure, reference) for one in known]
-    unsure = [f"host {one.host} cannot be judged" for one in judged if one.verdict == "unclear"]
-    unsure += _explain_too_few(sure, threshold, reference) if found is None else _explain_low_power(found)
-    centre = found.centre if found else median(one.value for one in sure) if sure else None
-    if reference and found:
-        faults += _find_slow_fleet(found, reference, compared)
-    newest = {host.host: host.records[-1] for host in hosts if host.records}
+    known = [_measure_host(host, compared) for host in hosts if host.records]
+    sure = [one for one in known if one.half_width is not None] or known
+    errors = [(one.half_width or 0.0) / _Z for one in sure]
+    found = outliers.find_outliers([one.value for one in sure], errors, floor=-math.log1p(-threshold))
+    named = {one.runs.host for one, is_named in zip(sure, found.named, strict=True) if is_named}
+    judged = [_judge_host(one, compared, found, named=one.runs.host in named) for one in known]
+    judged = list(_explain_hosts(judged, {one.runs.host: one.runs.records[-1] for one in known}))
+    direction = 1 if compared.better == "higher" else -1
+    judged.sort(key=lambda one: (_WORST_FIRST.index(one.verdict), direction * (one.away or 0.0), one.host))
+    interval = around(math.exp(found.centre), _Z * found.error)
+    findings = [*_find_on_whole(found, sure, threshold, reference)]
+    if reference:
+        findings += _compare_with_site(interval, reference, compared)
     return Fleet(
         metric=compared.name,
-        threshold=threshold,
-        hosts=tuple(sorted([*failed, *_explain_hosts(judged, newest)], key=lambda one: _sort_key(one, compared))),
+        hosts=tuple(judged),
+        findings=tuple(findings),
         unit=quantities.value_of_record(first, compared)[1],
-        workload=first.plan.workload,
-        recipe_name=first.plan.recipe_name,
-        topology=first.plan.topology,
-        precision=first.precision,
-        device=device_name(first),
-        median=math.exp(centre) if centre is not None else None,
-        interval=around(math.exp(found.centre), _Z * found.error) if found else None,
-        spread=found.spread if found else None,
-        smallest=-math.expm1(-found.smallest) if found else None,
+        subject=(plan.workload, plan.recipe_name, plan.topology, first.precision, device_name(first)),
+        median=math.exp(found.centre),
+        interval=interval if len(sure) >= MIN_HOSTS else None,
+        smallest=-math.expm1(-found.smallest) if len(sure) >= MIN_HOSTS else None,
         expected=reference,
-        links=links,
-        faults=tuple(faults),
-        unsure=tuple(unsure),
-        notes=tuple(_notes(found, known, hosts)),
         created=max(record.created for record in records),
     )
 
 
-def to_json(fleet: Fleet) -> dict[str, Any]:
-    """For programs; intervals are [low, high] at 95 %, null where unknown."""
-    fields = {
-        name: value for name, value in vars(fleet).items() if name not in ("hosts", "links", "proofs", "expected")
-    }
-    expected = fleet.expected
-    return {
-        "outcome": fleet.outcome,
-        "exit_code": fleet.exit_code,
-        **fields,
-        "expected": {"value": expected.value, "within_percent": expected.within_percent} if expected else None,
-        "hosts": [asdict(one) for one in fleet.hosts],
-        "proofs": [asdict(one) for one in fleet.proofs],
-        "links": {**asdict(fleet.links), "all_rounds": fleet.links.all_rounds} if fleet.links else None,
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Known:
-    """A host's value, as a logarithm, and how well it is known."""
-
-    runs: HostRuns
-    side: RunValues
-    value: float
-    error: float | None
-    """None where there are too few steps."""
-    degrees: float = math.inf
-
-    @classmethod
-    def of(cls, runs: HostRuns, compared: Compared) -> _Known:
-        side = collect_values(runs.records, compared)
-        value, count = fmean(map(math.log, side.values)), len(side.values)
-        spreads = [spread for spread in side.spreads if spread]
-        if count >= MIN_REPEATS:
-            error, degrees = math.sqrt(log_variance(side.values) / count), count - 1
-        elif len(spreads) == count:
-            error = math.sqrt(sum(one.error**2 + one.between for one in spreads)) / count
-            degrees = min(one.degrees for one in spreads)
-        else:
-            return cls(runs=runs, side=side, value=value, error=None)
-        return cls(runs=runs, side=side, value=value, error=error, degrees=degrees)
-
-    def ratio(self, to: float, error: float, confidence: float = CONFIDENCE) -> Bounds:
-        """The interval of its value over another one, whose logarithm and error are given."""
-        share = 0.5 + confidence / 2
-        own = quantile(share, self.degrees) * (self.error or 0.0)
-        return around(math.exp(self.value - to), math.hypot(own, NormalDist().inv_cdf(share) * error))
-
-
-def _mark_failed(host: HostRuns) -> FleetHost:
-    return FleetHost(host=host.host, verdict="failed", reasons=(host.failed,))
-
-
-def _matches(one: Expected, record: Record, compared: Compared) -> bool:
-    plan = record.plan
-    return (
-        (one.workload, one.recipe) == (plan.workload, plan.recipe_name)
-        and one.metric in (compared.name, compared.metric.name if compared.metric else "")
-        and one.topology in (None, plan.topology)
-        and one.precision in (None, record.precision)
-        and (one.device or "").casefold() in device_name(record).casefold()
-    )
-
-
-def _find_outliers(sure: Sequence[_Known], compared: Compared, threshold: float) -> outliers.Outliers | None:
-    if len(sure) < MIN_HOSTS:
-        return None
-    floor = -math.log1p(-threshold) if compared.better == "higher" else math.log1p(threshold)
-    return outliers.find_outliers([one.value for one in sure], [one.error or 0.0 for one in sure], floor=floor)
-
-
-def _judge_host(
-    one: _Known,
-    compared: Compared,
-    found: outliers.Outliers | None,
-    sure: Sequence[_Known],
-    reference: Expected | None,
-) -> FleetHost:
-    value = math.exp(one.value)
-    host = FleetHost(
+def _judge_host(one: _HostValue, compared: Compared, found: Outliers, *, named: bool) -> FleetHost:
+    away = one.value - found.centre
+    judged = FleetHost(
         host=one.runs.host,
         verdict="ok",
         runs=tuple(record.run_id for record in one.runs.records),
-        value=value,
-        of_expected=value / reference.value if reference else None,
+        value=math.exp(one.value),
+        away=math.expm1(away),
     )
-    if one.error is None:
-        reason = "too few steps to measure its speed; run longer, or repeat"
-        return replace(host, verdict="unclear", reasons=(reason,))
-    if found:
-        low, high = one.ratio(found.centre, found.error)
-        host = replace(host, away=math.expm1(one.value - found.centre), interval=(low - 1, high - 1))
-        if found.named[sure.index(one)]:
-            worse = _is_worse(one.value - found.centre, compared)
-            reason = f"{_percent(host.away)} from the fleet's median, further than good hosts"
-            host = replace(host, verdict="slow" if worse else "fast", reasons=(reason,))
-    if reference:
-        # so certain that at most one in a hundred good fleets has a host named
-        bounds = one.ratio(math.log(reference.value), 0.0, 1 - 2 * outliers.FALSE_ALARMS / len(sure))
-        if _is_beyond(bounds, reference, compared):
-            reason = f"{_percent(value / reference.value - 1)} from the {number(reference.value)} that the site expects"
-            host = replace(host, verdict="slow", reasons=(*host.reasons, reason))
-    return host
+    if one.half_width is None:
+        why = "its run has too few steps for an interval; run longer, or repeat it"
+        return replace(judged, verdict="unclear", reasons=(why,))
+    low, high = around(math.exp(away), math.hypot(one.half_width, _Z * found.error))
+    judged = replace(judged, interval=(low - 1, high - 1))
+    if not named:
+        return judged
+    slow = away < 0 if compared.better == "higher" else away > 0
+    reason = f"{_percent(judged.away)} from the fleet's median, further than good hosts"
+    return replace(judged, verdict="slow" if slow else "fast", reasons=(reason,))
 
 
-def _is_worse(away: float, compared: Compared) -> bool:
-    return away < 0 if compared.better == "higher" else away > 0
-
-
-def _is_beyond(bounds: Bounds, reference: Expected, compared: Compared) -> bool:
-    """Whether a ratio to the expected value is certainly worse than the site allows."""
-    allowed = reference.within_percent / 100
-    return bounds[1] < 1 - allowed if compared.better == "higher" else bounds[0] > 1 + allowed
-
-
-def _explain_too_few(sure: Sequence[_Known], threshold: float, reference: Expected | None) -> Iterator[str]:
-    """Why one or two hosts are too few; each may still be compared with what the site expects."""
-    if len(sure) == 2:
-        one, other = sure
-        bounds = ratio_interval(one.side, other.side)
-        if bounds and place_interval(bounds, threshold) == "same":
-            return
-        apart = _percent(math.expm1(one.value - other.value))
-        names = f"{one.runs.host} lies {apart} from {other.runs.host}"
-        if not bounds or place_interval(bounds, threshold) == "inconclusive":
-            yield f"{names}, which is not significant; run longer, or repeat"
-        else:
-            yield f"{names}, and two hosts do not tell which of them is right; a third would"
-    elif not reference:
-        yield "one host has nothing to be compared with; name more, or set [[expected]] in trainmark.toml"
-
-
-def _explain_low_power(found: outliers.Outliers) -> Iterator[str]:
+def _find_on_whole(
+    found: Outliers, sure: Sequence[_HostValue], threshold: float, reference: Expected | None
+) -> Iterator[Finding]:
     smallest = -math.expm1(-found.smallest)
-    if smallest > MAX_BLIND:
-        yield (
-            f"the hosts lie so far apart that one slower by less than {100 * smallest:.0f} % could hide; run longer, "
-            "repeat, or stop other programs there"
-        )
-
-
-def _find_slow_fleet(found: outliers.Outliers, reference: Expected, compared: Compared) -> Iterator[str]:
-    bounds = around(math.exp(found.centre) / reference.value, _Z * found.error)
-    if _is_beyond(bounds, reference, compared):
-        away = math.exp(found.centre) / reference.value - 1
-        yield (
-            f"the fleet as a whole is slow: its median lies {_percent(away)} from the {number(reference.value)} that "
-            f"the site expects, and {reference.within_percent:g} % are allowed"
-        )
-
-
-def _explain_hosts(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
-    """Adds what telemetry, doubts and software show of hosts that differ."""
-    seen = {host: causes.read_figures(record) for host, record in newest.items()}
-    usual = causes.take_medians(list(seen.values()))
-    unlike = causes.find_differences(newest)
-    for one in judged:
-        why: tuple[str, ...] = ()
-        if one.verdict in ("slow", "unclear"):
-            why = (
-                *causes.explain(seen[one.host], usual),
-                *causes.find_own_doubts(newest[one.host], list(newest.values())),
+    if len(sure) == 1 and not reference:
+        yield _doubt("one host has nothing to be compared with; name more, or set [[expected]] in trainmark.toml")
+    elif len(sure) == 2 and abs(apart := math.expm1(sure[0].value - sure[1].value)) > threshold:
+        names = f"{sure[0].runs.host} lies {_percent(apart)} from {sure[1].runs.host}"
+        yield _doubt(f"{names}, and two hosts do not tell which of them is right; a third would")
+    elif len(sure) >= MIN_HOSTS:
+        if found.assumed:
+            yield _note(
+                f"{len(sure)} hosts are too few to tell how far good ones lie apart: a standard deviation of "
+                f"{100 * outliers.ASSUMED_SPREAD:g} % is assumed"
             )
-        yield replace(one, reasons=(*one.reasons, *why), remarks=tuple(unlike.get(one.host, ())))
+        yield _note(f"a host slower by {number(100 * smallest, 2)} % than the median would be named four times in five")
+        if smallest > MAX_BLIND:
+            yield _doubt("the hosts lie too far apart to accept them; run longer, repeat, or stop other programs there")
 
 
-def _sort_key(one: FleetHost, compared: Compared) -> tuple[int, float, str]:
-    away = one.away or 0.0
-    return _WORST_FIRST.index(one.verdict), away if compared.better == "higher" else -away, one.host
+def _matches(one: Expected, record: Record, compared: Compared) -> bool:
+    facts = (record.plan.workload, record.plan.recipe_name, record.plan.topology, record.precision)
+    wanted = (one.workload, one.recipe, one.topology, one.precision)
+    alike = all(word in (None, fact) for word, fact in zip(wanted, facts, strict=True))
+    measured = one.metric in (compared.name, compared.metric.name if compared.metric else "")
+    return alike and measured and (one.device or "").casefold() in device_name(record).casefold()
 
 
-def _notes(found: outliers.Outliers | None, known: Sequence[_Known], hosts: Sequence[HostRuns]) -> Iterator[str]:
-    if found and found.assumed:
-        yield (
-            f"{len(known)} hosts are too few to tell how far good ones lie apart: a standard deviation of "
-            f"{100 * outliers.ASSUMED_SPREAD:g} % is assumed"
+def _compare_with_site(median_interval: Bounds, reference: Expected, compared: Compared) -> Iterator[Finding]:
+    """A fault where the median is certainly worse than the site allows."""
+    low, high = (bound / reference.value for bound in median_interval)
+    allowed = reference.within_percent / 100
+    if high < 1 - allowed if compared.better == "higher" else low > 1 + allowed:
+        away = _percent(math.sqrt(low * high) - 1)
+        yield _fault(
+            f"the fleet as a whole is slow: its median lies {away} from the {number(reference.value)} that the site "
+            f"expects, and {reference.within_percent:g} % are allowed"
         )
-    machines: dict[str, list[str]] = {}
-    for host in hosts:
-        for record in host.records[-1:]:
-            machines.setdefault(record.hosts[0], []).append(host.host)
-    for machine, names in machines.items():
-        if len(names) > 1:
-            yield f"hosts {', '.join(names)} all call themselves {machine}; see that they are different machines"
 
 
 def _percent(share: float | None) -> str:
     return f"{100 * (share or 0.0):+.1f} %".replace("-", "−")
+
+
+# Causes
+
+SENSORS = (
+    ("clock_mhz", 0.97, "its slowest device ran at {own:.0f} MHz, the fleet's median at {usual:.0f} MHz"),
+    ("temperature_c", 1.10, "its hottest device had {own:.0f} °C, the fleet's median {usual:.0f} °C"),
+    ("power_w", 0.92, "a device drew {own:.0f} W, the fleet's median {usual:.0f} W"),
+)
+"""What devices measure, beyond which share of the fleet's median it may explain a slow host, and how that is said."""
+SOFTWARE = {
+    "device": attrgetter("device.name"),
+    "driver": attrgetter("device.driver"),
+    "processor": attrgetter("cpu.name"),
+    "usable cores": attrgetter("cpu.usable_cores"),
+    "threads": attrgetter("threads"),
+    "kernel": attrgetter("os"),
+    "torch": attrgetter("torch"),
+    "python": attrgetter("python"),
+}
+"""Facts that all hosts of a fleet should share."""
+
+
+def _explain_hosts(judged: Sequence[FleetHost], newest: Mapping[str, Record]) -> Iterator[FleetHost]:
+    """Adds what telemetry, doubts and software show of hosts that differ."""
+    measured = [
+        {host: _find_worst(record, name, limit) for host, record in newest.items()} for name, limit, _ in SENSORS
+    ]
+    doubts = Counter(code for record in newest.values() for code in {doubt.code for doubt in record.doubts})
+    software = _find_differences(newest)
+    for one in judged:
+        why = []
+        if one.verdict in ("slow", "unclear"):
+            for (_, limit, text), by_host in zip(SENSORS, measured, strict=True):
+                own, usual = by_host[one.host], median([value for value in by_host.values() if value] or [0.0])
+                if own and (own < limit * usual if limit < 1 else own > limit * usual):
+                    why.append(text.format(own=own, usual=usual))
+            own_doubts = [doubt for doubt in newest[one.host].doubts if doubts[doubt.code] * 4 < len(newest)]
+            why += [doubt.text for doubt in own_doubts]
+        yield replace(one, reasons=(*one.reasons, *why, *software.get(one.host, ())))
+
+
+def _find_worst(record: Record, name: str, limit: float) -> float | None:
+    """The lowest median of a device, or the highest; None where no sensor measured it."""
+    devices = (device for machine in record.telemetry.machines for device in machine.devices)
+    medians = [median(series.values) for device in devices if (series := device.series.get(name)) and series.values]
+    return (min if limit < 1 else max)(medians, default=None)
+
+
+def _find_differences(records: Mapping[str, Record]) -> dict[str, list[str]]:
+    """By host, the facts that differ from those of the majority; facts without a majority are left out."""
+    found: dict[str, list[str]] = {}
+    for name, fact in SOFTWARE.items():
+        values = {host: str(value) for host, record in records.items() if (value := fact(record.environment))}
+        common, count = Counter(values.values()).most_common(1)[0] if len(values) >= MIN_HOSTS else ("", 0)
+        for host, value in values.items() if count * 2 > len(values) else ():
+            if value != common:
+                found.setdefault(host, []).append(f"its {name} is {value}, the fleet's {common}")
+    return found
+
+
+# Links and arithmetic
+
+
+def _judge_links(measured: PairsDone) -> tuple[FleetLinks | None, list[Finding]]:
+    findings = [_fault(f"the links could not be measured: {measured.failed}")] if measured.failed else []
+    if not measured.pairs:
+        return None, findings
+    links = outliers.judge_links(measured.hosts, measured.pairs)
+    for cable in links.cables:
+        if cable.slow:
+            name, less = f"cable of host {cable.host}", f"{number(-100 * cable.away, 2)} % less than the fleet's median"
+            text = f"the {name} carries {number(cable.gigabytes_per_s)} GB/s, {less}"
+            findings.append(Finding("fault", "slow cables", name, text))
+    one, other, carries = links.slowest
+    count = len(links.cables)
+    findings.append(
+        _note(
+            f"{links.pairs} of {count * (count - 1) // 2} pairs of hosts were measured: the median cable carries "
+            f"{number(links.median)} GB/s; the slowest pair of good cables is {one} and {other} with "
+            f"{number(carries)} GB/s"
+        )
+    )
+    return links, findings
+
+
+def _judge_arithmetic(hosts: Sequence[HostRuns], verifies: Sequence[VerifyDocument]) -> Iterator[Finding]:
+    # a verify may use the name that the host gives itself
+    names = {one.host: {one.host, *(record.hosts[0] for record in one.records[-1:])} for one in hosts}
+    unverified = {*names}
+    for one in verifies:
+        members = {host for host in names if names[host] & {*one.hosts}}
+        if not members:
+            raise UsageError(f"verify {one.verify_id} ran on {', '.join(one.hosts)}, none of which is in this fleet")
+        unverified -= members
+        wrong = [describe_difference(each, one.hosts) for each in one.differences[:MAX_WRONG]]
+        where = f"on {len(members)} of {len(hosts)} hosts"
+        text = f"verify {one.verify_id} of {one.created[:10]} {where}: {'; '.join([one.sentence, *wrong])}"
+        if one.verdict == "wrong":
+            yield Finding("fault", "verifies with wrong arithmetic", ARITHMETIC, text)
+        else:
+            yield Finding("note" if one.verdict == "equal" else "doubt", "open verifies", ARITHMETIC, text)
+    if verifies and unverified:
+        text = f"the arithmetic was not verified on hosts {', '.join(sorted(unverified))}"
+        yield Finding("doubt", "unverified hosts", ARITHMETIC, text)

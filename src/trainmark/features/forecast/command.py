@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark import __version__, features
 from trainmark.analysis import published_library as library
@@ -16,23 +16,16 @@ from trainmark.analysis.scaling import find_throughput
 from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.cli.price import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
-from trainmark.features.forecast import inputs, page as forecast_page
-from trainmark.features.forecast.cost import MTBF_DEVICE_HOURS, measure_work
-from trainmark.features.forecast.forecast import Assumptions, forecast, to_json
-from trainmark.features.forecast.rates import OtherBatch
+from trainmark.features.forecast import page_section, rates
+from trainmark.features.forecast.after_sweep import render_backtest, render_forecasts
+from trainmark.features.forecast.forecast import Work, forecast, measure_work, to_json
+from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import backtest
-from trainmark.features.forecast.table import render, render_backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import write_report
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from trainmark.features.forecast.cost import Work
-    from trainmark.features.forecast.inputs import Known
 
 NAME = "forecast"
 HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
@@ -40,7 +33,6 @@ EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
   trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
-  trainmark forecast last --to 2x8,4x8 --global-batch 4096   one batch, divided over the devices
   trainmark forecast --published resnet50 --to 2x8   from published tables
   trainmark forecast --backtest                      the errors of such forecasts for published clusters"""
 
@@ -49,8 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="runs of one training, by id, part of it, group or file")
     parser.add_argument("--to", metavar="NxM,...", help="the sizes to forecast, like 2x8,64x8")
     parser.add_argument("--metric", default="p_core", metavar="M", help="p_core, p_train or p_whole (default: p_core)")
-    parser.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than in the runs")
-    parser.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
     parser.add_argument(
         "--until",
         default="target",
@@ -58,9 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="length of the training: 'target' (default), 'N epochs', 'N steps' or 'N items'",
     )
     add_price_options(parser)
-    parser.add_argument(
-        "--mtbf", type=float, metavar="HOURS", help="device-hours per failure, from 256 devices on (default: 50700)"
-    )
     parser.add_argument("--published", metavar="WORKLOAD", help="use published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
@@ -75,26 +62,24 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--to is missing; name the sizes, like --to 2x8,64x8")
     if args.published is not None and args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
-    if args.mtbf is not None and not args.mtbf > 0:
-        raise UsageError(f"--mtbf {args.mtbf:g} is not a number of device-hours above 0")
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
     known, work = _load_runs(args) if args.published is None else (_load_published(args, topologies), None)
-    hours = args.mtbf or MTBF_DEVICE_HOURS
-    assumed = Assumptions(price=read_price(args), mtbf_device_hours=hours, batch=_parse_batch(args))
-    found = [forecast(one, topologies, work, assumed) for one in known]
+    price = read_price(args)
+    found = [forecast(one, topologies, work, price) for one in known]
     if args.html:
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-        page = forecast_page.render(found, language=current_language(), made=made, trainmark=__version__)
+        page = page_section.render(found, language=current_language(), made=made, trainmark=__version__)
         write_report(args.html, page, Store(args.store or default_folder()))
     screen = open_console()
     document = {"forecasts": [to_json(one) for one in found]}
-    screen.file.write(json.dumps(document, indent=2) + "\n" if args.json else render(found, **screen_options(screen)))
+    text = json.dumps(document, indent=2) + "\n" if args.json else render_forecasts(found, **screen_options(screen))
+    screen.file.write(text)
     return 0
 
 
 def _load_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
     records = find_records(args.runs or ["last"], Store(args.store or default_folder()))
-    known = inputs.read_records(records, args.metric)
+    known = rates.read_records(records, args.metric)
     try:
         offered = (feature.reference(records[0]) for feature in features.offers("samples_to_target"))
         reference = next(filter(None, offered), None)
@@ -111,7 +96,7 @@ def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) ->
     metric = find_throughput(args.metric)
     smallest = min(topology.devices for topology in topologies)
     groups = find_published_scalings(library.load_rows(args.published))
-    found = [known for group in groups if (known := inputs.read_published(group, metric, smallest))]
+    found = [known for group in groups if (known := rates.read_published(group, metric, smallest))]
     if not found:
         raise UsageError(
             f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
@@ -133,13 +118,3 @@ def _backtest(args: argparse.Namespace) -> int:
     else:
         screen.file.write(render_backtest(found, **screen_options(screen)))
     return 0
-
-
-def _parse_batch(args: argparse.Namespace) -> OtherBatch | None:
-    per_device, overall = args.batch_per_device, args.global_batch
-    if per_device is not None and overall is not None:
-        raise UsageError("--batch-per-device and --global-batch contradict each other; leave one of them out")
-    for option, value in (("--batch-per-device", per_device), ("--global-batch", overall)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} {value} is not a batch; use a number above 0")
-    return OtherBatch(per_device=per_device, overall=overall) if per_device or overall else None

@@ -9,6 +9,8 @@ from itertools import pairwise, product
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+
 from trainmark.analysis.clusters import Chain
 from trainmark.record.plan import Topology
 
@@ -131,27 +133,24 @@ class Reach(NamedTuple):
         return Reach(self.low * widened, self.high * widened)
 
 
+Explained = Callable[[Topology], float]
+"""The logarithm of a device's rate that the exchange explains, per size."""
+
+
 def explain_nothing(topology: Topology) -> float:
     return 0.0
 
 
-def fit_loss(
-    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing, usual: float = USUAL_LOSS
-) -> float:
-    """The loss per doubling: a fit over the sizes in which the usual loss is one more observation.
-
-    `explained`, a logarithm per size, is subtracted first.
-    """
-    weights = [1 / max(size.error, RUN_ERROR) ** 2 for size in sizes]
-    doublings = [size.doublings for size in sizes]
-    rates = [size.log_rate - explained(size.topology) for size in sizes]
-    total = sum(weights)
-    center = sum(weight * x for weight, x in zip(weights, doublings, strict=True)) / total
-    level = sum(weight * y for weight, y in zip(weights, rates, strict=True)) / total
-    variance = sum(weight * (x - center) ** 2 for weight, x in zip(weights, doublings, strict=True))
-    slope = sum(w * (x - center) * (y - level) for w, x, y in zip(weights, doublings, rates, strict=True))
+def fit_loss(sizes: Sequence[Size], *, explained: Explained = explain_nothing, usual: float = USUAL_LOSS) -> float:
+    """The loss per doubling beyond what is explained: a fit in which the usual loss is one more observation."""
+    weights = np.array([1 / max(size.error, RUN_ERROR) ** 2 for size in sizes])
+    doublings = np.array([size.doublings for size in sizes])
+    rates = np.array([size.log_rate - explained(size.topology) for size in sizes])
+    doublings -= np.average(doublings, weights=weights)
+    rates -= np.average(rates, weights=weights)
     prior = 1 / USUAL_SPREAD**2
-    return (slope + usual * prior) / (variance + prior)
+    slope, variance = (weights * doublings * rates).sum(), (weights * doublings**2).sum()
+    return float((slope + usual * prior) / (variance + prior))
 
 
 def nearest(sizes: Sequence[Size], devices: int) -> Size:
@@ -165,9 +164,7 @@ def predict(sizes: Sequence[Size], devices: int) -> float:
     return devices * math.exp(base.log_rate + fit_loss(sizes) * (math.log2(devices) - base.doublings))
 
 
-def find_contradictions(
-    sizes: Sequence[Size], *, explained: Callable[[Topology], float] = explain_nothing
-) -> list[tuple[Size, Size]]:
+def find_contradictions(sizes: Sequence[Size], *, explained: Explained = explain_nothing) -> list[tuple[Size, Size]]:
     """Sizes whose scaling to the next larger one contradicts every published cluster, each with that one."""
     found = []
     for small, large in pairwise(sorted(sizes, key=lambda size: size.topology.devices)):

@@ -78,7 +78,7 @@ def run_on_hosts(
 ) -> tuple[Record | None, int]:
     """Runs `trainmark run` on the hosts as one run; returns its record, unless interrupted, and the exit code."""
     targets = ssh.parse_node_hosts(hosts, topology)
-    answer = _run_command(targets, ["run", *argv], topology, site, quiet=quiet)
+    answer = run_command(targets, ["run", *argv], topology, site, quiet=quiet)
     if answer.document is None:
         return None, answer.exit_code
     record = parse_record(answer.document, targets[0].host)
@@ -107,16 +107,24 @@ def query_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> tuple[dict[str, Any] | None, int]:
     """Runs a `trainmark` command on the hosts; returns the JSON document of the first one, unless interrupted."""
-    answer = _run_command(ssh.parse_node_hosts(hosts, topology), argv, topology, site, quiet=quiet)
+    answer = run_command(ssh.parse_node_hosts(hosts, topology), argv, topology, site, quiet=quiet)
     return answer.document, answer.exit_code
 
 
-def _run_command(
-    targets: Sequence[Host], argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
+def run_command(
+    targets: Sequence[Host],
+    argv: Sequence[str],
+    topology: Topology,
+    site: Site,
+    *,
+    quiet: bool,
+    signals: list[int] | None = None,
 ) -> Answer:
+    """Runs a `trainmark` command on the hosts until it ends; `signals` are those of a caller that catches them."""
     address = ssh.resolve_leader(targets, site.remote)
     command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=make_secret(), site=site)
-    with catch_signals() as signals, contextlib.ExitStack() as started:
+    catching = catch_signals() if signals is None else contextlib.nullcontext(signals)
+    with catching as signals, contextlib.ExitStack() as started:
         sides: list[RemoteNode] = []
         for node, target in enumerate(targets):
             sides.append(command.start(target, node, show=node == 0 and not quiet))

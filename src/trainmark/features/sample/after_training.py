@@ -91,7 +91,7 @@ def write_sample(
     """Makes a sample and writes its parts and, last, its document; `check` may refuse a file before it is written."""
     wanted = trained.recipe.score_clips if request.score is None else request.score
     speech = features.load("scoring.sample_scorer") if wanted else None
-    scorer = speech.installed() if speech else None
+    scorer = speech.load_scorer() if speech else None
     if not (scorer and (scorer.opinion or scorer.transcript)):  # then no clip is made only to be scored
         request = replace(request, score=False)
     began = time.perf_counter()

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,8 +78,7 @@ def make_samples(
     for given in inputs:
         check_input(given, shows)
     own = store.samples / source.run_id if source.run_id and (store.runs / source.run_id).is_dir() else None
-    places = SamplePaths(out, own=own, shows=shows, force=force)
-    targets = places.choose(len(inputs) or 1, numbered=numbered)
+    targets = choose_paths(out, len(inputs) or 1, own=own, shows=shows, numbered=numbered, force=force)
     device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
     trained = load_trained(source, device)
     asked = SampleRequest(
@@ -89,7 +89,7 @@ def make_samples(
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
-        yield write_sample(trained, request, place, places.check), place
+        yield write_sample(trained, request, place, partial(check_free, force=force)), place
 
 
 def find_network(word: str, store: Store, *, trust: bool) -> Origin:
@@ -140,58 +140,44 @@ def check_input(given: str, shows: ShowFacts | None) -> None:
         raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
 
 
-class SamplePaths:
-    """Chooses where samples are written, and never overwrites a file unless forced."""
+def choose_paths(
+    out: Path | None, count: int, *, own: Path | None, shows: ShowFacts | None, numbered: bool, force: bool
+) -> list[Path]:
+    """The path of each sample without a suffix; raises before any sample is made.
 
-    def __init__(self, out: Path | None, *, own: Path | None, shows: ShowFacts | None, force: bool) -> None:
-        self._out, self._own, self._shows, self._force = out, own, shows, force
-
-    def choose(self, count: int, *, numbered: bool) -> list[Path]:
-        """The path of each sample without a suffix; raises before any sample is made."""
-        folder = self._folder(numbered=numbered)
-        if folder is not None:
-            taken = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
-            first = max(taken, default=0) + 1 if self._out is None else 1
-            found = [folder / f"{first + place:03d}" for place in range(count)]
-        else:
-            found = [self._check_name(self._out or Path("sample"))]
-        for place in found:
-            for ending in (SUFFIXES[self._shows.gives] if self._shows else "", ".json"):
-                if ending:
-                    self.check(place.with_name(place.name + ending))
-        return found
-
-    def check(self, path: Path) -> None:
-        if not self._force and os.path.lexists(path):
-            raise UsageError(f"{path} exists and is not overwritten; choose another name, or --force")
-
-    def _folder(self, *, numbered: bool) -> Path | None:
-        """The folder of numbered samples: in the store, or where several are requested; else None."""
-        if self._out is None and self._own is not None:
-            self._own.mkdir(parents=True, exist_ok=True)
-            return self._own
-        if not numbered:
-            return None
-        folder = self._out or Path("samples")
+    Samples are numbered in the folder `own` of the store, or where several are requested in `out`.
+    """
+    suffix = SUFFIXES[shows.gives] if shows else ""
+    if out is None and own is not None:
+        own.mkdir(parents=True, exist_ok=True)
+        first = max((int(path.stem) for path in own.glob("*.json") if path.stem.isdigit()), default=0) + 1
+        found = [own / f"{first + place:03d}" for place in range(count)]
+    elif numbered:
+        folder = out or Path("samples")
         if folder.suffix in SUFFIXES.values() or folder.is_file():
             raise UsageError(f"--out {folder} must be a folder, as every INPUT gets files of its own")
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
             raise NotReadyError(f"the folder {folder} cannot be made: {error.strerror}") from error
-        return folder
-
-    def _check_name(self, out: Path) -> Path:
-        wanted = SUFFIXES[self._shows.gives] if self._shows else out.suffix
-        if out.suffix and out.suffix.lower() != wanted:
-            raise UsageError(f"--out {out} must end in {wanted}, as this network {self._does}; or in nothing")
+        found = [folder / f"{place + 1:03d}" for place in range(count)]
+    else:
+        out = out or Path("sample")
+        if shows and out.suffix and out.suffix.lower() != suffix:
+            raise UsageError(f"--out {out} must end in {suffix}, as this network {shows.does}; or in nothing")
         if not out.expanduser().resolve().parent.is_dir():
             raise NotReadyError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another")
-        return out.with_suffix("")
+        found = [out.with_suffix("")]
+    for place in found:
+        for ending in filter(None, (suffix, ".json")):
+            check_free(place.with_name(place.name + ending), force=force)
+    return found
 
-    @property
-    def _does(self) -> str:
-        return self._shows.does if self._shows else "does otherwise"
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Refuses to overwrite a file unless forced."""
+    if not force and os.path.lexists(path):
+        raise UsageError(f"{path} exists and is not overwritten; choose another name, or --force")
 
 
 def load_trained(source: Origin, device: Device) -> Trained:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainmark.analysis import imported_rows as imported, published_library as library, scaling, scaling_published
-from trainmark.analysis.scaling import find_scalings
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis.scaling import Scaling, find_scalings
+from trainmark.analysis.scaling_published import PublishedScaling, find_published_scalings
 from trainmark.cli.terminal import open_console, print_status, screen_options
-from trainmark.features.scaling import table as scaling_table
+from trainmark.features.scaling.after_sweep import render_published, render_scalings
 from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.store import Store, default_folder, find_records, read_record
-
-if TYPE_CHECKING:
-    from trainmark.analysis.scaling import Scaling
-    from trainmark.analysis.scaling_published import PublishedScaling
 
 NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
@@ -57,14 +52,14 @@ def run(args: argparse.Namespace) -> int:
             else _read_store(store, metric)
         )
         document = [scaling.to_json(group) for group in found]
-        text = scaling_table.render(found, **screen_options(screen)) if found else ""
+        text = render_scalings(found, **screen_options(screen)) if found else ""
     elif args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     else:
         alias = scaling.find_throughput(args.metric) if args.metric else None
         groups = _read_published(args.published, store)
         document = [scaling_published.to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
-        text = scaling_table.render_published(groups, metric=alias, **screen_options(screen))
+        text = render_published(groups, metric=alias, **screen_options(screen))
     screen.file.write(json.dumps({"scalings": document}, indent=2) + "\n" if args.json else text)
     return 0
 

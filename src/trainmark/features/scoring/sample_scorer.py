@@ -37,7 +37,7 @@ class Scorer(NamedTuple):
 NO_SCORER = Scorer(None, "", None, "")
 
 
-def installed() -> Scorer:
+def load_scorer() -> Scorer:
     """The networks that are installed here."""
     file = distillmos.find_weights()
     opinion = distillmos.DistillMos.read(file).predict if file else None

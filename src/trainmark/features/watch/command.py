@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from rich import live as rich_live
 from rich.text import Text
 
 from trainmark.cli.liveness import has_processes, is_running, last_modified_s, read_run_folder
-from trainmark.cli.terminal import open_console, print_status
-from trainmark.features.watch.live_screen import Live, draw, format_line, format_result, to_json
+from trainmark.cli.terminal import open_console, print_status, screen_options
+from trainmark.features.watch.live_screen import Live, draw, format_line, to_json
 from trainmark.record import escape
 from trainmark.record.run_folder import RECENT_STEPS, RunFolder
 from trainmark.record.store import Store, default_folder, read_record
+from trainmark.view.headline import write_headlines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +37,6 @@ POLL_EVERY_S = 0.5
 LINE_EVERY_S = 5.0
 RECORD_LIMIT_S = 30.0
 """Time for a launcher to write the record after its ranks ended."""
-SETTLE_S = 5.0
-"""Usual time for that, before which nothing is reported."""
 NEVER_S = 600.0
 """Silence after which a run with no known process and no rank counts as abandoned."""
 MAX_FOLDERS = 50
@@ -62,39 +61,20 @@ def run(args: argparse.Namespace) -> int:
 class Watched:
     """A run's folder, read incrementally."""
 
-    def __init__(
-        self,
-        folder: Path,
-        store: Store,
-        *,
-        now_s: Callable[[], float] = time.monotonic,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, folder: Path, store: Store, *, now_s: Callable[[], float] = time.time) -> None:
         self.folder = RunFolder(folder, keep=RECENT_STEPS)
         self.record = store.path(folder.name)
-        self._now_s, self._wall_s = now_s, wall_s
-        self._heard_at_s: float | None = None
+        self._now_s = now_s
 
     def read(self) -> Live:
-        heard = self.folder.update()
-        if self._heard_at_s is None:
-            self._heard_at_s = self._now_s() - self._silent_before_s()
-        elif heard:
-            self._heard_at_s = self._now_s()
-        silent_s = self._now_s() - self._heard_at_s
-        gone = silent_s > SETTLE_S and self._is_abandoned(silent_s) and not self.record.exists()
-        return Live(folder=self.folder, silent_s=silent_s, gone=gone)
-
-    def _is_abandoned(self, silent_s: float) -> bool:
-        worked_on = has_processes(self.folder)
-        if worked_on is None and not self.folder.ranks:
-            return self.folder.head is None or silent_s > NEVER_S
-        return worked_on is False
-
-    def _silent_before_s(self) -> float:
-        """How long the ranks had been silent at the first read, by file times."""
+        self.folder.update()
         written = [self.folder.path / f"rank{rank}.jsonl" for rank in self.folder.ranks]
-        return max(0.0, self._wall_s() - last_modified_s(written or [self.folder.path]))
+        silent_s = max(0.0, self._now_s() - last_modified_s(written or [self.folder.path]))
+        gone = False
+        if silent_s > RECORD_LIMIT_S and not self.record.exists():
+            worked_on = has_processes(self.folder)
+            gone = worked_on is False or (worked_on is None and not self.folder.ranks and silent_s > NEVER_S)
+        return Live(folder=self.folder, silent_s=silent_s, gone=gone)
 
 
 def choose_folder(store: Store, word: str | None) -> Path:
@@ -111,59 +91,44 @@ def choose_folder(store: Store, word: str | None) -> Path:
 def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int:
     """Shows the run until it ends; 0 with a record, 4 if it left none."""
     screen = open_console()
-    with contextlib.ExitStack() as shown:
-        show = _open_frame(screen, shown) if sys.stdout.isatty() else _open_log(screen)
+    frame = rich_live.Live(console=screen, auto_refresh=False, transient=True) if sys.stdout.isatty() else None
+    printed: tuple[object, float] = (None, -LINE_EVERY_S)
+    with frame or contextlib.nullcontext():
         while True:
             run = watched.read()
-            show(run)
-            if watched.record.exists() or (run.gone and (run.silent_s or 0.0) > RECORD_LIMIT_S):
+            news, now_s = (run.phase, len(run.first.evaluations), run.failure, run.gone), time.monotonic()
+            if frame:
+                frame.update(Text.from_ansi(draw(run, **screen_options(screen))), refresh=True)
+            elif news != printed[0] or now_s - printed[1] >= LINE_EVERY_S:
+                printed = news, now_s
+                _write(format_line(run), screen)
+            if watched.record.exists() or run.gone:
                 break
             pause(POLL_EVERY_S)
     if watched.record.exists():
         return _print_result(watched)
-    print_status(escape.terminal(f"run {run.run_id}: {run.note}; see 'trainmark show {run.run_id}'"))
+    run_id = run.folder.run_id
+    print_status(escape.terminal(f"run {run_id}: {run.note}; see 'trainmark show {run_id}'"))
     return 4
 
 
-def _open_frame(screen: Console, shown: contextlib.ExitStack) -> Callable[[Live], None]:
-    """On a terminal: redraws one frame."""
-    live = shown.enter_context(rich_live.Live(console=screen, auto_refresh=False, transient=True))
-    return lambda run: live.update(Text.from_ansi(_draw(run, screen)), refresh=True)
-
-
-def _open_log(screen: Console) -> Callable[[Live], None]:
-    """Elsewhere: prints a line on news, and every few seconds."""
-    printed: tuple[object, float] = (None, -LINE_EVERY_S)
-
-    def show(run: Live) -> None:
-        nonlocal printed
-        now = time.monotonic()
-        news = (run.phase, len(run.first.evaluations), run.failure, run.gone)
-        if news != printed[0] or now - printed[1] >= LINE_EVERY_S:
-            printed = news, now
-            screen.file.write(escape.fit_encoding(format_line(run), screen.encoding) + "\n")
-            screen.file.flush()
-
-    return show
-
-
-def _draw(run: Live, screen: Console) -> str:
-    color = screen.color_system is not None and not screen.no_color
-    return draw(run, width=screen.width, color=color, encoding=screen.encoding)
+def _write(line: str, screen: Console) -> None:
+    screen.file.write(escape.fit_encoding(line, screen.encoding) + "\n")
+    screen.file.flush()
 
 
 def _show_once(watched: Watched, *, as_json: bool) -> int:
     run, screen = watched.read(), open_console()
     if as_json:
         known = str(watched.record) if watched.record.exists() else None
-        screen.file.write(json.dumps({**to_json(run), "record": known}, allow_nan=False) + "\n")
+        _write(msgspec.json.encode({**to_json(run), "record": known}).decode(), screen)
         return 0
-    screen.file.write(_draw(run, screen))
+    screen.file.write(draw(run, **screen_options(screen)))
     return _print_result(watched) if watched.record.exists() else 0
 
 
 def _print_result(watched: Watched) -> int:
     screen = open_console()
-    lines = [format_result(read_record(watched.record)), escape.terminal(f"record: {watched.record}")]
-    screen.file.write(escape.fit_encoding("\n".join(lines) + "\n", screen.encoding))
+    for line in (*write_headlines([read_record(watched.record)], ()), f"record: {watched.record}"):
+        _write(escape.terminal(line), screen)
     return 0
