@@ -111,7 +111,9 @@ def _keep_typed(copy: _Copy, value: Any) -> Any:
 
 
 ANY = "*"
-_DEVICE = dict.fromkeys(("type", "name", "count", "count_visible", "memory_bytes", "driver", "stand_in"), _keep)
+_DEVICE = dict.fromkeys(
+    ("type", "name", "count", "count_visible", "memory_bytes", "power_w", "driver", "stand_in"), _keep
+)
 _CPU = dict.fromkeys(("name", "logical_cores", "usable_cores", "capability", "memory_bytes"), _keep)
 KEPT: Mapping[str, Any] = {
     "series": {
