@@ -112,7 +112,7 @@ def _keep_typed(copy: _Copy, value: Any) -> Any:
 
 ANY = "*"
 _DEVICE = dict.fromkeys(
-    ("type", "name", "count", "count_visible", "memory_bytes", "driver", "power_w", "stand_in"), _keep
+    ("type", "name", "count", "count_visible", "memory_bytes", "power_w", "driver", "stand_in"), _keep
 )
 _CPU = dict.fromkeys(("name", "logical_cores", "usable_cores", "capability", "memory_bytes"), _keep)
 KEPT: Mapping[str, Any] = {
@@ -138,9 +138,7 @@ KEPT: Mapping[str, Any] = {
         "platform": {"name": _text, "sha256": _keep, "plugin": _text, "plugin_version": _version},
         "cpu": _CPU,
         "variables": {ANY: _setting},
-        **dict.fromkeys(
-            ("threads", "optimised_python", "emulated_precision", "foreign_load", "idle_power_w", "suspended_s"), _keep
-        ),
+        **dict.fromkeys(("threads", "optimised_python", "emulated_precision", "foreign_load", "idle_power_w"), _keep),
         **dict.fromkeys(("precision", "flops", "exchange", "link", "link_levels", "fill"), _data),
         **dict.fromkeys(("clock", "step_check", "checkpoint", "profile"), _data),
     },
