@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.record.run_folder import RankLog
     from trainmark.record.sample import SampleDocument
     from trainmark.record.site import Price
-    from trainmark.view.rows import Value
+    from trainmark.view.table import Value
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
@@ -52,8 +52,8 @@ class PrintableRecord(Record):
     def _repr_html_(self) -> str:
         from trainmark import features
 
-        report = features.load("report.card")
-        return str(report.card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
+        report = features.load("report.header")
+        return str(report.draw_card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Records(list[Record]):
@@ -61,7 +61,7 @@ class Records(list[Record]):
 
     def to_rows(self) -> list[dict[str, Value]]:
         """One flat row per record, all with the same keys, for a data frame."""
-        from trainmark.view.rows import make_rows
+        from trainmark.view.table import make_rows
 
         return make_rows(self)
 
@@ -214,9 +214,10 @@ def samples(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Iterator[Shown]:
     """A sample of each input, one after the other; `out` is a file, or where they are `numbered` a folder. Without it
-    they lie in the store."""
+    they lie in the store. `trust` runs the workload's file that the run's plan names."""
     from trainmark import features
 
     network = features.load("sample.network")
@@ -232,6 +233,7 @@ def samples(
         score=score,
         platform=platform,
         force=force,
+        trust=trust,
     )
     for document, place in made:
         yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
@@ -249,13 +251,25 @@ def sample(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
     of an example of the run's data."""
     said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
-    made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
-    return next(made)
+    return next(
+        samples(
+            run,
+            inputs,
+            settings=said,
+            out=out,
+            score=score,
+            platform=platform,
+            store=store,
+            force=force,
+            trust=trust,
+        )
+    )
 
 
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:
@@ -333,7 +347,7 @@ def report(
     """
     from trainmark import features
     from trainmark.record import site
-    from trainmark.view.files import write_report
+    from trainmark.view.frame import write_report
 
     output = features.load("report.output")
     if output is None:

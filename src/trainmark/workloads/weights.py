@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError
+from trainmark.record.trust import check_pickle
 from trainmark.workloads import pieces
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
@@ -24,9 +25,9 @@ MAX_NAMED = 3
 """Names listed per kind of mismatch; the rest is counted."""
 
 
-def weights_file(path: Path, option: str = "--init-from") -> Path:
+def weights_file(path: Path) -> Path:
     """The file meant by a path: itself, or in a folder the index or file of safetensors, or the state in a checkpoint's
-    folder, or the newest in a folder of them. Where there is none, the error names `option`."""
+    folder, or the newest in a folder of them."""
     if path.is_file():
         return path
     for name in (pieces.INDEX, pieces.ALONE):
@@ -36,7 +37,7 @@ def weights_file(path: Path, option: str = "--init-from") -> Path:
         if (found / "state.pt").is_file():
             return found / "state.pt"
     what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
-    raise NotReadyError(f"{option} {path} {what}; give a file of weights, or the folder of a checkpoint")
+    raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
 
 
 def weights_sha256(file: Path) -> str:
@@ -63,6 +64,7 @@ def read_document(path: Path) -> Any:
     path = weights_file(path)
     if path.name.endswith((".safetensors", pieces.INDEX)):
         return pieces.read(path)
+    check_pickle(path, torch.__version__)
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
             document = torch.load(path, map_location="cpu", weights_only=True)

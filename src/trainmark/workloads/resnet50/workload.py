@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
+from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
-from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
+from trainmark.workloads import read_reference
+from trainmark.workloads.resnet50.model import ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
+
+FACTS, PUBLISHED = read_reference("resnet50")
 
 TRUST = 0.001
 """Trust coefficient: norm of a step relative to its weights, at a learning rate of 1."""
@@ -140,8 +143,15 @@ MLPERF = replace(
 convergence point at a global batch of 3264, which takes 35 epochs."""
 
 
+def torchvision_config(recipe: ResNet50Recipe) -> dict[str, object]:
+    if recipe.width != REFERENCE.width:
+        raise UsageError(f"torchvision's resnet50 has width {REFERENCE.width}, and this run {recipe.width}")
+    return {"builder": "resnet50", "arguments": {"num_classes": recipe.classes}}
+
+
 class ResNet50(ImageClassifier):
     facts, name = FACTS, FACTS.name
+    exports: Mapping[str, Callable[[ResNet50Recipe], dict[str, object]]] = {"torchvision": torchvision_config}
     recipes: Mapping[str, Recipe] = {
         "reference": REFERENCE,
         "fill": FILL,
@@ -160,12 +170,7 @@ class ResNet50(ImageClassifier):
     reference_global_batch = PUBLISHED.global_batch
 
     def build(self, recipe: ResNet50Recipe) -> nn.Module:
-        return ResNet(
-            RESNET50_BLOCKS,
-            width=recipe.width,
-            classes=recipe.classes,
-            zero_init_residual=recipe.zero_init_residual,
-        )
+        return ResNet(width=recipe.width, classes=recipe.classes, zero_init_residual=recipe.zero_init_residual)
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
         if recipe.optimizer == "lars":
