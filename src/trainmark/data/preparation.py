@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -83,10 +83,8 @@ def unpack(
     return Unpacked(files=files, written=written)
 
 
-def check_md5(
-    archive: Path, wanted: str | None, report: ReportProgress, mistaken: Mapping[str, str] | None = None
-) -> None:
-    """NotReadyError if the archive's md5 differs; `mistaken` describes files of other md5s."""
+def check_md5(archive: Path, wanted: str | None, report: ReportProgress) -> None:
+    """NotReadyError if the archive's md5 differs."""
     if wanted is None:
         return
     digest = hashlib.md5(usedforsecurity=False)  # published by the authors; against damage, not forgery
@@ -102,8 +100,6 @@ def check_md5(
     except OSError as error:
         raise NotReadyError(f"cannot read {archive}: {error.strerror}") from error
     found = digest.hexdigest()
-    if mistaken and found in mistaken:
-        raise NotReadyError(f"{archive} is {mistaken[found]}")
     if found != wanted:
         raise NotReadyError(
             f"{archive} has md5 {found}, not {wanted}; it is another file or was damaged, fetch it again"

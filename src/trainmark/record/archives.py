@@ -259,24 +259,6 @@ class Destination:
             raise NotReadyError(f"cannot write {target}: {error.strerror}") from error
         return True
 
-    def read(self, path: PurePosixPath) -> bytes | None:
-        """The content of a small file; None if it does not exist."""
-        file = self._make_folder(path.parent) / path.name
-        try:
-            return None if _size_of_file(file) is None else file.read_bytes()
-        except OSError as error:
-            raise NotReadyError(f"cannot read {file}: {error.strerror}") from error
-
-    def files(self, path: PurePosixPath) -> tuple[int, int]:
-        """Number and bytes of the plain files of a folder, without unfinished ones."""
-        with os.scandir(self._make_folder(path)) as entries:
-            sizes = [
-                entry.stat(follow_symlinks=False).st_size
-                for entry in entries
-                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
-            ]
-        return len(sizes), sum(sizes)
-
     def _make_folder(self, path: PurePosixPath) -> Path:
         folder = self.root
         for part in path.parts:

@@ -6,11 +6,15 @@ samples for the same text and seed; across machines the last bit may differ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trainmark.data import read_toml
 
 RATE_HZ = 22050
 
@@ -48,42 +52,15 @@ class Sound:
     """The sound of a letter."""
 
     seconds: float
-    voice: tuple[tuple[float, float], ...] = ()
+    voice: Sequence[tuple[float, float]] = ()
     """Formants: centre in Hz and strength in dB."""
-    breath: tuple[tuple[float, float, float], ...] = ()
+    breath: Sequence[tuple[float, float, float]] = ()
     """Noise: centre and width in Hz and strength in dB."""
     stop: bool = False
     """A plosive: held for a moment, a burst, then fading, instead of even noise."""
 
 
-SOUNDS: dict[str, Sound] = {
-    "a": Sound(seconds=0.096, voice=((760, 0), (1240, -3), (2500, -18), (3500, -26))),
-    "b": Sound(seconds=0.070, voice=((170, -4), (2900, -30)), breath=((900, 300, -14),), stop=True),
-    "c": Sound(seconds=0.078, breath=((3000, 260, -8),)),
-    "d": Sound(seconds=0.070, voice=((210, -3), (1700, -20), (2600, -26)), breath=((3700, 400, -14),), stop=True),
-    "e": Sound(seconds=0.088, voice=((480, 0), (1900, -8), (2600, -14), (3600, -24))),
-    "f": Sound(seconds=0.085, breath=((5000, 2200, -17), (1300, 500, -24))),
-    "g": Sound(seconds=0.074, voice=((220, -5), (1350, -22)), breath=((2200, 250, -14),), stop=True),
-    "h": Sound(seconds=0.072, breath=((900, 260, -14), (2500, 400, -20))),
-    "i": Sound(seconds=0.086, voice=((290, 0), (2350, -9), (3050, -11), (3900, -20))),
-    "j": Sound(seconds=0.082, voice=((350, -4), (1250, -16)), breath=((5900, 350, -10),)),
-    "k": Sound(seconds=0.076, breath=((1900, 220, -6),), stop=True),
-    "l": Sound(seconds=0.078, voice=((380, -2), (1000, -20), (2900, -12), (3700, -26))),
-    "m": Sound(seconds=0.080, voice=((220, 0), (1000, -26), (3300, -26))),
-    "n": Sound(seconds=0.078, voice=((270, -1), (1550, -18), (2700, -22))),
-    "o": Sound(seconds=0.092, voice=((480, 0), (780, -3), (2500, -26), (3400, -32))),
-    "p": Sound(seconds=0.074, breath=((750, 250, -6),), stop=True),
-    "q": Sound(seconds=0.082, breath=((1250, 150, -8), (3900, 300, -14)), stop=True),
-    "r": Sound(seconds=0.080, voice=((430, -1), (1250, -8), (1650, -8), (3300, -28))),
-    "s": Sound(seconds=0.090, breath=((6600, 700, -9),)),
-    "t": Sound(seconds=0.072, breath=((4500, 450, -5),), stop=True),
-    "u": Sound(seconds=0.086, voice=((310, 0), (1060, -9), (2250, -22), (3300, -32))),
-    "v": Sound(seconds=0.078, voice=((230, -3), (1200, -20)), breath=((5600, 1500, -24),)),
-    "w": Sound(seconds=0.078, voice=((340, -1), (620, -3), (2000, -30))),
-    "x": Sound(seconds=0.092, breath=((5300, 350, -10), (2400, 250, -14))),
-    "y": Sound(seconds=0.080, voice=((270, -1), (1750, -8), (2150, -10), (3300, -24))),
-    "z": Sound(seconds=0.086, voice=((250, -3), (1450, -24)), breath=((7000, 500, -14),)),
-}
+SOUNDS = {letter: Sound(**sound) for letter, sound in read_toml(Path(__file__).with_suffix(".toml")).items()}
 _SILENCE = Sound(seconds=0)
 
 _FORMANTS = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -27,7 +28,6 @@ from trainmark.data.text.token_files import (
     TokenSplit,
     find_damage,
     map_tokens,
-    token_range,
 )
 from trainmark.data.verification import Decode, Findings, Report
 from trainmark.record.archives import Destination
@@ -57,7 +57,8 @@ def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
                 continue
             seen.counts[name] += file.tokens
             if decode == "full":
-                low, high = token_range(map_tokens(folder, file))
+                tokens = map_tokens(folder, file)
+                low, high = int(tokens.min()), int(tokens.max())
                 if low < 0 or high > split.largest:
                     seen.add(file.name, f"holds tokens {low} to {high} and not 0 to {split.largest}")
     largest = max(index.splits[name].largest for name in SPLITS)
@@ -158,18 +159,15 @@ def _open_llmc(path: Path) -> TokenFile:
     """A shard: a header of 256 numbers, then the tokens."""
     try:
         with path.open("rb") as file:
-            head = np.frombuffer(file.read(LLMC_HEADER_BYTES), "<i4")
-        size = path.stat().st_size
+            head, size = file.read(LLMC_HEADER_BYTES), path.stat().st_size
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError:
-        head = np.zeros(0, "<i4")
-    if len(head) < LLMC_HEADER_BYTES // 4 or int(head[0]) != LLMC_MAGIC or int(head[1]) != LLMC_VERSION:
+    magic, version, tokens = struct.unpack("<3i", head[:12]) if len(head) == LLMC_HEADER_BYTES else (0, 0, 0)
+    if (magic, version) != (LLMC_MAGIC, LLMC_VERSION):
         raise NotReadyError(
             f"{path} is no shard of llm.c: it does not begin with {LLMC_MAGIC} and {LLMC_VERSION}; a file of Megatron "
             "needs its .idx beside it"
         )
-    tokens = int(head[2])
     if tokens < 1 or size != LLMC_HEADER_BYTES + 2 * tokens:
         raise NotReadyError(
             f"{path} says it holds {tokens:,} tokens and has {size:,} bytes, not "
@@ -189,8 +187,7 @@ def _open_megatron(path: Path) -> TokenFile:
         raise NotReadyError(f"{idx} or its .bin cannot be read: {error.strerror}") from error
     if len(head) < MEGATRON_HEADER_BYTES or not head.startswith(MEGATRON_MAGIC):
         raise NotReadyError(f"{idx} is no index of Megatron: it does not begin with MMIDIDX; fetch it again")
-    version, code = int.from_bytes(head[9:17], "little"), head[17]
-    sequences, documents = int.from_bytes(head[18:26], "little"), int.from_bytes(head[26:34], "little")
+    version, code, sequences, documents = struct.unpack("<QBQQ", head[9:])
     if version != 1 or code not in MEGATRON_TYPES:
         raise NotReadyError(
             f"{idx} has version {version} and type {code}; tokens have version 1 and type 4 (int32) or 8 (uint16)"
@@ -225,11 +222,11 @@ def _import_token_files(
     for number, (path, source) in enumerate(sources.items()):
         file = msgspec.structs.replace(source, name=_file_name(name, number))
         _link_or_copy(path, out / file.name, destination)
-        low, high = token_range(map_tokens(out, file))
-        if low < 0:
+        tokens = map_tokens(out, file)
+        if (low := int(tokens.min())) < 0:
             raise NotReadyError(f"{path} holds the token {low}; tokens are 0 or more, so it is damaged")
         files.append(file)
-        largest, done = max(largest, high), done + file.bytes
+        largest, done = max(largest, int(tokens.max())), done + file.bytes
         progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
     return TokenSplit(files=tuple(files), largest=largest)
 

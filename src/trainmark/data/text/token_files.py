@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -111,9 +110,6 @@ INDEX = "text.json"
 TOKENIZER, WORDS = "tokenizer.json", "words.json"
 """The set's vocabulary, if it has one: Hugging Face's file, or a word list."""
 MAX_VOCABULARY = 1 << 24
-MAX_INDEX_BYTES = 64 << 20
-_SCAN_TOKENS = 1 << 24
-"""Tokens scanned at a time."""
 
 SplitName = Literal["train", "val"]
 SPLITS: tuple[SplitName, ...] = ("train", "val")
@@ -182,8 +178,6 @@ def read_index(folder: Path) -> Index:
     """The index of a folder; NotReadyError if missing or invalid."""
     path = folder / INDEX
     try:
-        if path.stat().st_size > MAX_INDEX_BYTES:
-            raise NotReadyError(f"{path} is larger than any index of a set of text; prepare the set again")
         data = path.read_bytes()
     except OSError as error:
         raise NotReadyError(
@@ -205,8 +199,6 @@ def find_damage(folder: Path, file: TokenFile) -> str | None:
         status = path.stat()
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    if not path.is_file():
-        return "is no regular file"
     if status.st_size != file.bytes:
         return f"has {status.st_size:,} bytes and should have {file.bytes:,}"
     return None
@@ -218,15 +210,6 @@ def map_tokens(folder: Path, file: TokenFile) -> npt.NDArray[Any]:
         raise NotReadyError(f"{folder / file.name} {reason}; prepare the set again")
     dtype = np.dtype(file.dtype).newbyteorder("<")
     return np.memmap(folder / file.name, dtype=dtype, mode="r", offset=file.offset, shape=(file.tokens,))
-
-
-def token_range(tokens: npt.NDArray[Any]) -> tuple[int, int]:
-    """The smallest and the largest of a file's tokens."""
-    low, high = math.inf, -1
-    for start in range(0, len(tokens), _SCAN_TOKENS):
-        part = tokens[start : start + _SCAN_TOKENS]
-        low, high = min(low, int(part.min())), max(high, int(part.max()))
-    return int(low), high
 
 
 class TokenStream:
