@@ -44,8 +44,8 @@ from trainmark.data.image_sets import ImageSet, open_split, scan_shard
 from trainmark.data.imagenet.make import pack
 from trainmark.data.input_pool import InputPool
 from trainmark.platforms import files
-from trainmark.workloads.segmenter import batches as segmenter
 from trainmark.workloads.segmenter.batches import SceneData
+from trainmark.workloads.segmenter.workload import RECIPES
 from trainmark.workloads.vision import MEAN, STD, normalise
 from trainmark.workloads.workload import Share
 
@@ -275,7 +275,7 @@ def our_epoch(pool: InputPool, images: ImageSet, epoch: int) -> Iterator[torch.T
 
 
 def our_scenes(work: Work) -> Iterator[torch.Tensor]:
-    recipe = replace(segmenter.REFERENCE, batch_per_device=SCENE_BATCH, input_workers=work.workers)
+    recipe = replace(RECIPES["reference"], batch_per_device=SCENE_BATCH, input_workers=work.workers)
     data = SceneData(recipe, work.folder, Share(rank=0, world=1, local_ranks=1), 0)
     epoch = 0
     while True:

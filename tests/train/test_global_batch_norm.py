@@ -21,7 +21,11 @@ from trainmark.record.precision import Precision
 from trainmark.train.parallel import DataParallel, GlobalBatchNorm, convert_batch_norms
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.resnet50.workload import REFERENCE, SMOKE, WORKLOAD
+from trainmark.workloads.resnet50.workload import RECIPES, WORKLOAD
+
+REFERENCE = RECIPES["reference"]
+SMOKE = RECIPES["smoke"]
+
 
 CHANNELS = 5
 SHARES = {2: (2, 5), 3: (1, 4, 2)}

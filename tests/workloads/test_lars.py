@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from trainmark.record.recipe import deviations
-from trainmark.workloads.resnet50.workload import MLPERF, REFERENCE, TRUST, WORKLOAD, Lars
+from trainmark.workloads.resnet50.workload import RECIPES, TRUST, WORKLOAD, Lars
 from trainmark.workloads.workload import Progress
+
+MLPERF = RECIPES["mlperf"]
+REFERENCE = RECIPES["reference"]
 
 
 def by_definition(

@@ -28,7 +28,12 @@ from trainmark.workloads.tacotron2.read_aloud import (
     sample,
     split_sentences,
 )
-from trainmark.workloads.tacotron2.workload import QUICK, REFERENCE, SMOKE, WORKLOAD
+from trainmark.workloads.tacotron2.workload import RECIPES, WORKLOAD
+
+QUICK = RECIPES["quick"]
+REFERENCE = RECIPES["reference"]
+SMOKE = RECIPES["smoke"]
+
 
 TINY = Sizes(
     encoder=16,

@@ -28,22 +28,19 @@ from trainmark.train.loop import reduce_sums
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import (
-    FILL,
-    QUICK,
-    REFERENCE,
-    SMOKE,
-    CropBatch,
-    SceneBatch,
-    SceneData,
-    ScoringSettings,
-)
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings
 from trainmark.workloads.segmenter.model import Segmenter, upsample
-from trainmark.workloads.segmenter.workload import WORKLOAD, pixel_loss
+from trainmark.workloads.segmenter.workload import RECIPES, WORKLOAD, pixel_loss
 from trainmark.workloads.vision import HALVES, IMAGENET, normalise
 from trainmark.workloads.vision_transformer import EncoderBlock, interpolate_positions, linear_drop_paths
 from trainmark.workloads.vit.model import VisionTransformer
 from trainmark.workloads.workload import Progress, Share
+
+FILL = RECIPES["fill"]
+QUICK = RECIPES["quick"]
+REFERENCE = RECIPES["reference"]
+SMOKE = RECIPES["smoke"]
+
 
 TINY: dict[str, Any] = {
     "image_px": 32,

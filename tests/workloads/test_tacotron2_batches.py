@@ -17,8 +17,11 @@ from trainmark.data.ljspeech import make, reader
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.workloads.tacotron2.model import Outputs
-from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD, SpeechBatch, SpeechData, Tacotron2Recipe
+from trainmark.workloads.tacotron2.workload import RECIPES, WORKLOAD, SpeechBatch, SpeechData, Tacotron2Recipe
 from trainmark.workloads.workload import Share
+
+SMOKE = RECIPES["smoke"]
+
 
 CLIPS = 40
 RECIPE = replace(SMOKE, batch_per_device=4, longest_frames=0, bucket_batches=0, eval_batch_per_device=3)

@@ -20,7 +20,10 @@ from trainmark.train.stepper import Stepper
 from trainmark.workloads import cpu_ops, weights
 from trainmark.workloads.tacotron2 import matmuls, teacher_forcing
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, mask_outputs, padding_mask
-from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD, SpeechBatch
+from trainmark.workloads.tacotron2.workload import RECIPES, WORKLOAD, SpeechBatch
+
+SMOKE = RECIPES["smoke"]
+
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
 

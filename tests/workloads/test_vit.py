@@ -16,8 +16,14 @@ from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import apply_settings, deviations
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.vit.workload import FILL, QUICK, REFERENCE, SMOKE, WORKLOAD, ViTRecipe
+from trainmark.workloads.vit.workload import RECIPES, WORKLOAD, ViTRecipe
 from trainmark.workloads.workload import Share
+
+FILL = RECIPES["fill"]
+QUICK = RECIPES["quick"]
+REFERENCE = RECIPES["reference"]
+SMOKE = RECIPES["smoke"]
+
 
 TINY = replace(
     SMOKE,

@@ -20,8 +20,7 @@ from trainmark.record.errors import UsageError
 from trainmark.workloads.wavenet import generate, model, workload
 from trainmark.workloads.wavenet.model import CONTEXT, NormedConv, WaveNet, WaveNetSizes
 from trainmark.workloads.wavenet.workload import (
-    REFERENCE,
-    SMOKE,
+    RECIPES,
     WORKLOAD,
     SoundBatch,
     SoundData,
@@ -30,6 +29,10 @@ from trainmark.workloads.wavenet.workload import (
     sizes_of,
 )
 from trainmark.workloads.workload import Progress, Share
+
+REFERENCE = RECIPES["reference"]
+SMOKE = RECIPES["smoke"]
+
 
 SMALL = WaveNetSizes(layers=12, cycles=2)
 TINY = WaveNetSizes(layers=4, cycles=2, residual=8, gate=16, skip=8, mixtures=2)

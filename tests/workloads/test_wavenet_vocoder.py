@@ -16,7 +16,10 @@ from trainmark.record.recipe import to_values
 from trainmark.workloads import weights
 from trainmark.workloads.wavenet import generate, vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, REACH, WaveNet, WaveNetSizes
-from trainmark.workloads.wavenet.workload import SMOKE, sizes_of
+from trainmark.workloads.wavenet.workload import RECIPES, sizes_of
+
+SMOKE = RECIPES["smoke"]
+
 
 SMALL = WaveNetSizes(layers=6, cycles=2, residual=12, gate=24, skip=12, mixtures=3)
 

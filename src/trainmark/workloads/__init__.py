@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainmark.record.errors import UsageError, nearest
+from trainmark.record.recipe import AnyRecipe, from_values
 from trainmark.record.trust import trust_file
-from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, WorkloadFacts
+from trainmark.record.workload_facts import QualityFacts, WorkloadFacts
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan, WorkloadSource
@@ -50,11 +51,14 @@ def read_facts(name: str) -> WorkloadFacts:
     return WorkloadFacts.from_json({**shared, "name": name, **document})
 
 
-def read_reference(name: str) -> tuple[WorkloadFacts, ReferenceFacts]:
-    """Facts of a built-in workload that has a reference recipe, and those of the recipe."""
-    found = read_facts(name)
-    assert found.reference is not None, name  # noqa: S101 - every one has
-    return found, found.reference
+def read_recipes(name: str, kind: type[AnyRecipe]) -> tuple[dict[str, AnyRecipe], dict[str, dict[str, int | float]]]:
+    """Recipes of a built-in workload, from its `recipes.toml`, and the fields of each that are larger on an
+    accelerator."""
+    tables = _read_toml(ROOM / name / "recipes.toml")
+    larger = {word: table.pop("on_accelerators") for word, table in tables.items() if "on_accelerators" in table}
+    published = read_facts(name).reference
+    reference = {**(published.recipe if published else {}), **tables["reference"]}
+    return {word: from_values(kind, {**reference, **table}) for word, table in tables.items()}, larger
 
 
 def family_facts(family: str) -> dict[str, Any]:

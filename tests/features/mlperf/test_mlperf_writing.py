@@ -26,7 +26,11 @@ from trainmark.record.recipe import Limits, Recipe, to_values
 from trainmark.record.record import Record
 from trainmark.record.store import Store
 from trainmark.workloads.llama8b.workload import WORKLOAD as LLAMA
-from trainmark.workloads.resnet50.workload import MLPERF, REFERENCE
+from trainmark.workloads.resnet50.workload import RECIPES
+
+MLPERF = RECIPES["mlperf"]
+REFERENCE = RECIPES["reference"]
+
 
 PER_EPOCH = 2
 WHOLE = {"train_samples": 1_281_167.0, "val_samples": 50_000.0}

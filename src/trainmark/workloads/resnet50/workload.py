@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,12 +12,12 @@ from torch import Tensor, nn, optim
 
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads import read_reference
+from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.resnet50.model import ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
 
-FACTS, PUBLISHED = read_reference("resnet50")
+FACTS = read_facts("resnet50")
 
 TRUST = 0.001
 """Trust coefficient: norm of a step relative to its weights, at a learning rate of 1."""
@@ -94,80 +94,21 @@ class ResNet50Recipe(VisionRecipe):
     """For `poly`: the exponent of the decay."""
 
 
-REFERENCE = ResNet50Recipe(**PUBLISHED.recipe, evaluate_first=True, checkpoint_every="1 epoch")
-FILL = replace(REFERENCE, batch_per_device=256, learning_rate=0.8)
-QUICK = replace(
-    REFERENCE,
-    batch_per_device=8,
-    learning_rate=0.0005,
-    eval_batch_per_device=50,
-    evaluate_first=False,
-    checkpoint_every="never",
-)
-"""On a CPU without evaluation, which would take as long as training. The rate is a sixth of the linear rule's, which is
-unstable with batch norms over 8 images and no warm-up."""
-SMOKE = replace(
-    REFERENCE,
-    epochs=14,
-    target=90.0,
-    width=8,
-    zero_init_residual=True,
-    classes=10,
-    image_px=64,
-    eval_resize_px=73,
-    crop_area_least=0.5,
-    schedule="cosine",
-    warmup_epochs=1.0,
-    batch_norm="all-devices",
-    evaluate_first=False,
-    checkpoint_every="end",
-)
-
-MLPERF = replace(
-    REFERENCE,
-    batch_per_device=408,
-    learning_rate=10.5,
-    weight_decay=5e-5,
-    epochs=37,
-    target=75.9,
-    optimizer="lars",
-    label_smoothing=0.1,
-    schedule="poly",
-    warmup_epochs=2.0,
-    end_learning_rate=1e-4,
-    evaluate_first=False,
-    evaluate_every="4 epochs from 1",
-    checkpoint_every="never",
-)
-"""By the rules of MLPerf Training's closed division, for eight devices: the values are those of its reference
-convergence point at a global batch of 3264, which takes 35 epochs."""
+RECIPES, LARGER = read_recipes("resnet50", ResNet50Recipe)
 
 
 def torchvision_config(recipe: ResNet50Recipe) -> dict[str, object]:
-    if recipe.width != REFERENCE.width:
-        raise UsageError(f"torchvision's resnet50 has width {REFERENCE.width}, and this run {recipe.width}")
+    if recipe.width != RECIPES["reference"].width:
+        raise UsageError(f"torchvision's resnet50 has width {RECIPES['reference'].width}, and this run {recipe.width}")
     return {"builder": "resnet50", "arguments": {"num_classes": recipe.classes}}
 
 
 class ResNet50(ImageClassifier):
     facts, name = FACTS, FACTS.name
     exports: Mapping[str, Callable[[ResNet50Recipe], dict[str, object]]] = {"torchvision": torchvision_config}
-    recipes: Mapping[str, Recipe] = {
-        "reference": REFERENCE,
-        "fill": FILL,
-        "quick": QUICK,
-        "smoke": SMOKE,
-        "mlperf": MLPERF,
-    }
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
-        "quick": {
-            "batch_per_device": 128,
-            "learning_rate": 0.05,
-            "eval_batch_per_device": 256,
-            "evaluate_after_limit": True,
-        }
-    }
-    reference_global_batch = PUBLISHED.global_batch
+    recipes: Mapping[str, Recipe] = RECIPES
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
+    reference_global_batch = FACTS.reference.global_batch if FACTS.reference else 1
 
     def build(self, recipe: ResNet50Recipe) -> nn.Module:
         return ResNet(width=recipe.width, classes=recipe.classes, zero_init_residual=recipe.zero_init_residual)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +21,12 @@ from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.recipe import Recipe, knob
 from trainmark.record.workload_facts import CHANCE, CLASSES
-from trainmark.workloads import read_reference
+from trainmark.workloads import read_facts
 from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.vision import HALVES, IMAGENET, Centring
 from trainmark.workloads.workload import PlainBatch, Share
 
-FACTS, PUBLISHED = read_reference("segmenter")
+FACTS = read_facts("segmenter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,60 +66,6 @@ class SegmenterRecipe(Recipe):
     """Linear warm-up from 0."""
     whole_set: bool = knob(True)
     """Refuse an incomplete data set, by its manifest or the published counts."""
-
-
-REFERENCE = SegmenterRecipe(
-    **PUBLISHED.recipe,
-    steps=160_000,
-    eval_batch_per_device=1,
-    evaluate_every="16000 steps",
-    evaluate_in="fp32",
-    checkpoint_every="16000 steps",
-    leave_sample=True,
-    seed=0,
-    memory_format="contiguous",
-)
-FILL = REFERENCE
-QUICK = replace(
-    REFERENCE,
-    begins_with="random",
-    image_px=256,
-    window_stride=240,
-    learning_rate=1e-4,
-    least_rate=1e-5,
-    checkpoint_every="never",
-    leave_sample=False,
-)
-"""Smaller crops on a CPU, where one of 512 pixels takes ten seconds; and no evaluation there, which would take longer
-than all the rest."""
-SMOKE = replace(
-    REFERENCE,
-    begins_with="random",
-    batch_per_device=16,
-    learning_rate=2e-3,
-    least_rate=1e-5,
-    optimizer="adamw",
-    weight_decay=0.01,
-    warmup_steps=50,
-    epochs=0,
-    steps=1300,
-    target=45.0,
-    evaluate_every="200 steps",
-    checkpoint_every="end",
-    classes=6,
-    image_px=96,
-    window_stride=72,
-    least_scale=0.75,
-    most_scale=1.5,
-    photometric=False,
-    patch_px=8,
-    layers=4,
-    decoder_layers=1,
-    heads=4,
-    hidden=64,
-    mlp=128,
-    drop_path=0.0,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

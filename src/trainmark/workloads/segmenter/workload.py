@@ -16,14 +16,11 @@ from trainmark.data.ade20k.reader import IGNORED
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe
 from trainmark.record.sample import Sample
+from trainmark.workloads import read_recipes
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
 from trainmark.workloads.segmenter.batches import (
     FACTS,
-    FILL,
-    QUICK,
-    REFERENCE,
-    SMOKE,
     CropBatch,
     SceneBatch,
     SceneData,
@@ -35,18 +32,13 @@ from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.vision import normalise, sgd
 from trainmark.workloads.workload import KnownWorkload, Progress, Share, optimizer_kwargs
 
+RECIPES, LARGER = read_recipes("segmenter", SegmenterRecipe)
+
 
 class SegmenterOnScenes(KnownWorkload):
     facts = FACTS
-    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
-        "quick": {
-            "batch_per_device": 4,
-            "image_px": REFERENCE.image_px,
-            "window_stride": REFERENCE.window_stride,
-            "evaluate_after_limit": True,
-        }
-    }
+    recipes: Mapping[str, Recipe] = RECIPES
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
     sums: tuple[str, ...] = scoring.SUMS
 
     def check_data(self, recipe: SegmenterRecipe, folder: Path, world: int) -> None:

@@ -23,14 +23,14 @@ from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import Recipe, knob
 from trainmark.record.sample import Sample
-from trainmark.workloads import read_reference
+from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import read_aloud, text
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, diagonality, focus
 from trainmark.workloads.workload import KnownWorkload, Progress, Share, cut_samples, optimizer_kwargs
 
-FACTS, PUBLISHED = read_reference("tacotron2")
+FACTS = read_facts("tacotron2")
 CLIP_FRAMES = int(FACTS.items_per_sample or 0)
 """Mean mel frames of a clip of LJSpeech."""
 
@@ -71,46 +71,7 @@ class Tacotron2Recipe(Recipe):
     postnet_width: int = knob(512, least=1)
 
 
-REFERENCE = Tacotron2Recipe(
-    **PUBLISHED.recipe,
-    eval_batch_per_device=128,
-    checkpoint_every="10 epochs",
-    clip_gradient_norm=1.0,
-    score_clips=16,
-    seed=23333,
-    memory_format="contiguous",
-)
-FILL = REFERENCE
-"""The published throughput rows use the reference's own batch and rate."""
-QUICK = replace(
-    REFERENCE,
-    batch_per_device=8,
-    eval_batch_per_device=16,
-    checkpoint_every="never",
-    bucket_batches=8,
-    leave_sample=False,
-    score_clips=0,
-)
-SMOKE = replace(
-    REFERENCE,
-    score_clips=0,
-    batch_per_device=8,
-    learning_rate=3e-3,
-    epochs=24,
-    target=2.4,
-    eval_batch_per_device=16,
-    evaluate_first=True,
-    checkpoint_every="end",
-    batch_norm_init="ones",
-    mel_bias_init=-5.5,
-    guided_attention=10.0,
-    longest_frames=260,
-    encoder_width=128,
-    prenet_width=64,
-    rnn_width=128,
-    attention_width=32,
-    postnet_width=128,
-)
+RECIPES, LARGER = read_recipes("tacotron2", Tacotron2Recipe)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -280,10 +241,8 @@ def _read_ids(clip: Clip) -> list[int]:
 
 class Tacotron2OnLJSpeech(KnownWorkload):
     facts = FACTS
-    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
-        "quick": {"batch_per_device": 128, "eval_batch_per_device": 128, "evaluate_after_limit": True}
-    }
+    recipes: Mapping[str, Recipe] = RECIPES
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
     sums: tuple[str, ...] = ("loss", "masked_loss", "diagonality", "focus")
 
     def check_data(self, recipe: Tacotron2Recipe, folder: Path, world: int) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads import read_reference
+from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
 from trainmark.workloads.vit.model import VisionTransformer
 from trainmark.workloads.workload import Progress, optimizer_kwargs
 
-FACTS, PUBLISHED = read_reference("vit")
+FACTS = read_facts("vit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,58 +33,7 @@ class ViTRecipe(VisionRecipe):
     """Initial share of the learning rate in warm-up."""
 
 
-REFERENCE = ViTRecipe(
-    **PUBLISHED.recipe,
-    eval_batch_per_device=512,
-    evaluate_in="fp32",
-    checkpoint_every="1 epoch",
-    seed=41,
-    memory_format="contiguous",
-    clip_gradient_norm=1.0,
-    label_smoothing=0.11,
-    mixup_alpha=0.2,
-    cutmix_alpha=1.0,
-    random_augment_ops=2,
-    random_augment_magnitude=9,
-    repeated_views=3,
-)
-FILL = REFERENCE
-"""The published throughput rows use the reference's own batch and rate."""
-QUICK = replace(
-    REFERENCE,
-    batch_per_device=4,
-    accumulate=1,
-    learning_rate=3e-6,
-    eval_batch_per_device=16,
-    checkpoint_every="never",
-)
-"""On a CPU without evaluation, which would take longer than training: a few images per second."""
-SMOKE = replace(
-    REFERENCE,
-    batch_per_device=32,
-    accumulate=1,
-    learning_rate=0.001,
-    weight_decay=0.05,
-    epochs=22,
-    target=65.0,
-    eval_batch_per_device=200,
-    checkpoint_every="end",
-    classes=10,
-    image_px=64,
-    eval_resize_px=73,
-    crop_area_least=0.5,
-    patch_px=8,
-    layers=4,
-    heads=4,
-    hidden=64,
-    mlp=128,
-    warmup_epochs=2.0,
-    label_smoothing=0.0,
-    mixup_alpha=0.0,
-    cutmix_alpha=0.0,
-    random_augment_ops=0,
-    repeated_views=1,
-)
+RECIPES, LARGER = read_recipes("vit", ViTRecipe)
 
 
 def torchvision_config(recipe: ViTRecipe) -> dict[str, object]:
@@ -96,16 +45,9 @@ def torchvision_config(recipe: ViTRecipe) -> dict[str, object]:
 class ViT(ImageClassifier):
     facts, name = FACTS, FACTS.name
     exports: Mapping[str, Callable[[ViTRecipe], dict[str, object]]] = {"torchvision": torchvision_config}
-    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
-        "quick": {
-            "batch_per_device": 256,
-            "learning_rate": PUBLISHED.learning_rate * 256 / PUBLISHED.global_batch,
-            "eval_batch_per_device": 512,
-            "evaluate_after_limit": True,
-        }
-    }
-    reference_global_batch = PUBLISHED.global_batch
+    recipes: Mapping[str, Recipe] = RECIPES
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
+    reference_global_batch = FACTS.reference.global_batch if FACTS.reference else 1
 
     def build(self, recipe: ViTRecipe) -> nn.Module:
         return VisionTransformer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from trainmark.data.mel import MEL, Mel, MelCache, frames
 from trainmark.data.prefetch import prefetch
 from trainmark.record.recipe import Recipe, Span, knob
 from trainmark.record.sample import Sample
-from trainmark.workloads import read_reference
+from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import vocoder
@@ -28,7 +28,7 @@ from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet, Wave
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import KnownWorkload, PlainBatch, Progress, Share, optimizer_kwargs
 
-FACTS, PUBLISHED = read_reference("wavenet")
+FACTS = read_facts("wavenet")
 WINDOW = int(FACTS.items_per_sample or 0)
 """Samples of a clip per step."""
 
@@ -64,50 +64,7 @@ class WaveNetRecipe(Recipe):
     """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
 
 
-REFERENCE = WaveNetRecipe(
-    **PUBLISHED.recipe,
-    eval_batch_per_device=4,
-    evaluate_every="20 epochs",
-    checkpoint_every="5 epochs",
-    clip_gradient_norm=1.0,
-    average_decay=0.9999,
-    seed=1,
-    memory_format="contiguous",
-)
-FILL = REFERENCE
-QUICK = replace(
-    REFERENCE,
-    batch_per_device=2,
-    layers=12,
-    cycles=2,
-    eval_batch_per_device=8,
-    eval_window=4096,
-    checkpoint_every="never",
-    warmup_steps=50,
-    leave_sample=False,
-)
-SMOKE = replace(
-    REFERENCE,
-    batch_per_device=4,
-    learning_rate=4e-3,
-    epochs=0,
-    steps=1200,
-    target=6.2,
-    layers=12,
-    cycles=2,
-    channels=32,
-    mixtures=3,
-    window=1024,
-    decay="cosine",
-    initial="speech",
-    average_decay=0.0,
-    eval_window=4096,
-    eval_batch_per_device=16,
-    evaluate_every="200 steps",
-    evaluate_first=True,
-    checkpoint_every="end",
-)
-"""The target is 0.8 nats below a linear predictor's loss on the same synthetic samples, 7.0."""
+RECIPES, LARGER = read_recipes("wavenet", WaveNetRecipe)
 
 
 def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:
@@ -310,10 +267,8 @@ def _window_rows(clip: Floats) -> tuple[Floats, Floats]:
 
 class WaveNetOnLJSpeech(KnownWorkload):
     facts = FACTS
-    recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = {
-        "quick": {"batch_per_device": 8, "layers": 24, "cycles": 4, "evaluate_after_limit": True}
-    }
+    recipes: Mapping[str, Recipe] = RECIPES
+    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
     sums: tuple[str, ...] = ("nll", "judged")
     heard = vocoder.MEL_SETTINGS
 
