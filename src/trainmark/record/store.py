@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.index import (
-    IndexEntry,
     RunFilter,
     StoreIndex,
     StoreRow,
@@ -218,8 +217,7 @@ class Store:
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the next listing adds what the index lacks
         with contextlib.suppress(Exception):
-            entry = IndexEntry(*self._stat(path.name), make_row(record))
-            query_index(self.index, lambda index: index.put([(path.name, entry)]))
+            query_index(self.index, lambda index: index.put([make_row(record)]))
         return path
 
     def _add_series(self, record: Record) -> None:
@@ -371,56 +369,35 @@ class Store:
             return []
 
     def _list(self, index: StoreIndex, wanted: RunFilter, limit: int | None, *, count_all: bool = True) -> _Listing:
-        """Reads new and damaged files, and checks only the files of returned rows: records are never rewritten."""
-        files = self._file_names()
-        known = index.names()
+        """Reads only files that the index does not know, as records are never rewritten."""
+        files, known = self._file_names(), index.names()
         index.forget(known - files)
-        index.put([(name, self._read_entry(name)) for name in files - known])
-        changed = {
-            name: self._read_entry(name) for name, entry in index.list_damaged() if self._stat(name) != entry[:2]
-        }
-        index.put(changed.items())
+        found = {name: self._read_row(name) for name in files - known}
+        index.put(row for row in found.values() if isinstance(row, StoreRow))
+        damaged = sorted((name, reason) for name, reason in found.items() if isinstance(reason, str))
         rows: list[StoreRow] = []
-        changed, count = {}, 0
-        for name, entry in index.newest():
-            if limit is not None and len(rows) >= limit:
-                if wanted == RunFilter() or not count_all:
-                    break
-                count += entry.row is not None and wanted.fits(entry.row)
-                continue
-            if entry.row is None or not wanted.fits(entry.row):
-                continue
-            if self._stat(name) != entry[:2]:
-                entry = changed[name] = self._read_entry(name)
-            if entry.row is not None and wanted.fits(entry.row):
-                rows.append(entry.row)
-        index.put(changed.items())
-        return _Listing(
-            rows=sort_newest_first(rows),
-            count=index.count() if wanted == RunFilter() else len(rows) + count,
-            damaged=[(name, str(entry.problem)) for name, entry in index.list_damaged()],
-            files=files,
-        )
+        count = 0
+        for row in index.newest():
+            if limit is not None and len(rows) >= limit and (wanted == RunFilter() or not count_all):
+                break
+            if wanted.fits(row):
+                count += 1
+                if limit is None or len(rows) < limit:
+                    rows.append(row)
+        if wanted == RunFilter():
+            count = len(files) - len(damaged)
+        return _Listing(rows=rows, count=count, damaged=damaged, files=files)
 
-    def _stat(self, name: str) -> tuple[int, int]:
-        """Size and mtime of a record file; (-1, -1) for a missing one."""
-        try:
-            status = (self.records / name).stat()
-        except OSError:
-            return -1, -1
-        return status.st_size, status.st_mtime_ns
-
-    def _read_entry(self, name: str) -> IndexEntry:
-        path, status = self.records / name, self._stat(name)
+    def _read_row(self, name: str) -> StoreRow | str:
+        """The row of a record file, or why it is no record."""
+        path = self.records / name
         try:
             row = make_row(read_record(path))
         except UsageError as error:
-            return IndexEntry(*status, None, str(error).removeprefix(f"record file {path} "))
+            return str(error).removeprefix(f"record file {path} ")
         except Exception as error:  # one bad file must not hide the others
-            return IndexEntry(*status, None, f"cannot be read here: {type(error).__name__}: {error}")
-        if f"{row.run_id}.json" != name:
-            return IndexEntry(*status, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return IndexEntry(*status, row)
+            return f"cannot be read here: {type(error).__name__}: {error}"
+        return row if f"{row.run_id}.json" == name else f"holds run {row.run_id}, so it must be named {row.run_id}.json"
 
 
 def read_record(path: Path) -> Record:
