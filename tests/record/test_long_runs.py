@@ -17,6 +17,7 @@ from support.run_folders import Folder
 
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare
+from trainmark.features.hosts.remote_run import restore_series
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record import events, gather, timeline
@@ -137,11 +138,11 @@ def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
     monkeypatch.setattr(gather, "MAX_INSIDE", 10)
     alone = Record.from_json(json.loads(path.read_text()))
     folder = tmp_path / "runs" / whole.run_id
-    assert gather.restore_series(alone, folder) == whole
-    assert gather.restore_series(alone, tmp_path / "nowhere").means_only
+    assert restore_series(alone, folder) == whole
+    assert restore_series(alone, tmp_path / "nowhere").means_only
     (folder / "rank1.jsonl").unlink()
-    assert gather.restore_series(alone, folder).means_only
-    assert gather.restore_series(whole, folder) is whole
+    assert restore_series(alone, folder).means_only
+    assert restore_series(whole, folder) is whole
 
 
 def test_a_copy_to_be_shared_keeps_the_series_it_is_drawn_of(two: tuple[Record, Path]) -> None:

@@ -39,7 +39,6 @@ from trainmark.record.timeline import (
     NO_STEPS,
     RankSums,
     RankTrace,
-    SeriesFile,
     StepSeries,
     Timeline,
     build_timeline,
@@ -227,23 +226,6 @@ def gather(folder: RunFolder) -> Record:
         no_sample=first.no_sample,
     )
     return replace(record, doubts=doubts)
-
-
-def restore_series(record: Record, folder: Path) -> Record:
-    """A record whose series file is missing, with the series from the run's events where possible."""
-    if record.means_only is None:
-        return record
-
-    def read(expected: SeriesFile) -> StepSeries:
-        steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
-        if steps is None or describe_file(record.run_id, steps) != expected:
-            raise ValueError("the run's events give another series")
-        return steps
-
-    try:
-        return Record.from_json(record.to_json(), read)
-    except NotReadyError:
-        return record
 
 
 def now_utc() -> str:

@@ -223,7 +223,6 @@ def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S)
 
 
-LONGEST_NOTE = 1000
 _TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,98}\S)?)")
 
 
@@ -245,8 +244,3 @@ def parse_tags(words: Iterable[str]) -> dict[str, str]:
 def format_tags(tags: Mapping[str, str]) -> tuple[str, ...]:
     """Tags as `key=value`, sorted by key."""
     return tuple(f"{key}={tags[key]}" for key in sorted(tags))
-
-
-def check_note(note: str) -> None:
-    if len(note) > LONGEST_NOTE:
-        raise UsageError(f"--note has {len(note)} characters; {LONGEST_NOTE} is the maximum")

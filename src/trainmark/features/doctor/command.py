@@ -14,11 +14,11 @@ import msgspec
 
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.doctor import checks, site_checks
+from trainmark.features.links.rounds import all_rounds, usual_rounds
 from trainmark.record import escape, site
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError
 from trainmark.record.language import ENGLISH
-from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import default_folder
 from trainmark.view import facts

@@ -17,6 +17,7 @@ from trainmark.cli.terminal import mark_result_saved, open_console, print_status
 from trainmark.cli.verdict import parse_threshold
 from trainmark.features.fleet import hosts as fleets, page as fleet_page, verdict, view as fleet_view
 from trainmark.features.fleet.hosts import FleetRuns, PairsDone, group_by_host, read_folder, read_saved_fleet
+from trainmark.features.links.rounds import all_rounds, usual_rounds
 from trainmark.features.verify import verdict as verification
 from trainmark.launch import cluster_job
 from trainmark.launch.cluster_env import RenderedRun
@@ -25,7 +26,6 @@ from trainmark.launch.options import PLAN
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.language import locale_language
-from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.files import save_page, write_report

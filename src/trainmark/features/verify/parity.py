@@ -18,10 +18,9 @@ from trainmark.record.precision import (
     ROUNDINGS,
     ComparedQuantity,
     Precision,
+    Sums,
     judge,
-    relative_loss,
-    relative_moves,
-    relative_sums,
+    relative,
     rounding,
     significand_bits,
 )
@@ -237,3 +236,34 @@ def _rule(loss_apart: float | None, by_rounding: float) -> str:
         f"the losses do not stay within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps, "
         f"rounding alone causes {rounding_mean})"
     )
+
+
+def relative_loss(one: float | None, other: float | None) -> float:
+    """How far two losses differ; None is a loss that is not finite."""
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    return relative(abs(one - other), abs(other))
+
+
+def relative_sums(one: Sums, other: Sums) -> float:
+    """Norm of the difference of two tensors relative to the other's norm, estimated from their sums."""
+    if not (one and other):
+        return 0.0 if not (one or other) else math.inf
+    return relative(_length(_subtract(one[1:], other[1:])), other[0])
+
+
+def relative_moves(one: Sums, one_began: Sums, other: Sums, other_began: Sums) -> float:
+    """The same for the change of weights since the start."""
+    if not (one and other):
+        return 0.0 if not (one or other) else math.inf
+    own, theirs = _subtract(one[1:], one_began[1:]), _subtract(other[1:], other_began[1:])
+    return relative(_length(_subtract(own, theirs)), _length(theirs))
+
+
+def _subtract(one: Sums, other: Sums) -> list[float]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def _length(sums: Sums) -> float:
+    """Estimates the norm: the mean square of signed sums is about the norm squared."""
+    return math.sqrt(sum(value * value for value in sums) / len(sums))
