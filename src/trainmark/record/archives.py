@@ -233,7 +233,7 @@ class Destination:
             with suppress(OSError):  # not empty
                 path.rmdir()
 
-    def write(self, path: PurePosixPath, source: Readable, size: int, *, keep: bool = True) -> bool:
+    def write(self, path: PurePosixPath, source: Readable, size: int) -> bool:
         """Writes a file with mode 0644 atomically; False if a file of that size existed and was kept.
 
         Atomic against a kill only: nothing is synced to disk, as there may be a million files.
@@ -241,7 +241,7 @@ class Destination:
         target = self._make_folder(path.parent) / path.name
         partial = target.with_name(f".{path.name}{UNFINISHED}")
         try:
-            if _size_of_file(target) == size and keep:
+            if _size_of_file(target) == size:
                 return False
             if _size_of_file(partial) is not None:  # left by a killed process
                 partial.unlink()
@@ -258,24 +258,6 @@ class Destination:
                 ) from error
             raise NotReadyError(f"cannot write {target}: {error.strerror}") from error
         return True
-
-    def read(self, path: PurePosixPath) -> bytes | None:
-        """The content of a small file; None if it does not exist."""
-        file = self._make_folder(path.parent) / path.name
-        try:
-            return None if _size_of_file(file) is None else file.read_bytes()
-        except OSError as error:
-            raise NotReadyError(f"cannot read {file}: {error.strerror}") from error
-
-    def files(self, path: PurePosixPath) -> tuple[int, int]:
-        """Number and bytes of the plain files of a folder, without unfinished ones."""
-        with os.scandir(self._make_folder(path)) as entries:
-            sizes = [
-                entry.stat(follow_symlinks=False).st_size
-                for entry in entries
-                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
-            ]
-        return len(sizes), sum(sizes)
 
     def _make_folder(self, path: PurePosixPath) -> Path:
         folder = self.root
