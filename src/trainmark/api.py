@@ -214,9 +214,10 @@ def samples(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Iterator[Shown]:
     """A sample of each input, one after the other; `out` is a file, or where they are `numbered` a folder. Without it
-    they lie in the store."""
+    they lie in the store. `trust` runs the workload's file that the run's plan names."""
     from trainmark import features
 
     network = features.load("sample.network")
@@ -232,6 +233,7 @@ def samples(
         score=score,
         platform=platform,
         force=force,
+        trust=trust,
     )
     for document, place in made:
         yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
@@ -249,13 +251,25 @@ def sample(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
     of an example of the run's data."""
     said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
-    made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
-    return next(made)
+    return next(
+        samples(
+            run,
+            inputs,
+            settings=said,
+            out=out,
+            score=score,
+            platform=platform,
+            store=store,
+            force=force,
+            trust=trust,
+        )
+    )
 
 
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:

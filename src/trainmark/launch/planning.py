@@ -26,6 +26,7 @@ from trainmark.record.recipe import (
     to_values,
 )
 from trainmark.record.store import Store, default_folder
+from trainmark.record.trust import trust_file
 from trainmark.train import meta_model
 from trainmark.workloads import weights
 
@@ -89,6 +90,8 @@ def make_plan(name: str, options: RunOptions) -> Plan:
     else:
         folder = NO_FOLDER
     init_from, init_sha256 = _resolve_weights(options.init_from)
+    if init_from and options.trust:
+        trust_file(Path(init_from))
     plan = Plan(
         workload=workload.name,
         workload_source=source,

@@ -25,6 +25,7 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
 from trainmark.record.run_folder import read_plan
 from trainmark.record.store import Store, default_folder
+from trainmark.record.trust import check_plan, trust_file
 
 PAGE_S = 5.0
 """Reserved for the table and the page, per budget."""
@@ -170,7 +171,11 @@ class _Session:
         if self._options.workloads:
             raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
         folder = self._store.run_folder(word)
-        return planning.resume_plan(read_plan(folder), folder, self._options)
+        plan = read_plan(folder)
+        check_plan(plan, f"the plan of run {folder.name}", trust=self._options.trust)
+        if self._options.trust:
+            trust_file(folder)
+        return planning.resume_plan(plan, folder, self._options)
 
     def get_ready(self, decided: Iterable[Plan]) -> None:
         """Generates missing synthetic data and runs preflight checks."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from trainmark.data import synthetic
 from trainmark.launch import network
 from trainmark.launch.cluster_env import SECRET, ClusterEnv
 from trainmark.launch.coordinator import Coordinator, plan_file_name
@@ -300,6 +301,7 @@ class WorkerProcesses:
         file, env = files.load(self.plan.platform), self.env
         variables = {
             **QUIET,
+            "TORCHINDUCTOR_CACHE_DIR": str(synthetic.cache_folder() / "inductor"),
             **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
             **(file.deterministic_settings if self._task == "verify" else {}),
             **self._network,

@@ -24,6 +24,7 @@ from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import InvalidResultError, TrainmarkError
 from trainmark.record.events import EventWriter
 from trainmark.record.plan import Plan
+from trainmark.record.trust import trust_launcher
 from trainmark.train import failures
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, read_host_name
 
@@ -71,6 +72,7 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks, *words: s
     )
     try:
         plan = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
+        trust_launcher()
         task(plan, folder, ranks, log, *words)
         return 0
     except BaseException as error:

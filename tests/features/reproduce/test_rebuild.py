@@ -30,7 +30,7 @@ def of_platform_file(folder: Path) -> Record:
 
 def test_a_platform_file_that_a_record_names_is_taken_only_with_trust(tmp_path: Path) -> None:
     record = of_platform_file(tmp_path)
-    with pytest.raises(UsageError, match=r"platform file .*lumen\.toml, which may name programs.*--platform"):
+    with pytest.raises(UsageError, match=r"names .*lumen\.toml \(sha256 \w+\), which would run code.*--platform"):
         rebuild_plan([record])
     assert rebuild_plan([record], trust=True).platform == str(tmp_path / "lumen.toml")
     mine = str(tmp_path / "mine.toml")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,11 @@ from trainmark import data as datasets
 from trainmark.data import synthetic
 from trainmark.launch import planning
 from trainmark.platforms import files
+from trainmark.record import escape
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.record import Record
+from trainmark.record.trust import check_plan, trust_file
 
 
 def rebuild_plan(
@@ -38,11 +39,7 @@ def rebuild_plan(
         raise UsageError(f"run {record.run_id} went on from a checkpoint; reproduce the run it began with")
     if plan.init_from is not None and not Path(plan.init_from).is_file():
         raise NotReadyError(f"run {record.run_id} began with weights from {plan.init_from}, which is not there")
-    if plan.workload_source and plan.workload_source.file and not trust:
-        raise UsageError(
-            f"run {record.run_id} trained a workload from {plan.workload_source}, and reproducing it runs that file; "
-            "add --trust if you know what it contains"
-        )
+    check_plan(plan, f"the record of run {record.run_id}", trust=trust)
     planning.check_initial_weights(plan)
     return locate_data(plan, data)
 
@@ -61,23 +58,23 @@ def _choose_platform(record: Record, given: str | None, *, trust: bool) -> str:
     for review, and used only where the user names it.
     """
     recorded, info = record.plan.platform, record.environment.platform
+    if given and files.load(given).is_own:
+        path = Path(given).expanduser().absolute()
+        trust_file(path)
+        return str(path)
     if given:
-        return str(Path(given).expanduser().absolute()) if files.load(given).is_own else given
+        return given
     if not recorded.endswith(".toml"):
         return recorded
     path = Path(recorded)
     if path.is_file() and (not info.sha256 or files.load(recorded).sha256 == info.sha256):
-        if trust:
-            return recorded
-        raise UsageError(
-            f"run {record.run_id} took the platform file {recorded}, which may name programs to run; "
-            "name yours with --platform, or add --trust if you know what it contains"
-        )
+        own = ", or name yours with --platform"
+        check_plan(record.plan, f"the record of run {record.run_id}", trust=trust, instead=own)
+        return recorded
     gone = "is another one now" if path.is_file() else "is not on this machine"
     if not info.content:
         raise NotReadyError(f"the run's platform file {recorded} {gone}; name one with --platform FILE.toml")
-    stem = re.sub(r"[^\w-]", "_", path.stem)[:64]
-    copy = Path(f"{stem}-{hashlib.sha256(info.content.encode()).hexdigest()[:8]}.toml")
+    copy = Path(f"{escape.file_name(path.stem)}-{hashlib.sha256(info.content.encode()).hexdigest()[:8]}.toml")
     if not copy.exists():
         copy.write_text(info.content, encoding="utf-8")
     raise NotReadyError(

@@ -22,6 +22,7 @@ from trainmark.record.recipe import from_values
 from trainmark.record.record import Record
 from trainmark.record.sample import NetworkUsed, SampleDocument
 from trainmark.record.store import Store, read_record
+from trainmark.record.trust import check_plan, trust_file
 from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive_facts
 from trainmark.train import checkpoint
 from trainmark.workloads import weights
@@ -68,9 +69,10 @@ def make_samples(
     score: bool = False,
     platform: str = "auto",
     force: bool = False,
+    trust: bool = False,
 ) -> Iterator[tuple[SampleDocument, Path]]:
     """A sample of each input with its path without a suffix; `out` is a file, or where they are `numbered` a folder."""
-    source = find_network(run, store)
+    source = find_network(run, store, trust=trust)
     shows = check_can_show(source, run, score=score)
     for given in inputs:
         check_input(given, shows)
@@ -83,15 +85,26 @@ def make_samples(
         options=tuple(settings),
         score=score,
         data=find_data_folder(source.plan),
-        open_run=lambda word: load_trained(find_network(word, store), device),
+        open_run=lambda word: load_trained(find_network(word, store, trust=trust), device),
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
         yield write_sample(trained, request, place, places.check), place
 
 
-def find_network(word: str, store: Store) -> Origin:
-    """The network meant by a path, or by a run's word; with the record of its run where there is one."""
+def find_network(word: str, store: Store, *, trust: bool) -> Origin:
+    """The network meant by a path, or by a run's word, whose plan the user may have to trust."""
+    found = _find_origin(word, store)
+    if trust:
+        trust_file(found.path)
+    if (plan := found.plan) is not None:
+        own_platform = replace(plan, platform="cpu")  # the network is opened on the platform that the user names
+        check_plan(own_platform, f"the plan of {found.path}", trust=trust)
+    return found
+
+
+def _find_origin(word: str, store: Store) -> Origin:
+    """With the record of its run where there is one."""
     path = Path(word).expanduser()
     if path.exists() or os.sep in word or path.suffix == ".pt":
         run = next((folder for folder in (path, *path.absolute().parents) if (folder / "plan.json").is_file()), None)

@@ -19,6 +19,7 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.store import Store
+from trainmark.record.trust import check_plan, trust_file
 
 STEPS = 30
 """The default: ten more than the rule for losses leaves out."""
@@ -90,14 +91,12 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
     if words or options.settings:
         word = (words or ["set"])[0].replace("_", "-")
         raise UsageError(f"--against repeats the steps of the other verify; leave out --{word}")
-    if other.workload_source and other.workload_source.file and not options.trust:
-        raise UsageError(
-            f"the other verify took a workload from {other.workload_source}, and this would run that file; "
-            "add --trust if you know its contents"
-        )
     chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(chosen)
     decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
+    if file.is_own:
+        trust_file(Path(chosen))
+    check_plan(decided, "the other verify", trust=options.trust)
     precision = Precision.parse(options.precision or other.precision)
     if precision.name not in file.precisions:
         raise UsageError(
