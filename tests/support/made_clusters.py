@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from support.records import make_record
-from trainmark.features.links.probe import fit_level
-from trainmark.record.links import LinkLevel
+from trainmark.record.links import LinkLevel, fit_level
 from trainmark.record.machine import Environment, ExchangeShape
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import Topology

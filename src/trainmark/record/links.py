@@ -87,3 +87,23 @@ def format_size(size_bytes: int) -> str:
     """`4 KiB`, `64 MiB`."""
     unit, name = (2**20, "MiB") if size_bytes >= 2**20 else (2**10, "KiB")
     return f"{size_bytes / unit:g} {name}"
+
+
+def fit_level(
+    level: Literal["node", "nodes"], collective: Collective, ranks: int, groups: int, times: Sequence[tuple[int, float]]
+) -> LinkLevel:
+    """The latency from the smallest message, the bandwidth from the two largest; with one size, both from that one."""
+    (small, small_s), (large, large_s) = times[0], times[-1]
+    before, before_s = times[-2] if len(times) > 1 else (0, 0.0)
+    # noise may make a larger message faster: then all its time counts as bandwidth
+    slope_s = (large_s - before_s) / (large - before) if large_s > before_s else large_s / large
+    latency_s = max(0.0, small_s - slope_s * small) / rounds(collective, ranks) if len(times) > 1 else 0.0
+    return LinkLevel(
+        level=level,
+        collective=collective,
+        ranks=ranks,
+        groups=groups,
+        latency_s=latency_s,
+        bytes_per_s=passes(collective, ranks) / slope_s,
+        times=list(times),
+    )

@@ -56,14 +56,14 @@ def test_latency_and_bandwidth_of_a_made_link_are_found_and_hold_for_more_ranks(
 ) -> None:
     made = LinkLevel(level="node", collective=collective, ranks=ranks, latency_s=20e-6, bytes_per_s=12.5e9)
     times = [(size, made.seconds(size, 1, ranks)) for size in link_probe.LEVEL_SIZES_BYTES]
-    found = link_probe.fit_level("node", collective, ranks, 1, times)
+    found = links.fit_level("node", collective, ranks, 1, times)
     assert found.latency_s == pytest.approx(20e-6)
     assert found.bytes_per_s == pytest.approx(12.5e9)
     assert found.seconds(1e8, 25, 64) == pytest.approx(made.seconds(1e8, 25, 64))
 
 
 def test_noise_and_a_single_size_still_give_a_bandwidth() -> None:
-    noisy = link_probe.fit_level("nodes", "all-gather", 2, 1, [(4096, 1e-3), (65536, 3e-3), (1 << 20, 2e-3)])
+    noisy = links.fit_level("nodes", "all-gather", 2, 1, [(4096, 1e-3), (65536, 3e-3), (1 << 20, 2e-3)])
     assert noisy.bytes_per_s == pytest.approx((1 << 20) / 2 / 2e-3)
-    alone = link_probe.fit_level("nodes", "all-reduce", 2, 1, [(4096, 1e-3)])
+    alone = links.fit_level("nodes", "all-reduce", 2, 1, [(4096, 1e-3)])
     assert (alone.latency_s, alone.bytes_per_s) == (0.0, pytest.approx(4.096e6))

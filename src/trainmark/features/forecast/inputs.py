@@ -14,10 +14,9 @@ from trainmark.analysis import scaling
 from trainmark.analysis.scaling_published import PublishedScaling
 from trainmark.features.forecast import scaling_law
 from trainmark.features.forecast.scaling_law import Size
-from trainmark.features.links.probe import fit_level
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.links import Collective, LinkLevel
+from trainmark.record.links import Collective, LinkLevel, fit_level
 from trainmark.record.machine import ExchangeShape
 from trainmark.record.metrics import Quantity
 from trainmark.record.numbers import CONFIDENCE, half_width, quantile, share

@@ -18,7 +18,7 @@ from torch import distributed
 
 from trainmark.platforms.platform import Device
 from trainmark.record.errors import NotReadyError
-from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, format_size, passes, rounds
+from trainmark.record.links import COLLECTIVES, AllReduce, Collective, LinkLevel, fit_level, format_size
 from trainmark.record.precision import PRECISIONS
 from trainmark.train.collectives import Collectives
 
@@ -282,23 +282,3 @@ def _make_call(collective: Collective, size: int, group: _Group, device: Device)
     if collective == "all-gather":
         return lambda: _gather(whole, part, group=among)
     return lambda: _scatter(part, whole, group=among)
-
-
-def fit_level(
-    level: Literal["node", "nodes"], collective: Collective, ranks: int, groups: int, times: Sequence[tuple[int, float]]
-) -> LinkLevel:
-    """The latency from the smallest message, the bandwidth from the two largest; with one size, both from that one."""
-    (small, small_s), (large, large_s) = times[0], times[-1]
-    before, before_s = times[-2] if len(times) > 1 else (0, 0.0)
-    # noise may make a larger message faster: then all its time counts as bandwidth
-    slope_s = (large_s - before_s) / (large - before) if large_s > before_s else large_s / large
-    latency_s = max(0.0, small_s - slope_s * small) / rounds(collective, ranks) if len(times) > 1 else 0.0
-    return LinkLevel(
-        level=level,
-        collective=collective,
-        ranks=ranks,
-        groups=groups,
-        latency_s=latency_s,
-        bytes_per_s=passes(collective, ranks) / slope_s,
-        times=list(times),
-    )
