@@ -22,13 +22,16 @@ if TYPE_CHECKING:  # a listing needs only the index; importing numpy would take 
     from trainmark.record.record import Record
 
 
+NO_RECORD = "no record"
+
+
 class StoreRow(NamedTuple):
     """What lists show of a run."""
 
     run_id: str
     created: str
     status: str
-    """The record's word, or `no record` for a run folder whose run left none."""
+    """The record's word, or `NO_RECORD` for a run folder whose run left none."""
     workload: str = ""
     recipe: str = ""
     topology: str = ""
@@ -131,7 +134,7 @@ def make_folder_row(folder: Path) -> StoreRow:
     return StoreRow(
         run_id=folder.name,
         created=touched,
-        status="no record",
+        status=NO_RECORD,
         workload=str(planned.get("workload", "")),
         recipe=str(planned.get("recipe_name", "")),
         topology=str(planned.get("topology", "")),

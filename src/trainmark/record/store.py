@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.index import (
+    NO_RECORD,
     RunFilter,
     StoreIndex,
     StoreRow,
@@ -112,14 +113,8 @@ def _read_records(path: Path) -> list[Record]:
 
 def find_group(word: str, store: Store) -> list[Record]:
     """The records of a group, by its id or the start of it; empty where there is none."""
-    if len(word) < SHORTEST_GROUP:
-        return []
-    rows = store.rows(RunFilter(group=word))
-    rows = [row for row in rows if row.group == word] or rows
-    names = sorted({str(row.group) for row in rows})
-    if len(names) > 1:
-        raise UsageError(f"{word!r} could be any of {len(names)} groups: {', '.join(names[:5])}")
-    return [read_record(store.path(row.run_id)) for row in reversed(rows)]
+    rows = [row for row in reversed(store.group_rows(word)) if row.status != NO_RECORD]
+    return [read_record(store.path(row.run_id)) for row in rows]
 
 
 LAST = "last"
@@ -314,10 +309,9 @@ class Store:
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
         if not word or workload is not None:
             return newest[0]
-        if len(word) >= SHORTEST_GROUP:
-            wanted = RunFilter(group=word)
-            if repeats := [folder for folder in newest if wanted.fits(make_folder_row(folder))]:
-                return repeats[0]
+        for row in self.group_rows(word):
+            if (self.runs / row.run_id).is_dir():
+                return self.runs / row.run_id
         hint = _suggest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
@@ -329,15 +323,21 @@ class Store:
             return [self.find(word).stem]
         if match := _find_only_match(word, {*self.run_ids(), *self._folder_names()}):
             return [match]
-        contents = self.contents(RunFilter(group=word)) if len(word) >= SHORTEST_GROUP else None
-        rows = [*contents.rows, *contents.unrecorded] if contents else []
+        rows = self.group_rows(word)
         if not rows:
             raise UsageError(f"no run {word!r} in the store {self.folder}; 'trainmark runs' lists them")
-        if len(groups := {row.group for row in rows}) > 1:
-            raise UsageError(
-                f"{word!r} could be any of {len(groups)} groups: {', '.join(sorted(map(str, groups))[:5])}"
-            )
         return [row.run_id for row in rows]
+
+    def group_rows(self, word: str) -> list[StoreRow]:
+        """The runs of a group, by its id or the start of it, newest first, with or without a record."""
+        if len(word) < SHORTEST_GROUP:
+            return []
+        contents = self.contents(RunFilter(group=word))
+        rows = sort_newest_first([*contents.rows, *contents.unrecorded])
+        rows = [row for row in rows if row.group == word] or rows
+        if len(groups := sorted({str(row.group) for row in rows})) > 1:
+            raise UsageError(f"{word!r} could be any of {len(groups)} groups: {', '.join(groups[:5])}")
+        return rows
 
     def newest_folders(self) -> list[Path]:
         """Run folders, last modified first."""
