@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from trainmark.record import statistics
@@ -35,6 +35,13 @@ LONGEST_POWER_GAP_S = 2.0
 MIN_OF_FLOOR = 0.98
 """Of the lowest possible loss: part of the validation text may be easier than the whole."""
 WANTED_HALF_WIDTH = 0.01
+STALL_TIMES, MIN_STALL_S, FIRST_STEPS = 20, 2.0, 3
+"""A step this many times as long as the median, by at least so many seconds, is a stall; the first ones compile."""
+MAX_POWER = 1.5
+"""Times the data sheet's power that short peaks may reach."""
+MIN_CONSTANT_SAMPLES = 20
+MIN_CONSTANT_LOSSES = 6
+MIN_SLEEP_S = 1.0
 JUST_ABOVE_PERCENT = 1.1
 """Values in between are shown as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
 MAX_MORE = 50
@@ -74,6 +81,12 @@ def _write_phrases(code: str, v: Values, say: Say) -> dict[str, str]:
                 "not learnt": say("{name} says nothing about the real one"),
             }
             return {"name": v["data"], "said": outcomes[v["outcome"]].format(name=say(v["quality"]))}
+        case "loss-constant":
+            if v.get("classes"):
+                return {"why": say("the logarithm of {classes} classes").format(classes=v["classes"])}
+            return {"why": say("to its last digit")}
+        case "stalled-step":
+            return {"counted": say("it is left out as warm-up") if v.get("warm") else say("it is in p_core")}
         case "at-chance":
             among = say(" among {classes} classes").format(classes=v["classes"]) if v.get("classes") else ""
             return {"quality": say(v["quality"]), "among": among}
@@ -222,6 +235,7 @@ def _doubt_learning(record: Record) -> Iterator[Doubt]:
         )
     if rise := loss_rise(record.loss):
         yield make_doubt("loss-rose", before=number(rise[0]), after=number(rise[1]))
+    yield from _find_constant_loss(record)
     if value is None:
         return
     if (chance := find_chance_level(record)) is not None:
@@ -250,6 +264,15 @@ def _doubt_learning(record: Record) -> Iterator[Doubt]:
         yield make_doubt("below-floor", name=quality.name, value=f"{value:.4g}", floor=f"{floor:.4g}")
 
 
+def _find_constant_loss(record: Record) -> Iterator[Doubt]:
+    last = record.loss[-MIN_CONSTANT_LOSSES:]
+    if len(last) < MIN_CONSTANT_LOSSES or last[0] is None or len(set(last)) > 1:
+        return
+    classes = int(record.data_facts.get(CLASSES) or 0)
+    is_guess = classes > 1 and math.isclose(last[0], math.log(classes), abs_tol=1e-5)
+    yield make_doubt("loss-constant", loss=number(last[0], 7), steps=len(last), classes=classes if is_guess else None)
+
+
 def _quality_name(quality: Quality) -> str:
     return "accuracy" if quality.name == "acc1" else quality.name
 
@@ -259,8 +282,25 @@ def _judged_by(record: Record) -> QualityFacts | None:
     return record.workload_facts.find_quality(record.quality.name) if record.workload_facts else None
 
 
+def _find_stalls(record: Record) -> Iterator[Doubt]:
+    """The longest of the steps that took far longer than others."""
+    t = record.timeline
+    took_s = [(wait + compute) / 1e9 for wait, compute in zip(t.slowest.wait_ns, t.slowest.compute_ns, strict=True)]
+    if len(took_s) <= FIRST_STEPS:
+        return
+    usual, longest_s = median(took_s), max(took_s[FIRST_STEPS:])
+    if longest_s > max(STALL_TIMES * usual, usual + MIN_STALL_S):
+        step, times = took_s.index(longest_s, FIRST_STEPS), f"{longest_s / usual:.0f}"
+        yield make_doubt(
+            "stalled-step", step=step + 1, took_s=f"{longest_s:.1f}", times=times, warm=step < t.warmup_steps
+        )
+
+
 def _doubt_times(record: Record) -> Iterator[Doubt]:
     t = record.timeline
+    if record.environment.suspended_s > MIN_SLEEP_S:
+        yield make_doubt("suspended", slept_s=f"{record.environment.suspended_s:.0f}")
+    yield from _find_stalls(record)
     if t.steps:
         compute_s, items = t.steady(t.compute_s), t.steady(t.step_items)
         found = statistics.mean_interval(compute_s, items)
@@ -335,6 +375,9 @@ def _doubt_arithmetic(record: Record) -> Iterator[Doubt]:
     if proof and proof.skipped_steps > MAX_SKIPPED * record.timeline.steps:
         yield make_doubt("skipped-steps", skipped=proof.skipped_steps, steps=record.timeline.steps)
     mfu, flops = record.metrics.get("mfu"), environment.flops
+    found, wanted = sum(proof.weights.values()) if proof else 0, flops.parameters if flops else None
+    if found and wanted and found != wanted:
+        yield make_doubt("weights-differ", found=f"{found:,}", wanted=f"{wanted:,}")
     if mfu is not None and mfu.value is not None and mfu.value > 100:
         peak = None if flops is None else f"{flops.peak_tflops or 0:.3g} TFLOP/s ({flops.peak_source})"
         yield make_doubt("mfu-above-100", value=f"{mfu.value:.0f}", precision=asked, peak=peak)
@@ -374,7 +417,14 @@ def _doubt_sensors(record: Record) -> Iterator[Doubt]:
         reasons = [(count, reason) for _, device in devices for reason, count in device.throttled.items()]
         gravest = list(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
         yield make_doubt("throttled", share=f"{throttled.value:.0f}", reasons=gravest)
+    limit = record.environment.device.power_w
     for machine, device in devices:
+        where = {"device": device.device, "host": machine.host}
+        watts = device.series["power_w"].values if "power_w" in device.series else ()
+        if limit and watts and fmean(watts) > MAX_POWER * limit:
+            yield make_doubt("power-impossible", **where, power=f"{fmean(watts):.0f}", limit=f"{limit:.0f}")
+        if device.power_samples >= MIN_CONSTANT_SAMPLES and len(set(watts)) == 1:
+            yield make_doubt("power-constant", **where, power=number(watts[0]), samples=device.power_samples)
         if device.ecc_errors_new:
             errors = f"{device.ecc_errors_new:.0f}"
             yield make_doubt("ecc-errors", device=device.device, host=machine.host, errors=errors)

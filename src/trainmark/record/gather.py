@@ -255,6 +255,7 @@ def _environment(
         clock=clock,
         foreign_load=samplers.foreign_load(nodes),
         idle_power_w=samplers.idle_power(nodes),
+        suspended_s=max((log.suspended_ns for log in folder.logs), default=0) / 1e9,
     )
 
 
