@@ -20,7 +20,8 @@ from scipy.stats import binomtest
 
 from trainmark.features.fleet import outliers, verdict, view
 from trainmark.features.fleet.hosts import FleetRuns, PairsDone, group_by_host
-from trainmark.record.links import PairLink, plan_rounds
+from trainmark.features.links.rounds import plan_rounds
+from trainmark.record.links import PairLink
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Limits

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trainmark.launch.preflight import format_seconds
 from trainmark.record.errors import UsageError
-from trainmark.record.numbers import format_seconds, parse_seconds
+from trainmark.record.numbers import parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -132,12 +131,6 @@ def test_the_batch_that_is_doubted_is_the_one_that_was_trained_on(
     assert doubts(folder.record())["small-batch"] == said
 
 
-def test_a_reference_batch_that_the_data_cannot_fill_is_doubted(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan(recipe={"batch_per_device": 256}))
-    folder.rank(0, [10] * 50, facts={"train_samples": 70})
-    assert "global batch 70, for want of more data" in doubts(folder.record())["small-batch"]
-
-
 def test_samples_that_a_recipe_leaves_out_are_counted_on_the_record(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan(), **SPEECH)
     folder.rank(0, [10] * 50, facts={"train_samples": 2, "left_out_samples": 1022})
@@ -235,12 +228,6 @@ def test_the_loss_is_that_of_the_global_batch_over_the_steps_all_ranks_finished(
     assert folder.record().loss == [0.75, 2.25, None]
 
 
-def test_the_loss_of_one_rank_is_as_it_was_written(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 3, loss=[1.2345678, None, 0.1])
-    assert folder.record().loss == [1.2345678, None, 0.1]
-
-
 @pytest.mark.parametrize(("slow_items", "doubted"), [(8, True), (12, False)])
 def test_a_rank_is_not_called_slow_for_having_more_to_do(tmp_path: Path, slow_items: int, doubted: bool) -> None:
     folder = Folder(tmp_path, make_plan(topology="1x2", limits=Limits()))
@@ -266,16 +253,6 @@ def test_samples_that_failed_are_a_doubt_and_the_result_stays_valid(tmp_path: Pa
     record = folder.record()
     assert (record.status, record.artifacts) == ("valid", ())
     assert doubts(record)["no-sample"] == "the trained model left no sample of its work: OSError: no room"
-
-
-def test_a_record_written_before_artifacts_and_restarts_is_still_read(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50)
-    document = folder.record().to_json()
-    for name in ("artifacts", "data_facts", "restarts", "revision", "event_files"):
-        del document[name]
-    document["schema"] = 1
-    assert Record.from_json(document) == replace(folder.record(), event_files={})
 
 
 def test_the_files_of_events_are_named_on_the_record_with_their_hashes(tmp_path: Path) -> None:
@@ -336,12 +313,6 @@ def test_what_checkpoints_took_is_on_the_record(tmp_path: Path) -> None:
 
 
 PEAK = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
-
-
-def test_an_invalid_run_publishes_no_mfu(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, ended=None, exit_code=5, sentence="no finite loss", consequence=False)
-    assert folder.record().metrics["mfu"].unavailable == "the result is not valid"
 
 
 def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) -> None:

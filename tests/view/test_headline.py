@@ -9,12 +9,11 @@ from support.records import make_quality, make_record, make_timeline, renamed
 
 from trainmark.analysis import published_library as library
 from trainmark.analysis.beside import list_speeds
-from trainmark.record.doubts import loss_trend
 from trainmark.record.language import translator
 from trainmark.record.metrics import Quantity
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.view.headline import format_times, write_headline, write_headlines
+from trainmark.view.headline import format_times, loss_trend, write_headline, write_headlines
 
 SAY = translator("en")
 PUBLISHED = list_speeds(library.load_rows())

@@ -6,11 +6,11 @@ import pytest
 from rich.cells import cell_len
 from support.records import a_vocoder_record, make_quality, make_record, make_timeline, renamed
 
-from trainmark.record.format import format_interval, format_quality, number, short_device, spread_percent
+from trainmark.record.format import format_interval, format_quality, number, short_device
 from trainmark.record.metrics import Quantity
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Record
-from trainmark.view.table import markdown, render
+from trainmark.view.table import markdown, render, spread_percent
 
 WIDTHS = (80, 100, 120, 160)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
+
+import msgspec
 
 from trainmark.record import site
 from trainmark.record.errors import UsageError
-from trainmark.record.site import Price
+from trainmark.record.site import MAX_PUE, MIN_PUE, Price
 
 
 def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h") -> None:
@@ -20,7 +23,7 @@ def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h"
 
 def read_price(args: argparse.Namespace) -> Price:
     """The price from the options, on top of the site file's."""
-    return site.parse_price(args.price, args.pue, site.load().price)
+    return parse_price(args.price, args.pue, site.load().price)
 
 
 def read_prices(args: argparse.Namespace) -> tuple[Price, Price]:
@@ -29,5 +32,26 @@ def read_prices(args: argparse.Namespace) -> tuple[Price, Price]:
     if (count := len(words)) > 2:
         raise UsageError(f"--price {args.price!r} has {count} prices, and there are two sides; give one or two")
     usual = site.load().price
-    a, b = (site.parse_price(word, args.pue, usual) for word in (words[0], words[-1]))
+    a, b = (parse_price(word, args.pue, usual) for word in (words[0], words[-1]))
     return a, b
+
+
+_SIGN = r"([A-Za-z$€£¥]{0,4})"
+
+
+_WRITTEN = re.compile(rf"{_SIGN} ?([0-9]+(?:\.[0-9]+)?) ?{_SIGN}/h")
+
+
+def parse_price(price: str | None, pue: float | None, usual: Price) -> Price:
+    """The price from `--price` and `--pue`, by default `usual`."""
+    if pue is not None:
+        if not MIN_PUE <= pue <= MAX_PUE:
+            raise UsageError(f"--pue {pue:g} is not between 1 and 5; a building uses at least what its machines do")
+        usual = msgspec.structs.replace(usual, pue=pue)
+    if price is None:
+        return usual
+    match = _WRITTEN.fullmatch(price.strip())
+    if not match or (match[1] and match[3]) or not 0 < float(match[2]) <= 1e9:
+        raise UsageError(f"--price {price!r} is not a price of one device an hour; try 2.10/h or EUR 2.10/h")
+    currency = match[1] or match[3] or usual.currency
+    return msgspec.structs.replace(usual, device_hour=float(match[2]), currency=currency)

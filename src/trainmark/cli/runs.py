@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.cli.liveness import is_running, read_run_folder
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
+from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, number, short_device, with_unit
 from trainmark.record.index import RunFilter, StoreRow, format_tags, parse_tags, sort_newest_first
-from trainmark.record.numbers import parse_since
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.store import Store, default_folder
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, plain_table
 from trainmark.workloads import quality_word
@@ -159,3 +160,17 @@ def _parse_count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a count; try 20")
     return int(text)
+
+
+def parse_since(text: str, *, option: str, now: datetime) -> datetime:
+    """The time of a date, or so long ago; without a zone it is UTC. UsageError names the option."""
+    try:
+        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+    except ValueError:
+        try:
+            return now - timedelta(seconds=parse_seconds(text, option=option))
+        except UsageError:
+            raise UsageError(
+                f"{option} {text[:40]!r} is neither a date nor a duration; try '2d', '36h' or '2026-11-15'"
+            ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from typing import Any, NamedTuple, TypedDict
 
 from trainmark.record.errors import UsageError
-from trainmark.record.index import check_note, format_tags, parse_tags
+from trainmark.record.index import format_tags, parse_tags
 from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
@@ -258,3 +258,11 @@ def from_keywords(workloads: tuple[str, ...], given: Mapping[str, Any], known: t
     values["settings"] = format_settings(values.pop("set", None) or {})
     values["tags"] = format_tags(values.get("tags") or {})
     return RunOptions(workloads=workloads, **values)
+
+
+LONGEST_NOTE = 1000
+
+
+def check_note(note: str) -> None:
+    if len(note) > LONGEST_NOTE:
+        raise UsageError(f"--note has {len(note)} characters; {LONGEST_NOTE} is the maximum")

@@ -21,7 +21,6 @@ from trainmark.platforms.platform import Platform
 from trainmark.record import cores
 from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, ok
 from trainmark.record.errors import NotReadyError
-from trainmark.record.numbers import format_seconds
 from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import from_values
@@ -242,3 +241,11 @@ def estimate_checkpoint_bytes(plan: Plan) -> int:
     """Weights, two optimizer states, and the EMA of weights if there is one, in float32."""
     copies = 4 if plan.recipe.get("average_decay") else 3
     return copies * 4 * meta_model.count_weights(meta_model.build_model(plan))
+
+
+def format_seconds(seconds: float) -> str:
+    """`90 s`, `3 min`, `1.5 h`."""
+    for unit, size_s in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= size_s and seconds % (size_s / 2) == 0:
+            return f"{seconds / size_s:g} {unit}"
+    return f"{seconds:.3g} s"

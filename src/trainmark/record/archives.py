@@ -233,7 +233,7 @@ class Destination:
             with suppress(OSError):  # not empty
                 path.rmdir()
 
-    def write(self, path: PurePosixPath, source: Readable, size: int, *, keep: bool = True) -> bool:
+    def write(self, path: PurePosixPath, source: Readable, size: int) -> bool:
         """Writes a file with mode 0644 atomically; False if a file of that size existed and was kept.
 
         Atomic against a kill only: nothing is synced to disk, as there may be a million files.
@@ -241,7 +241,7 @@ class Destination:
         target = self._make_folder(path.parent) / path.name
         partial = target.with_name(f".{path.name}{UNFINISHED}")
         try:
-            if _size_of_file(target) == size and keep:
+            if _size_of_file(target) == size:
                 return False
             if _size_of_file(partial) is not None:  # left by a killed process
                 partial.unlink()

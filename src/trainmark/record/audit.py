@@ -118,11 +118,6 @@ def sort_by_gravity(found: Iterable[CheckResult]) -> list[CheckResult]:
     return sorted(found, key=lambda finding: VERDICTS.index(finding.verdict))
 
 
-def list_empty(audits: Iterable[Audit]) -> list[str]:
-    """The titles of audits with nothing to check."""
-    return [audit.title for audit in audits if audit.empty]
-
-
 def is_wrong(audits: Iterable[Audit]) -> bool:
     return any(finding.verdict == "failed" for finding in collect_findings(audits))
 

@@ -430,18 +430,6 @@ def _doubt_sensors(record: Record) -> Iterator[Doubt]:
             yield make_doubt("ecc-errors", device=device.device, host=machine.host, errors=errors)
 
 
-def loss_trend(loss: Sequence[float | None]) -> str | None:
-    """`fell`, `rose` or `level`, from the first to the last steps; None where there are too few."""
-    finite = [value for value in loss if value is not None]
-    if len(finite) < 4:
-        return None
-    part = min(max(1, len(finite) // 4), 20)
-    first, last = fmean(finite[:part]), fmean(finite[-part:])
-    if abs(last - first) <= 0.005 * max(abs(first), abs(last)):
-        return "level"
-    return "fell" if last < first else "rose"
-
-
 def loss_rise(loss: Sequence[float | None]) -> tuple[float, float] | None:
     """The loss at the start and at the end, if it certainly rose; None where it did not, or there are too few steps.
 

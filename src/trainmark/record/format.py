@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.record import endings
 from trainmark.record.language import ENGLISH, Say
-from trainmark.record.links import AllReduce, PairLink, best_pairs, format_size
+from trainmark.record.links import AllReduce, format_size
 from trainmark.record.numbers import Bounds, digits_to_tell_apart, is_too_noisy, number as number, share
 
 if TYPE_CHECKING:
@@ -73,11 +72,6 @@ def short_device(name: str) -> str:
     return " ".join(name.split())
 
 
-def spread_percent(values: Sequence[float]) -> float | None:
-    """Spread of repeats: (max - min) / median, in percent."""
-    return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
-
-
 def summarise_links(measured: Sequence[AllReduce], *, ranks: int, hosts: int, say: Say = ENGLISH) -> str:
     """One sentence: latency of the smallest message, bandwidth of the largest."""
     smallest, largest = measured[0], measured[-1]
@@ -88,17 +82,4 @@ def summarise_links(measured: Sequence[AllReduce], *, ranks: int, hosts: int, sa
         smallest=format_size(smallest.size_bytes),
         bandwidth=number(largest.bus_gigabytes_per_s, 2),
         largest=format_size(largest.size_bytes),
-    )
-
-
-def summarise_pairs(measured: Sequence[PairLink], rounds: int) -> str:
-    """One sentence: the number of pairs, the bandwidth of the slowest and of the median one."""
-    ordered = sorted(best_pairs(measured), key=lambda pair: pair.bus_gigabytes_per_s)
-    slowest = ordered[0]
-    if len(ordered) == 1:
-        return f"nodes {slowest.first} and {slowest.second} carry {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
-    return (
-        f"{len(ordered)} pairs of nodes in {rounds} rounds: the median one carries "
-        f"{number(median(pair.bus_gigabytes_per_s for pair in ordered), 2)} GB/s, the slowest, nodes {slowest.first} "
-        f"and {slowest.second}, {number(slowest.bus_gigabytes_per_s, 2)} GB/s"
     )

@@ -18,7 +18,7 @@ import trainmark
 from trainmark.record import endings, statistics, telemetry_summary as samplers
 from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
 from trainmark.record.errors import NotReadyError
-from trainmark.record.events import FaultFound
+from trainmark.record.events import Evaluated, FaultFound
 from trainmark.record.machine import (
     DeviceClock,
     Environment,
@@ -39,7 +39,6 @@ from trainmark.record.timeline import (
     NO_STEPS,
     RankSums,
     RankTrace,
-    SeriesFile,
     StepSeries,
     Timeline,
     build_timeline,
@@ -185,7 +184,9 @@ def gather(folder: RunFolder) -> Record:
         timeline=timeline,
         memory_capacity_bytes=environment.device.memory_bytes,
         steps_planned=_planned_steps(plan, first, reached=quality.reached),
-        target_reached_ns=_reached_ns(head.target, plan, first),
+        target_reached_ns=next(
+            (event.elapsed_ns for event in first.evaluations if _meets(head.target, plan, event)), None
+        ),
         sensed=samplers.summarise_sensors(nodes, machines),
         flops=environment.flops,
         others=environment.others,
@@ -227,23 +228,6 @@ def gather(folder: RunFolder) -> Record:
         no_sample=first.no_sample,
     )
     return replace(record, doubts=doubts)
-
-
-def restore_series(record: Record, folder: Path) -> Record:
-    """A record whose series file is missing, with the series from the run's events where possible."""
-    if record.means_only is None:
-        return record
-
-    def read(expected: SeriesFile) -> StepSeries:
-        steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
-        if steps is None or describe_file(record.run_id, steps) != expected:
-            raise ValueError("the run's events give another series")
-        return steps
-
-    try:
-        return Record.from_json(record.to_json(), read)
-    except NotReadyError:
-        return record
 
 
 def now_utc() -> str:
@@ -312,30 +296,25 @@ def _quality(target: Target, plan: Plan, log: RankLog) -> Quality:
         Evaluation(step=event.step, epoch=event.epoch, values=_finite(event.values), samples=event.samples)
         for event in log.evaluations
     )
-    goal = float(plan.recipe["target"])
-    value = history[-1].values.get(target.name) if history else None
     return Quality(
         name=target.name,
         unit=target.unit,
-        goal=goal,
+        goal=float(plan.recipe["target"]),
         better=target.better,
-        value=value,
-        reached=value is not None and target.is_reached(value, goal),
+        value=history[-1].values.get(target.name) if history else None,
+        reached=bool(history) and _meets(target, plan, history[-1]),
         history=history,
     )
+
+
+def _meets(target: Target, plan: Plan, evaluation: Evaluated | Evaluation) -> bool:
+    value = evaluation.values.get(target.name)
+    return value is not None and target.is_reached(value, float(plan.recipe["target"]))
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
     """Finite values only, as JSON has no others."""
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-
-
-def _reached_ns(target: Target, plan: Plan, log: RankLog) -> int | None:
-    for event in log.evaluations:
-        value = event.values.get(target.name)
-        if value is not None and target.is_reached(value, float(plan.recipe["target"])):
-            return event.elapsed_ns
-    return None
 
 
 def _planned_steps(plan: Plan, log: RankLog, *, reached: bool) -> int | None:

@@ -22,13 +22,16 @@ if TYPE_CHECKING:  # a listing needs only the index; importing numpy would take 
     from trainmark.record.record import Record
 
 
+NO_RECORD = "no record"
+
+
 class StoreRow(NamedTuple):
     """What lists show of a run."""
 
     run_id: str
     created: str
     status: str
-    """The record's word, or `no record` for a run folder whose run left none."""
+    """The record's word, or `NO_RECORD` for a run folder whose run left none."""
     workload: str = ""
     recipe: str = ""
     topology: str = ""
@@ -131,7 +134,7 @@ def make_folder_row(folder: Path) -> StoreRow:
     return StoreRow(
         run_id=folder.name,
         created=touched,
-        status="no record",
+        status=NO_RECORD,
         workload=str(planned.get("workload", "")),
         recipe=str(planned.get("recipe_name", "")),
         topology=str(planned.get("topology", "")),
@@ -152,32 +155,17 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 LOCK_TIMEOUT_S = 5.0
-_VERSION = zlib.crc32(repr(StoreRow._fields).encode()) >> 1
-"""An index with other fields is rebuilt."""
 _TABLE = """BEGIN IMMEDIATE; DROP TABLE IF EXISTS files;
-CREATE TABLE files (name TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, instant REAL, entry BLOB);
+CREATE TABLE files (name TEXT PRIMARY KEY, instant REAL, row BLOB);
 CREATE INDEX newest ON files (instant, name)"""
+_VERSION = zlib.crc32(repr((StoreRow._fields, _TABLE)).encode()) >> 1
+"""An index with other fields is rebuilt."""
+_DECODER = msgspec.json.Decoder(StoreRow)
 Answer = TypeVar("Answer")
 
 
-class IndexEntry(NamedTuple):
-    """A record file: size and mtime when read, and its row, or why it is no record."""
-
-    size: int
-    mtime_ns: int
-    row: StoreRow | None
-    problem: str | None = None
-
-
-_DECODER = msgspec.json.Decoder(tuple[StoreRow | None, str | None])
-
-
-class DamagedIndexError(Exception):
-    """The index file is damaged."""
-
-
 class StoreIndex:
-    """The table of one open database."""
+    """The table of one open database: what lists show of each record file."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -188,40 +176,27 @@ class StoreIndex:
     def names(self) -> set[str]:
         return {name for (name,) in self._database.execute("SELECT name FROM files")}
 
-    def count(self) -> int:
-        return int(self._database.execute("SELECT count(instant) FROM files").fetchone()[0])
-
-    def newest(self) -> Iterator[tuple[str, IndexEntry]]:
-        """Every file with a record, newest first."""
-        yield from self._entries("instant IS NOT NULL ORDER BY instant DESC, name DESC")
-
-    def list_damaged(self) -> list[tuple[str, IndexEntry]]:
-        return list(self._entries("instant IS NULL ORDER BY name"))
-
-    def _entries(self, where: str) -> Iterator[tuple[str, IndexEntry]]:
-        query = f"SELECT name, size, mtime_ns, entry FROM files WHERE {where}"  # noqa: S608 - one of two texts above
-        for name, size, mtime_ns, entry in self._database.execute(query):
+    def newest(self) -> Iterator[StoreRow]:
+        """Every row, newest first."""
+        for name, content in self._database.execute("SELECT name, row FROM files ORDER BY instant DESC, name DESC"):
             try:
-                row, problem = _DECODER.decode(entry)
+                row = _DECODER.decode(content)
             except (ValueError, RecursionError) as error:
-                raise DamagedIndexError from error
-            if row and f"{row.run_id}.json" != name:
-                raise DamagedIndexError
-            yield name, IndexEntry(size, mtime_ns, row, problem)
+                raise sqlite3.DatabaseError("the index is damaged") from error
+            if f"{row.run_id}.json" != name:
+                raise sqlite3.DatabaseError("the index is damaged")
+            yield row
 
-    def put(self, entries: Iterable[tuple[str, IndexEntry]]) -> None:
-        rows = [
-            (name, size, mtime_ns, parse_instant(row.created) if row else None, msgspec.json.encode((row, problem)))
-            for name, (size, mtime_ns, row, problem) in entries
-        ]
-        if rows:
+    def put(self, rows: Iterable[StoreRow]) -> None:
+        values = [(f"{row.run_id}.json", parse_instant(row.created), msgspec.json.encode(row)) for row in rows]
+        if values:
             with self._database:
-                self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows)
+                self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", values)
 
     def forget(self, names: Iterable[str]) -> None:
-        if rows := [(name,) for name in names]:
+        if values := [(name,) for name in names]:
             with self._database:
-                self._database.executemany("DELETE FROM files WHERE name = ?", rows)
+                self._database.executemany("DELETE FROM files WHERE name = ?", values)
 
 
 def query_index(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
@@ -233,7 +208,7 @@ def query_index(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
                     return question(StoreIndex(database))
             except sqlite3.OperationalError:  # read-only, full, or locked for long
                 break
-            except (sqlite3.DatabaseError, DamagedIndexError):
+            except sqlite3.DatabaseError:
                 delete_index(path)
     with contextlib.closing(sqlite3.connect(":memory:")) as memory:
         with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, mode="ro")) as database:
@@ -251,7 +226,6 @@ def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S)
 
 
-LONGEST_NOTE = 1000
 _TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,98}\S)?)")
 
 
@@ -273,8 +247,3 @@ def parse_tags(words: Iterable[str]) -> dict[str, str]:
 def format_tags(tags: Mapping[str, str]) -> tuple[str, ...]:
     """Tags as `key=value`, sorted by key."""
     return tuple(f"{key}={tags[key]}" for key in sorted(tags))
-
-
-def check_note(note: str) -> None:
-    if len(note) > LONGEST_NOTE:
-        raise UsageError(f"--note has {len(note)} characters; {LONGEST_NOTE} is the maximum")

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from statistics import NormalDist, fmean
 from typing import Annotated, Literal
 
@@ -31,28 +30,6 @@ def parse_seconds(text: str, *, option: str) -> float:
     if not 0 < seconds <= LONGEST_S:
         raise UsageError(f"{option} {text[:40]!r} is not a duration; try '90s', '3m' or '1h'")
     return seconds
-
-
-def parse_since(text: str, *, option: str, now: datetime) -> datetime:
-    """The time of a date, or so long ago; without a zone it is UTC. UsageError names the option."""
-    try:
-        moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-    except ValueError:
-        try:
-            return now - timedelta(seconds=parse_seconds(text, option=option))
-        except UsageError:
-            raise UsageError(
-                f"{option} {text[:40]!r} is neither a date nor a duration; try '2d', '36h' or '2026-11-15'"
-            ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-
-
-def format_seconds(seconds: float) -> str:
-    """`90 s`, `3 min`, `1.5 h`."""
-    for unit, size_s in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= size_s and seconds % (size_s / 2) == 0:
-            return f"{seconds / size_s:g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 CONFIDENCE = 0.95

@@ -151,9 +151,9 @@ class Plan:
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
         """UsageError where it is no plan, or was changed; unknown fields are ignored."""
         try:
-            head = msgspec.convert(document, _PlanHead)
-            if head.schema != PLAN_SCHEMA:
-                raise UsageError(f"this plan has schema {head.schema!r}; this trainmark reads schema {PLAN_SCHEMA}")
+            document = msgspec.convert(document, dict[str, Any])
+            if (schema := document.get("schema")) != PLAN_SCHEMA:
+                raise UsageError(f"this plan has schema {schema!r}; this trainmark reads schema {PLAN_SCHEMA}")
             data = document.get("data")
             if isinstance(data, Mapping):
                 document = {**document, "data": {**data, "synthetic": data.get("generated")}}
@@ -166,7 +166,7 @@ class Plan:
             Topology.parse(plan.topology)
         except msgspec.ValidationError as error:
             raise UsageError(f"this plan is damaged: {describe_misfit(error)}") from error
-        if head.fingerprint != plan.fingerprint:
+        if document.get("fingerprint") != plan.fingerprint:
             raise UsageError("this plan was changed: its fingerprint does not match")
         return plan
 
@@ -180,8 +180,3 @@ class _SharedValues(msgspec.Struct):
     epochs: Count = 0
     steps: Count = 0
     items: Count = 0
-
-
-class _PlanHead(msgspec.Struct):
-    schema: Any = None
-    fingerprint: Any = None

@@ -36,42 +36,6 @@ def judge(name: str, difference: float, by_rounding: float, floor: float) -> Com
     return ComparedQuantity(name, difference, max(floor, ROUNDINGS * by_rounding))
 
 
-def relative(difference: float, size: float) -> float:
-    """A difference as a share of a size; any difference from zero is infinite."""
-    return difference / size if size else (0.0 if difference == 0 else math.inf)
-
-
-def relative_loss(one: float | None, other: float | None) -> float:
-    """How far two losses differ; None is a loss that is not finite."""
-    if one is None or other is None:
-        return 0.0 if one is other else math.inf
-    return relative(abs(one - other), abs(other))
-
-
-def relative_sums(one: Sums, other: Sums) -> float:
-    """Norm of the difference of two tensors relative to the other's norm, estimated from their sums."""
-    if not (one and other):
-        return 0.0 if not (one or other) else math.inf
-    return relative(_length(_subtract(one[1:], other[1:])), other[0])
-
-
-def relative_moves(one: Sums, one_began: Sums, other: Sums, other_began: Sums) -> float:
-    """The same for the change of weights since the start."""
-    if not (one and other):
-        return 0.0 if not (one or other) else math.inf
-    own, theirs = _subtract(one[1:], one_began[1:]), _subtract(other[1:], other_began[1:])
-    return relative(_length(_subtract(own, theirs)), _length(theirs))
-
-
-def _subtract(one: Sums, other: Sums) -> list[float]:
-    return [a - b for a, b in zip(one, other, strict=True)]
-
-
-def _length(sums: Sums) -> float:
-    """Estimates the norm: the mean square of signed sums is about the norm squared."""
-    return math.sqrt(sum(value * value for value in sums) / len(sums))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """Types of weights and autocast, and the loss scaler, of one precision; types by torch's names."""
@@ -243,3 +207,8 @@ def describe_matmuls(computed: Mapping[str, Mapping[str, int]]) -> str:
         for kind, types in computed.items()
         for place, (type_, count) in enumerate(sorted(types.items()))
     )
+
+
+def relative(difference: float, size: float) -> float:
+    """A difference as a share of a size; any difference from zero is infinite."""
+    return difference / size if size else (0.0 if difference == 0 else math.inf)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.index import (
-    IndexEntry,
+    NO_RECORD,
     RunFilter,
     StoreIndex,
     StoreRow,
@@ -113,14 +113,8 @@ def _read_records(path: Path) -> list[Record]:
 
 def find_group(word: str, store: Store) -> list[Record]:
     """The records of a group, by its id or the start of it; empty where there is none."""
-    if len(word) < SHORTEST_GROUP:
-        return []
-    rows = store.rows(RunFilter(group=word))
-    rows = [row for row in rows if row.group == word] or rows
-    names = sorted({str(row.group) for row in rows})
-    if len(names) > 1:
-        raise UsageError(f"{word!r} could be any of {len(names)} groups: {', '.join(names[:5])}")
-    return [read_record(store.path(row.run_id)) for row in reversed(rows)]
+    rows = [row for row in reversed(store.group_rows(word)) if row.status != NO_RECORD]
+    return [read_record(store.path(row.run_id)) for row in rows]
 
 
 LAST = "last"
@@ -218,8 +212,7 @@ class Store:
             raise kind(f"record {path} could not be written: {error.strerror}") from error
         # the next listing adds what the index lacks
         with contextlib.suppress(Exception):
-            entry = IndexEntry(*self._stat(path.name), make_row(record))
-            query_index(self.index, lambda index: index.put([(path.name, entry)]))
+            query_index(self.index, lambda index: index.put([make_row(record)]))
         return path
 
     def _add_series(self, record: Record) -> None:
@@ -316,10 +309,9 @@ class Store:
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
         if not word or workload is not None:
             return newest[0]
-        if len(word) >= SHORTEST_GROUP:
-            wanted = RunFilter(group=word)
-            if repeats := [folder for folder in newest if wanted.fits(make_folder_row(folder))]:
-                return repeats[0]
+        for row in self.group_rows(word):
+            if (self.runs / row.run_id).is_dir():
+                return self.runs / row.run_id
         hint = _suggest(word, [folder.name for folder in newest])
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
@@ -331,15 +323,21 @@ class Store:
             return [self.find(word).stem]
         if match := _find_only_match(word, {*self.run_ids(), *self._folder_names()}):
             return [match]
-        contents = self.contents(RunFilter(group=word)) if len(word) >= SHORTEST_GROUP else None
-        rows = [*contents.rows, *contents.unrecorded] if contents else []
+        rows = self.group_rows(word)
         if not rows:
             raise UsageError(f"no run {word!r} in the store {self.folder}; 'trainmark runs' lists them")
-        if len(groups := {row.group for row in rows}) > 1:
-            raise UsageError(
-                f"{word!r} could be any of {len(groups)} groups: {', '.join(sorted(map(str, groups))[:5])}"
-            )
         return [row.run_id for row in rows]
+
+    def group_rows(self, word: str) -> list[StoreRow]:
+        """The runs of a group, by its id or the start of it, newest first, with or without a record."""
+        if len(word) < SHORTEST_GROUP:
+            return []
+        contents = self.contents(RunFilter(group=word))
+        rows = sort_newest_first([*contents.rows, *contents.unrecorded])
+        rows = [row for row in rows if row.group == word] or rows
+        if len(groups := sorted({str(row.group) for row in rows})) > 1:
+            raise UsageError(f"{word!r} could be any of {len(groups)} groups: {', '.join(groups[:5])}")
+        return rows
 
     def newest_folders(self) -> list[Path]:
         """Run folders, last modified first."""
@@ -371,56 +369,35 @@ class Store:
             return []
 
     def _list(self, index: StoreIndex, wanted: RunFilter, limit: int | None, *, count_all: bool = True) -> _Listing:
-        """Reads new and damaged files, and checks only the files of returned rows: records are never rewritten."""
-        files = self._file_names()
-        known = index.names()
+        """Reads only files that the index does not know, as records are never rewritten."""
+        files, known = self._file_names(), index.names()
         index.forget(known - files)
-        index.put([(name, self._read_entry(name)) for name in files - known])
-        changed = {
-            name: self._read_entry(name) for name, entry in index.list_damaged() if self._stat(name) != entry[:2]
-        }
-        index.put(changed.items())
+        found = {name: self._read_row(name) for name in files - known}
+        index.put(row for row in found.values() if isinstance(row, StoreRow))
+        damaged = sorted((name, reason) for name, reason in found.items() if isinstance(reason, str))
         rows: list[StoreRow] = []
-        changed, count = {}, 0
-        for name, entry in index.newest():
-            if limit is not None and len(rows) >= limit:
-                if wanted == RunFilter() or not count_all:
-                    break
-                count += entry.row is not None and wanted.fits(entry.row)
-                continue
-            if entry.row is None or not wanted.fits(entry.row):
-                continue
-            if self._stat(name) != entry[:2]:
-                entry = changed[name] = self._read_entry(name)
-            if entry.row is not None and wanted.fits(entry.row):
-                rows.append(entry.row)
-        index.put(changed.items())
-        return _Listing(
-            rows=sort_newest_first(rows),
-            count=index.count() if wanted == RunFilter() else len(rows) + count,
-            damaged=[(name, str(entry.problem)) for name, entry in index.list_damaged()],
-            files=files,
-        )
+        count = 0
+        for row in index.newest():
+            if limit is not None and len(rows) >= limit and (wanted == RunFilter() or not count_all):
+                break
+            if wanted.fits(row):
+                count += 1
+                if limit is None or len(rows) < limit:
+                    rows.append(row)
+        if wanted == RunFilter():
+            count = len(files) - len(damaged)
+        return _Listing(rows=rows, count=count, damaged=damaged, files=files)
 
-    def _stat(self, name: str) -> tuple[int, int]:
-        """Size and mtime of a record file; (-1, -1) for a missing one."""
-        try:
-            status = (self.records / name).stat()
-        except OSError:
-            return -1, -1
-        return status.st_size, status.st_mtime_ns
-
-    def _read_entry(self, name: str) -> IndexEntry:
-        path, status = self.records / name, self._stat(name)
+    def _read_row(self, name: str) -> StoreRow | str:
+        """The row of a record file, or why it is no record."""
+        path = self.records / name
         try:
             row = make_row(read_record(path))
         except UsageError as error:
-            return IndexEntry(*status, None, str(error).removeprefix(f"record file {path} "))
+            return str(error).removeprefix(f"record file {path} ")
         except Exception as error:  # one bad file must not hide the others
-            return IndexEntry(*status, None, f"cannot be read here: {type(error).__name__}: {error}")
-        if f"{row.run_id}.json" != name:
-            return IndexEntry(*status, None, f"holds run {row.run_id}, so it must be named {row.run_id}.json")
-        return IndexEntry(*status, row)
+            return f"cannot be read here: {type(error).__name__}: {error}"
+        return row if f"{row.run_id}.json" == name else f"holds run {row.run_id}, so it must be named {row.run_id}.json"
 
 
 def read_record(path: Path) -> Record:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from trainmark.analysis import device_names as names
 from trainmark.analysis.beside import PublishedSpeed, find_nearest, is_published_network, list_speeds, rate_per_device
-from trainmark.record.doubts import loss_trend
 from trainmark.record.endings import BY_SIGNAL, translate_ending
 from trainmark.record.format import format_goal, format_quality, number, verdict
 from trainmark.record.language import Say, current_language, translator
@@ -140,3 +140,15 @@ def describe_learning(record: Record, say: Say) -> str:
     }
     parts.append(outcomes.get(verdict(record), say("{quality} not evaluated")).format(**words))
     return say(", ").join(parts)
+
+
+def loss_trend(loss: Sequence[float | None]) -> str | None:
+    """`fell`, `rose` or `level`, from the first to the last steps; None where there are too few."""
+    finite = [value for value in loss if value is not None]
+    if len(finite) < 4:
+        return None
+    part = min(max(1, len(finite) // 4), 20)
+    first, last = fmean(finite[:part]), fmean(finite[-part:])
+    if abs(last - first) <= 0.005 * max(abs(first), abs(last)):
+        return "level"
+    return "fell" if last < first else "rose"

@@ -18,7 +18,6 @@ from trainmark.record.format import (
     format_goal,
     format_quality,
     number,
-    spread_percent,
     verdict,
 )
 from trainmark.record.language import _
@@ -341,6 +340,11 @@ def _repeats(name: str, members: Sequence[Record]) -> str:
         low=number(min(values)), high=number(max(values)), unit=found[0].unit, median=number(median(values))
     )
     return line + _("; ") + _("spread {spread} % ({ends}).").format(spread=number(spread, 2), ends=ends)
+
+
+def spread_percent(values: Sequence[float]) -> float | None:
+    """Spread of repeats: (max - min) / median, in percent."""
+    return 100 * (max(values) - min(values)) / median(values) if len(values) > 1 and median(values) else None
 
 
 # Flat rows of plain values, for spreadsheets and data frames

@@ -14,11 +14,12 @@ from support.records import make_record, make_timeline
 import trainmark
 from trainmark.analysis.priced import add_cost
 from trainmark.cli.main import main
+from trainmark.cli.price import parse_price
 from trainmark.features.report import run_page
 from trainmark.features.report.run_page import ReportInputs
 from trainmark.record.metrics import PRICED, Quantity
 from trainmark.record.record import Record
-from trainmark.record.site import Price, parse_price
+from trainmark.record.site import Price
 from trainmark.record.store import Store, read_record
 from trainmark.view.describe import describe
 from trainmark.view.table import render

@@ -10,9 +10,10 @@ import pytest
 from support.gloo_ranks import on_ranks
 
 from trainmark.features.links import probe as link_probe, worker_task as link_pairs
+from trainmark.features.links.rounds import all_rounds
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record.links import PairLink, all_rounds
+from trainmark.record.links import PairLink
 from trainmark.train.collectives import RankGroup
 
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from trainmark.features.verify import verdict as judgement
 from trainmark.features.verify.hashed_steps import HashedSteps, RoundLedger, SignedSums
+from trainmark.features.verify.parity import relative_moves, relative_sums
 from trainmark.features.verify.worker_task import Verification
 from trainmark.platforms import standin
 from trainmark.record import events
 from trainmark.record.events import BitDifference, EventTail, EventWriter
-from trainmark.record.precision import relative_moves, relative_sums
 from trainmark.train.loop import Job
 from trainmark.train.stepper import Stepper
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainmark import features
 from trainmark.analysis.audit_events import audit_log, audit_logs
 from trainmark.analysis.audit_record import audit_document
 from trainmark.cli.terminal import open_console, print_status, screen_options
-from trainmark.record.audit import Audit, is_wrong, list_empty, to_json
+from trainmark.record.audit import Audit, is_wrong, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.record import Record, list_repeats, parse
 from trainmark.record.store import Store, default_folder, find_group, read_record, series_reader
@@ -136,3 +136,8 @@ def _find_run_folder(store: Store, word: str) -> Path | None:
         return store.run_folder(word)
     except UsageError:
         return None
+
+
+def list_empty(audits: Iterable[Audit]) -> list[str]:
+    """The titles of audits with nothing to check."""
+    return [audit.title for audit in audits if audit.empty]

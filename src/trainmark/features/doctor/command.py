@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from trainmark.cli.terminal import print_status
 from trainmark.features.doctor import host_checks, screen
+from trainmark.features.links.rounds import all_rounds, usual_rounds
 from trainmark.record import site
 from trainmark.record.checks import CheckResult, failed
 from trainmark.record.errors import UsageError
-from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import default_folder
 

@@ -16,6 +16,7 @@ from trainmark.cli.verdict import parse_threshold
 from trainmark.features.fleet import hosts as fleets, verdict, view
 from trainmark.features.fleet.hosts import FleetRuns, PairsDone
 from trainmark.features.fleet.verdict import Fleet
+from trainmark.features.links.rounds import usual_rounds
 from trainmark.features.verify import verdict as verification
 from trainmark.launch import cluster_job
 from trainmark.launch.cluster_env import RenderedRun
@@ -24,7 +25,6 @@ from trainmark.launch.options import PLAN, RunOptions
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.language import locale_language
-from trainmark.record.links import usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import save_page, write_report

@@ -16,7 +16,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.record.links import PairLink, best_pairs, estimate_node_bandwidths
+from trainmark.features.links.rounds import estimate_node_bandwidths
+from trainmark.record.links import PairLink, best_pairs
 
 FALSE_ALARMS = 0.01
 """Share of fleets without a bad host that may name one."""

@@ -24,12 +24,14 @@ from trainmark.features.hosts.ssh import Host
 from trainmark.launch.cluster_env import make_secret
 from trainmark.launch.session import FOLDER
 from trainmark.launch.signals import catch_signals
-from trainmark.record import gather
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError, error_from_exit_code
+from trainmark.record.gather import reduce_ranks
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
+from trainmark.record.run_folder import open_run
 from trainmark.record.site import Remote, Site
 from trainmark.record.store import Store
+from trainmark.record.timeline import SeriesFile, StepSeries, describe_file
 
 POLL_S = 0.05
 GRACE_S = 20.0
@@ -98,7 +100,7 @@ def parse_record(document: Mapping[str, Any], host: str) -> Record:
 def keep_record(record: Record, store: Store) -> Record:
     """Adds a record to the store, unless the host shares the store."""
     if not store.path(record.run_id).exists():
-        record = gather.restore_series(record, store.runs / record.run_id)
+        record = restore_series(record, store.runs / record.run_id)
         store.add(record)
     return record
 
@@ -305,3 +307,20 @@ def _print(line: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{line}\n")  # in one call, as two threads may write
         sys.stderr.flush()
+
+
+def restore_series(record: Record, folder: Path) -> Record:
+    """A record whose series file is missing, with the series from the run's events where possible."""
+    if record.means_only is None:
+        return record
+
+    def read(expected: SeriesFile) -> StepSeries:
+        steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
+        if steps is None or describe_file(record.run_id, steps) != expected:
+            raise ValueError("the run's events give another series")
+        return steps
+
+    try:
+        return Record.from_json(record.to_json(), read)
+    except NotReadyError:
+        return record

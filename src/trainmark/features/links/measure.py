@@ -13,13 +13,14 @@ import msgspec
 from trainmark import workloads
 from trainmark.features.hosts import remote_run
 from trainmark.features.links.probe import BUDGET_S, SIZES_BYTES
+from trainmark.features.links.rounds import summarise_pairs
 from trainmark.launch import launcher, planning
 from trainmark.launch.coordinator import Coordinator, join_launchers
 from trainmark.launch.options import RunOptions
 from trainmark.record import links, site
 from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
-from trainmark.record.format import summarise_links, summarise_pairs
+from trainmark.record.format import summarise_links
 from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.run_folder import RunFolder

@@ -13,18 +13,11 @@ from pathlib import Path
 from torch import distributed
 
 from trainmark.features.links import probe
+from trainmark.features.links.rounds import Pairs, estimate_node_bandwidths, plan_rounds, split_into_rounds
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.events import EventWriter
-from trainmark.record.links import (
-    AllReduce,
-    PairLink,
-    Pairs,
-    best_pairs,
-    estimate_node_bandwidths,
-    plan_rounds,
-    split_into_rounds,
-)
+from trainmark.record.links import AllReduce, PairLink, best_pairs
 from trainmark.record.plan import Plan, Topology
 from trainmark.train import setup
 from trainmark.train.collectives import Collectives, RankGroup

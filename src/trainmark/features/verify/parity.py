@@ -16,10 +16,9 @@ from trainmark.record.precision import (
     FLOOR,
     ROUNDINGS,
     Precision,
+    Sums,
     judge,
-    relative_loss,
-    relative_moves,
-    relative_sums,
+    relative,
     rounding,
     significand_bits,
 )
@@ -205,3 +204,34 @@ def _describe(steps: int, first: Divergence | None, loss_apart: float | None, by
         off, allowed = f"{100 * first.difference:.2g} %", f"{100 * first.allowed:.2g} %"
         wrong = f"{first.quantity} is off by {off}, {allowed} is allowed"
     return f"another training from step {first.step} on: {wrong}; {rule}"
+
+
+def relative_loss(one: float | None, other: float | None) -> float:
+    """How far two losses differ; None is a loss that is not finite."""
+    if one is None or other is None:
+        return 0.0 if one is other else math.inf
+    return relative(abs(one - other), abs(other))
+
+
+def relative_sums(one: Sums, other: Sums) -> float:
+    """Norm of the difference of two tensors relative to the other's norm, estimated from their sums."""
+    if not (one and other):
+        return 0.0 if not (one or other) else math.inf
+    return relative(_length(_subtract(one[1:], other[1:])), other[0])
+
+
+def relative_moves(one: Sums, one_began: Sums, other: Sums, other_began: Sums) -> float:
+    """The same for the change of weights since the start."""
+    if not (one and other):
+        return 0.0 if not (one or other) else math.inf
+    own, theirs = _subtract(one[1:], one_began[1:]), _subtract(other[1:], other_began[1:])
+    return relative(_length(_subtract(own, theirs)), _length(theirs))
+
+
+def _subtract(one: Sums, other: Sums) -> list[float]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def _length(sums: Sums) -> float:
+    """Estimates the norm: the mean square of signed sums is about the norm squared."""
+    return math.sqrt(sum(value * value for value in sums) / len(sums))
