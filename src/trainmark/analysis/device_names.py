@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import PurePath
 
 from trainmark import workloads
-from trainmark.analysis import shipped
+from trainmark.analysis import published_library
 from trainmark.record import escape
 from trainmark.record.published_row import PREFIX, PublishedRow
 
@@ -154,12 +154,12 @@ def page_name(name: str) -> str:
 @lru_cache(maxsize=1000)
 def find_item(workload: str) -> str | None:
     """What throughput counts."""
-    return next((row.item for row in shipped.load_rows() if row.workload == workload and row.item), None)
+    return next((row.item for row in published_library.load_rows() if row.workload == workload and row.item), None)
 
 
 @lru_cache(maxsize=1000)
 def find_quality(workload: str, name: str) -> PublishedQuality:
-    for row in shipped.load_rows():
+    for row in published_library.load_rows():
         if row.workload == workload and row.quality_name is not None and fold_key(row.quality_name) == fold_key(name):
             return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
     return PublishedQuality(unit=None, target=None, better=None)
@@ -209,7 +209,7 @@ def parse_device(text: str) -> DeviceName:
     name, found = tidy(text), ""
     while maker := next((maker for maker in _makers() if maker.words.match(name)), None):
         found, name = found or maker.vendor, maker.words.sub("", name, count=1)
-    known = {fold_key(short_device(row.device)): row.vendor for row in shipped.load_rows()}
+    known = {fold_key(short_device(row.device)): row.vendor for row in published_library.load_rows()}
     by_card = next((maker.vendor for maker in _makers() if maker.cards.match(name)), "")
     return DeviceName(vendor=found or known.get(fold_key(short_device(name)), by_card), name=name)
 

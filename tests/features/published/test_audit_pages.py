@@ -11,7 +11,7 @@ import pytest
 from trainmark import workloads
 from trainmark.analysis import published_library as library
 from trainmark.analysis.peaks import find_card, precision_family
-from trainmark.analysis.published_page import PageStatement, PublishedPage
+from trainmark.analysis.published_library import PageStatement, PublishedPage
 from trainmark.features.published.audit import audit, audit_page, group_by_source
 from trainmark.features.published.read import read_page
 from trainmark.record.audit import Audit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.features.published.read import read_page as read_page
 from trainmark.record.published_row import PublishedRow
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.features.published import markdown, read
 from trainmark.view.published_table import render
 

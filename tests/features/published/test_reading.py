@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis.published_library import PublishedPage
+from trainmark.analysis.scaling import find_published_scalings
 from trainmark.features.published import cells
 from trainmark.features.published.read import read_page as read_page
 from trainmark.record.plan import Topology

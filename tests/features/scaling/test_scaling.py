@@ -11,6 +11,7 @@ from trainmark.analysis.published_library import load_rows
 from trainmark.analysis.scaling import (
     FORMULA,
     compute_scaling,
+    find_published_scalings,
     find_scalings,
     find_throughput,
     global_batch,
@@ -18,7 +19,6 @@ from trainmark.analysis.scaling import (
     scaling_efficiency,
     to_json,
 )
-from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.scaling.table import render, render_published
 from trainmark.record.errors import UsageError
 from trainmark.record.intervals import around

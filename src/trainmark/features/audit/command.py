@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark import features
-from trainmark.analysis.audit_events import audit_log, audit_logs
-from trainmark.analysis.audit_record import audit_document
+from trainmark.analysis.audit_record import audit_document, audit_log, audit_logs
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record.audit import Audit, is_wrong, list_empty, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
@@ -102,7 +101,7 @@ def _audit_record(file: Path) -> Iterator[Audit]:
                 checks = (*checks, *feature.check(record))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
     if has_events:
-        yield from audit_logs(folder, recorded=True)
+        yield from audit_logs(folder)
 
 
 def _read_documents(file: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmark.analysis.needed import Reference, TrainingNeed
+from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology

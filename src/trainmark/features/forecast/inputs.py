@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from trainmark.analysis import scaling
-from trainmark.analysis.scaling_published import PublishedScaling
+from trainmark.analysis.scaling import PublishedScaling
 from trainmark.features.forecast import scaling_law
 from trainmark.features.forecast.scaling_law import Size
 from trainmark.record.errors import UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.features.published import audit_rows, audit_tables, audit_words
 from trainmark.record.audit import SEVERITIES, Audit, mark_unchecked, run_checks, sort_by_gravity
 from trainmark.record.checks import CheckResult

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainmark.analysis import device_names as names, peaks
 from trainmark.analysis.device_names import UNKNOWN, fold_key
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult
 from trainmark.record.format import number

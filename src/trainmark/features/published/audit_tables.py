@@ -9,8 +9,8 @@ from operator import itemgetter
 
 from trainmark import workloads
 from trainmark.analysis import peaks
-from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import CONTRADICTION, find_published_scalings
+from trainmark.analysis.published_library import PublishedPage
+from trainmark.analysis.scaling import CONTRADICTION, find_published_scalings
 from trainmark.features.published.audit_rows import require
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong
 from trainmark.record.checks import CheckResult

@@ -9,7 +9,7 @@ from itertools import pairwise
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.analysis.device_names import fold_key
-from trainmark.analysis.published_page import PageStatement, PublishedPage
+from trainmark.analysis.published_library import PageStatement, PublishedPage
 from trainmark.features.published.cells import is_unit
 from trainmark.features.published.heads import WORDS
 from trainmark.record.audit import CannotCheckError, Check, check, doubtful, note, wrong

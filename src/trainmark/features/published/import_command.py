@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from trainmark.analysis import imported_rows as imported
-from trainmark.analysis.imported_rows import SavedPage
+from trainmark.analysis import published_lookup as imported
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
+from trainmark.analysis.published_lookup import SavedPage
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.published.audit import add_findings
 from trainmark.features.published.read import find_pages

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainmark import features
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import fold_key, tidy
-from trainmark.analysis.published_page import FoundPage, PublishedPage
+from trainmark.analysis.published_library import FoundPage, PublishedPage
 from trainmark.features.published import results
 from trainmark.features.published.cells import is_blank, parse_place
 from trainmark.features.published.heads import Head, is_software, parse_heads

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from trainmark import workloads
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import DeviceName, fold_key, tidy
-from trainmark.analysis.published_page import PageStatement
+from trainmark.analysis.published_library import PageStatement
 from trainmark.features.published import heads
 from trainmark.features.published.cells import (
     Figure,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from trainmark.analysis.record_checks import check_record
+from trainmark.analysis.audit_record import audit_record
 from trainmark.features.report import curves, header
 from trainmark.record.language import locale_language, translator
 from trainmark.record.record import Record
@@ -21,7 +21,7 @@ def card(record: Record) -> str:
         el(
             "div",
             curves.draw_time_spent(record, say),
-            header.draw_validity(record, check_record(record), say),
+            header.draw_validity(record, audit_record(record), say),
             class_="pair",
         ),
         class_="run",

@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from trainmark import __version__, features
+from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.beside import find_published_rows
-from trainmark.analysis.priced import add_cost
-from trainmark.analysis.record_checks import check_record
+from trainmark.analysis.quantities import add_cost
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.report.trend import Trend
@@ -26,7 +26,7 @@ from trainmark.view.sections import FactSection
 def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:
     """Draws the page that a run ends with, and keeps it: its checks need the record alone;
     `report` and `audit` also check its events."""
-    checks = {record.run_id: check_record(record) for record in records}
+    checks = {record.run_id: audit_record(record) for record in records}
     page = draw_page(records, store, checks=checks, folders=find_run_folders(records, store), price=price)
     return save_page(f"{records[-1].run_id}.html", page, store)
 

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainmark.analysis import imported_rows as imported, published_library as library, scaling, scaling_published
-from trainmark.analysis.scaling import find_scalings
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis import published_library as library, published_lookup as imported, scaling
+from trainmark.analysis.scaling import find_published_scalings, find_scalings
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.scaling import table as scaling_table
 from trainmark.record import escape
@@ -19,8 +18,7 @@ from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.store import Store, default_folder, read_record
 
 if TYPE_CHECKING:
-    from trainmark.analysis.scaling import Scaling
-    from trainmark.analysis.scaling_published import PublishedScaling
+    from trainmark.analysis.scaling import PublishedScaling, Scaling
 
 NAME = "scaling"
 HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
@@ -64,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         alias = scaling.find_throughput(args.metric) if args.metric else None
         groups = _read_published(args.published, store)
-        document = [scaling_published.to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
+        document = [scaling.published_to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
         text = scaling_table.render_published(groups, metric=alias, **screen_options(screen))
     screen.file.write(json.dumps({"scalings": document}, indent=2) + "\n" if args.json else text)
     return 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmark.analysis.scaling import EXPLAINING, Point, Scaling
-from trainmark.analysis.scaling_published import PublishedPoint, PublishedScaling
+from trainmark.analysis.scaling import EXPLAINING, Point, PublishedPoint, PublishedScaling, Scaling
 from trainmark.record.format import NOTHING, drop_noisy, number, with_unit
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.view.published_table import NOT_PUBLISHED, format_figure

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark import features
-from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis import published_library as library, published_lookup as imported
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
 from trainmark.features.published.read import read_page_files
