@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from trainmark.analysis.published_library import PublishedPage
-from trainmark.features.published import audit_rows, audit_tables, audit_words
+from trainmark.features.published.audit_checks import CHECKS, unread_lines
 from trainmark.record.audit import SEVERITIES, Audit, mark_unchecked, run_checks, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedRow, RowFinding
-
-CHECKS = (*audit_rows.CHECKS, *audit_tables.CHECKS, *audit_words.CHECKS)
 
 
 def audit(page: PublishedPage) -> Audit:
@@ -23,8 +21,8 @@ def audit_page(page: PublishedPage) -> tuple[CheckResult, ...]:
     if has_figures(page):
         return run_checks(CHECKS, page, page.title)
     why = "no row of the page holds a figure" if page.rows else "no row of results was read"
-    left = [mark_unchecked(entry.code, entry.title, why) for entry in CHECKS if entry is not audit_words.unread_lines]
-    return (*left, *run_checks([audit_words.unread_lines], page, page.title))
+    left = [mark_unchecked(entry.code, entry.title, why) for entry in CHECKS if entry is not unread_lines]
+    return (*left, *run_checks([unread_lines], page, page.title))
 
 
 def has_figures(page: PublishedPage) -> bool:
