@@ -79,14 +79,6 @@ def test_a_cell_of_qualities_gives_each_by_its_own_name(
     assert page.unread == ()
 
 
-def test_a_precision_may_stand_before_the_results_of_its_runs() -> None:
-    page = read("| GPU | FPS |", "| Q9-X x8 | FP32: Acc@1 76.6 fps 1049 FP16: Acc@1 76.1 fps 1800 |")
-    assert [(row.precision, row.quality, kept(row)["fps"]) for row in page.rows] == [
-        ("fp32", 76.6, 1049),
-        ("fp16", 76.1, 1800),
-    ]
-
-
 @pytest.mark.parametrize("cell", ["soon", "fast = very", "Acc@1=76 and more", "Acc@1=", "8 = 9", "=,=,:", "a:b:c 5"])
 def test_a_cell_that_is_not_certainly_pairs_is_kept_as_text_and_said(cell: str) -> None:
     page = read("| GPU | ACC | FPS |", f"| Q9-X x8 | {cell} | 12 images/s |")
