@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import tidy
@@ -13,7 +14,6 @@ from trainmark.record.doubt_text import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import device_name, format_goal, summarise_links
 from trainmark.record.language import Say, translator
-from trainmark.record.machine import Environment
 from trainmark.record.numbers import digits_to_tell_apart
 from trainmark.record.published_row import PublishedRow, Source
 from trainmark.record.recipe import fix_hp
@@ -49,23 +49,18 @@ class WrittenSection:
         return format_goal(self.records[0].quality)
 
 
-def group_sections(records: Sequence[Record]) -> list[WrittenSection]:
-    """Runs that can share a table's heads, in the order they were given."""
+def make_section(records: Sequence[Record]) -> WrittenSection:
+    return WrittenSection(records=tuple(records), rows=tuple(map(make_row, records)))
+
+
+def write_sections(records: Sequence[Record], write: Callable[[WrittenSection], Iterable[str]]) -> str:
+    """A page of one section for all runs that can share a table's heads, in the order they were given."""
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         quality = record.quality
         key = (record.plan.workload, record.item, quality.name, quality.unit, quality.goal, quality.better)
         groups.setdefault(key, []).append(record)
-    return [
-        WrittenSection(records=tuple(members), rows=tuple(make_row(record) for record in members))
-        for members in groups.values()
-    ]
-
-
-def format_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """The lines of a Markdown table, cells escaped."""
-    heads = list(heads)
-    return [_format_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *(_format_line(row) for row in rows)]
+    return "\n".join(chain.from_iterable((*write(make_section(members)), "") for members in groups.values()))
 
 
 class Strong(str):
@@ -74,46 +69,46 @@ class Strong(str):
     __slots__ = ()
 
 
+def format_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a Markdown table, cells escaped."""
+    heads = list(heads)
+    return [_format_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *map(_format_line, rows)]
+
+
 def _format_line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(_format_cell(cell) for cell in cells) + " |"
-
-
-def _format_cell(cell: str) -> str:
-    text = escape.markdown_cell(cell)
-    return f"**{text}**" if isinstance(cell, Strong) else text
+    texts = ((escape.markdown_cell(cell), isinstance(cell, Strong)) for cell in cells)
+    return "| " + " | ".join(f"**{text}**" if strong else text for text, strong in texts) + " |"
 
 
 def list_notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
     """Numbered notes with the rows they are about, including why a shown metric is missing."""
     say = translator(lang)
-    about: dict[str, list[int]] = {}
+    about: dict[str, list[str]] = {}
     for index, record in enumerate(section.records, 1):
         for sentence in _list_sentences(record, shown, say):
-            about.setdefault(sentence, []).append(index)
+            about.setdefault(sentence, []).append(str(index))
     lines = []
     for number, (sentence, rows) in enumerate(about.items(), 1):
-        listed = ", ".join(str(row) for row in rows)
-        which = (say("row {rows}") if len(rows) == 1 else say("rows {rows}")).format(rows=listed)
+        which = (say("row {rows}") if len(rows) == 1 else say("rows {rows}")).format(rows=", ".join(rows))
         lines.append(f"{number}. {which}: {escape.markdown_cell(sentence)}")
     return lines
 
 
-def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> list[str]:
-    statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
-    found = [] if record.status == "valid" else [f"{statuses[record.status]}: {translate_ending(record.ended, say)}"]
+def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> Iterator[str]:
+    if record.status != "valid":
+        statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
+        yield f"{statuses[record.status]}: {translate_ending(record.ended, say)}"
     if record.precision != record.plan.precision:
-        found.append(say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision))
+        yield say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision)
     missing: dict[str, list[str]] = {}
     for alias in shown:
-        quantity = record.metrics.get(alias)
-        if quantity is None or quantity.value is None:
-            reason = quantity.unavailable if quantity else None
+        if find_metric(record, alias) is None:
+            reason = record.metrics[alias].unavailable if alias in record.metrics else None
             missing.setdefault(say(reason) if reason else say("not on the record"), []).append(alias)
-    found += [
-        say("no {metrics}: {reason}").format(metrics=", ".join(aliases), reason=why) for why, aliases in missing.items()
-    ]
-    found.append(say("throughputs cover {coverage}").format(coverage=translate_coverage(record, say)))
-    return [*found, *(translate_doubt(doubt, say) for doubt in record.doubts)]
+    for why, aliases in missing.items():
+        yield say("no {metrics}: {reason}").format(metrics=", ".join(aliases), reason=why)
+    yield say("throughputs cover {coverage}").format(coverage=translate_coverage(record, say))
+    yield from (translate_doubt(doubt, say) for doubt in record.doubts)
 
 
 def describe_data_set(record: Record, say: Say) -> str:
@@ -130,8 +125,8 @@ class Machine:
 
     model: str
     device: str
+    vendor: str
     cpu: str
-    network: str
     distribution: str
     kernel: str
     driver: str
@@ -142,44 +137,31 @@ class Machine:
     container: str
 
 
-def list_machines(section: WrittenSection, say: Say) -> list[Machine]:
+def list_machines(section: WrittenSection, say: Say) -> dict[Machine, str]:
     """Every machine of a section once, with all its link measurements."""
     found: dict[Machine, list[str]] = {}
     for record, row in zip(section.records, section.rows, strict=True):
-        found.setdefault(_describe_machine(record, row, say), []).append(_describe_network(record, say))
-    return [
-        replace(machine, network=say("; ").join(dict.fromkeys(line for line in lines if line)))
-        for machine, lines in found.items()
-    ]
-
-
-def _describe_network(record: Record, say: Say) -> str:
-    if not (measured := record.environment.link):
-        return ""
-    hosts = len({trace.host for trace in record.timeline.ranks})
-    return summarise_links(measured, ranks=len(record.timeline.ranks), hosts=max(hosts, 1), say=say)
-
-
-def _describe_sdk(environment: Environment) -> str:
-    platform = environment.platform
-    if platform.plugin:
-        return f"{platform.plugin} {platform.plugin_version or ''}".strip()
-    return environment.torch.partition("+")[2]
+        measured, ranks = record.environment.link, record.timeline.ranks
+        hosts = max(len({trace.host for trace in ranks}), 1)
+        links = [summarise_links(measured, ranks=len(ranks), hosts=hosts, say=say)] if measured else []
+        found.setdefault(_describe_machine(record, row, say), []).extend(links)
+    return {machine: say("; ").join(dict.fromkeys(links)) for machine, links in found.items()}
 
 
 def _describe_machine(record: Record, row: PublishedRow, say: Say) -> Machine:
-    environment = record.environment
+    environment, platform = record.environment, record.environment.platform
     cores = environment.cpu.logical_cores
     versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
+    plugin = f"{platform.plugin} {platform.plugin_version or ''}".strip() if platform.plugin else ""
     return Machine(
         model=environment.machine,
         device=row.device,
+        vendor=row.vendor,
         cpu=environment.cpu.name + (say(", {cores} logical cores").format(cores=cores) if cores else ""),
-        network="",
         distribution=environment.distribution,
         kernel=environment.os,
         driver=environment.device.driver or "",
-        sdk=_describe_sdk(environment),
+        sdk=plugin or environment.torch.partition("+")[2],
         framework=f"pytorch-{environment.torch}" if environment.torch else "",
         container=environment.container,
         software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
@@ -195,14 +177,14 @@ def make_row(record: Record) -> PublishedRow:
     vendor, device = tidy(plan.platform_word), tidy(device_name(record))
     if device.casefold().startswith(f"{vendor.casefold()} "):
         device = device[len(vendor) :].strip()
-    device = names.parse_device(device.rstrip(" ,") or vendor).name
-    aim = quality.goal
     value = quality.value if plan.limits.full else None
+    if value is not None:
+        value = round_digits(value, digits_to_tell_apart(value, quality.goal, quality.better, least=5))
     return PublishedRow(
         name=record.run_id,
         source=Source(title=record.run_id, address="", date=record.created[:10]),
         vendor=vendor,
-        device=device,
+        device=names.parse_device(device.rstrip(" ,") or vendor).name,
         workload=tidy(plan.workload),
         topology=plan.topology,
         precision=tidy(record.precision),
@@ -215,10 +197,8 @@ def make_row(record: Record) -> PublishedRow:
         p_core=_round_metric(record, "p_core"),
         quality_name=quality.name,
         quality_unit=quality.unit or "-",
-        quality=None
-        if value is None
-        else round_digits(value, digits_to_tell_apart(value, aim, quality.better, least=5)),
-        target=aim,
+        quality=value,
+        target=quality.goal,
         better=quality.better,
         mem_used_gib=round_memory(find_metric(record, "mem")),
         mem_total_gib=round_memory(find_metric(record, "mem_total")),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from trainmark import workloads
 from trainmark.analysis.scaling import find_scalings
@@ -17,12 +18,13 @@ from trainmark.features.published.write import (
     find_metric,
     format_exact,
     format_table,
-    group_sections,
     list_machines,
     list_notes,
     make_row,
+    make_section,
     round_digits,
     round_memory,
+    write_sections,
 )
 from trainmark.record import escape
 from trainmark.record.format import format_quality
@@ -47,52 +49,34 @@ class _Run:
     record: Record
     repeats: tuple[Record, ...]
 
-    @property
-    def row(self) -> PublishedRow:
-        return make_row(self.record)
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.parse(self.record.plan.topology)
-
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
-    return "\n".join(
-        line for section in group_sections(records) for line in (*_write_section(section, lang, translator(lang)), "")
-    )
+    return write_sections(records, partial(_write_section, lang=lang, say=translator(lang)))
 
 
 def _write_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
     runs = _group_runs(section.records)
-    shown = replace(section, records=tuple(run.record for run in runs), rows=tuple(run.row for run in runs))
+    shown = make_section([run.record for run in runs])
+    commands = dict.fromkeys(format_command(run.record.plan, repeat=len(run.repeats)) for run in runs)
+    listed = ", ".join(escape.markdown_cell(record.run_id) for record in section.records)
     yield f"# {escape.markdown_cell(workloads.title_of(section.records[0]))}"
-    yield from _write_heading("## " + say("Model Description"), _describe_model(section, say))
-    yield from _write_heading("## " + say("Supported Environments"), *_environment_table(shown, say))
-    yield from _write_heading("## " + say("Model Preparation"))
-    yield from _write_heading("### " + say("Prepare Resources"), describe_data_set(section.records[0], say))
-    yield from _write_heading(
-        "### " + say("Install Dependencies"), f"{CODE}sh", "pip3 install -c constraints.txt .", CODE
-    )
-    lines = dict.fromkeys(format_command(run.record.plan, repeat=len(run.repeats)) for run in runs)
-    yield from _write_heading("## " + say("Model Training"), f"{CODE}sh", *lines, CODE)
-    yield from _write_heading("## " + say("Model Results"), *_speed_table(shown, say))
-    yield ""
-    yield from format_table(_result_heads(section, say), (_result_cells(run, section, say) for run in runs))
-    yield from _write_heading(
-        say("By DeepSpark's definitions:"), *(f"- {line}" for line in _list_definitions(runs, say))
-    )
-    if lines_of_notes := list_notes(shown, lang, SHOWN):
-        yield from _write_heading(say("Notes:"), *lines_of_notes)
-    yield from _write_heading("## " + say("References"), *_list_references(section, say))
-
-
-def _write_heading(head: str, *lines: str) -> Iterator[str]:
-    yield ""
-    yield head
-    if lines:
-        yield ""
-        yield from lines
+    parts = {
+        "## " + say("Model Description"): [_describe_model(section, say)],
+        "## " + say("Supported Environments"): _environment_table(shown, say),
+        "## " + say("Model Preparation"): [],
+        "### " + say("Prepare Resources"): [describe_data_set(section.records[0], say)],
+        "### " + say("Install Dependencies"): [f"{CODE}sh", "pip3 install -c constraints.txt .", CODE],
+        "## " + say("Model Training"): [f"{CODE}sh", *commands, CODE],
+        "## " + say("Model Results"): [*_speed_table(shown, say), "", *_result_table(runs, section, say)],
+        say("By DeepSpark's definitions:"): [f"- {line}" for line in _list_definitions(runs, say)],
+        say("Notes:"): list_notes(shown, lang, SHOWN),
+        "## " + say("References"): [
+            "- " + say("Runs, whose records `trainmark audit` checks: {runs}").format(runs=listed)
+        ],
+    }
+    for heading, lines in parts.items():
+        yield from ("", heading, *(("", *lines) if lines else ()))
 
 
 def _group_runs(records: Sequence[Record]) -> list[_Run]:
@@ -125,31 +109,17 @@ def _describe_model(section: WrittenSection, say: Say) -> str:
 
 def _environment_table(section: WrittenSection, say: Say) -> list[str]:
     heads = ("GPU", say("Vendor"), "SDK", "Release", say("Driver"), say("Framework"), say("System"))
-    vendors = {row.device: row.vendor for row in section.rows}
     releases = " / ".join(dict.fromkeys(f"trainmark {record.trainmark}" for record in section.records))
     found = (
-        (
-            machine.device,
-            vendors[machine.device],
-            machine.sdk or UNKNOWN,
-            releases,
-            machine.driver or UNKNOWN,
-            machine.framework or UNKNOWN,
-            machine.kernel or UNKNOWN,
-        )
+        (machine.device, machine.vendor, machine.sdk, releases, machine.driver, machine.framework, machine.kernel)
         for machine in list_machines(section, say)
     )
-    return format_table(heads, found)
+    return format_table(heads, ([cell or UNKNOWN for cell in cells] for cells in found))
 
 
 def _speed_table(section: WrittenSection, say: Say) -> list[str]:
-    heads = (
-        "GPU",
-        "FP16",
-        f"FPS (p_train, {section.first.item}/s)",
-        say("Score ({score})").format(score=_score_name(section)),
-    )
-    return format_table(heads, (_speed_cells(row) for row in section.rows))
+    rate, score = f"FPS (p_train, {section.first.item}/s)", say("Score ({score})").format(score=_score_name(section))
+    return format_table(("GPU", "FP16", rate, score), (_speed_cells(row) for row in section.rows))
 
 
 def _speed_cells(row: PublishedRow) -> tuple[str, ...]:
@@ -163,8 +133,8 @@ def _score_name(section: WrittenSection) -> str:
     return f"{section.quality}, {unit}" if unit not in (None, "-") else section.quality
 
 
-def _result_heads(section: WrittenSection, say: Say) -> tuple[str, ...]:
-    return (
+def _result_table(runs: Sequence[_Run], section: WrittenSection, say: Say) -> list[str]:
+    heads = (
         say("Convergence criteria"),
         say("Configuration (x denotes number of GPUs)"),
         say("Performance ({rate})").format(rate=f"p_steady, {section.first.item}/s"),
@@ -174,37 +144,37 @@ def _result_heads(section: WrittenSection, say: Say) -> tuple[str, ...]:
         say("Memory utilization (GiB)"),
         say("Stability"),
     )
+    return format_table(heads, ([cell or UNKNOWN for cell in _result_cells(run, section, say)] for run in runs))
 
 
-def _result_cells(run: _Run, section: WrittenSection, say: Say) -> tuple[str, ...]:
-    record, row, topology = run.record, run.row, run.topology
+def _result_cells(run: _Run, section: WrittenSection, say: Say) -> Iterator[str]:
+    record, row, topology = run.record, make_row(run.record), Topology.parse(run.record.plan.topology)
     count = f"{topology.devices_per_node}x" if topology.nodes == 1 else str(topology)
     batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
     sign = "≥" if row.better == "higher" else "≤"
     speed, power, memory = (find_metric(record, alias) for alias in ("p_steady", "power_steady", "mem_steady"))
-    return (
-        f"{section.quality}{sign}{format_exact(row.target)}{'%' if row.quality_unit == '%' else ''}",
-        f"trainmark {record.trainmark},{batch}{count},{row.precision}",
-        UNKNOWN if speed is None else format_exact(round_digits(speed)),
-        format_exact(row.quality) or UNKNOWN,
-        UNKNOWN if power is None else f"{format_exact(round_digits(power))}*{topology.devices}",
-        _format_scalability(run, section, say) or UNKNOWN,
-        UNKNOWN if memory is None else f"{format_exact(round_memory(memory))}*{topology.devices}",
-        format_exact(stability_of_repeats(run.repeats)) or UNKNOWN,
-    )
+    yield f"{section.quality}{sign}{format_exact(row.target)}{'%' if row.quality_unit == '%' else ''}"
+    yield f"trainmark {record.trainmark},{batch}{count},{row.precision}"
+    yield "" if speed is None else format_exact(round_digits(speed))
+    yield format_exact(row.quality)
+    yield "" if power is None else f"{format_exact(round_digits(power))}*{topology.devices}"
+    yield _format_scalability(run, section, say)
+    yield "" if memory is None else f"{format_exact(round_memory(memory))}*{topology.devices}"
+    yield format_exact(stability_of_repeats(run.repeats))
 
 
 def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
     """`0.96 (card)`: relative to one card, or to one node where no single card was run alike."""
+    own = Topology.parse(run.record.plan.topology)
     for found in find_scalings(section.records, "p_steady"):
         here = next((point for point in found.points if run.record.run_id in point.runs), None)
         if found.kind != "weak" or here is None or here.throughput.value is None:
             continue
-        card, node = (Topology(nodes=1, devices_per_node=count) for count in (1, run.topology.devices_per_node))
+        card, node = (Topology(nodes=1, devices_per_node=count) for count in (1, own.devices_per_node))
         for word, base in ((say("card"), card), (say("node"), node)):
             alone = next((point.throughput.value for point in found.points if point.topology == base), None)
-            if alone and base != run.topology:
-                share = here.throughput.value * base.devices / run.topology.devices / alone
+            if alone and base != own:
+                share = here.throughput.value * base.devices / own.devices / alone
                 return f"{format_exact(round_digits(share, 3))} ({word})"
     return ""
 
@@ -227,12 +197,6 @@ def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
             yield say("Row {row} is the repeat with the median quality of {values}.").format(
                 row=number, values=escape.markdown_cell(values)
             )
-
-
-def _list_references(section: WrittenSection, say: Say) -> Iterator[str]:
-    yield "- " + say("Runs, whose records `trainmark audit` checks: {runs}").format(
-        runs=", ".join(escape.markdown_cell(record.run_id) for record in section.records)
-    )
 
 
 # The command that runs a plan again

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
@@ -11,12 +13,13 @@ from trainmark.features.published.write import (
     Strong,
     WrittenSection,
     describe_data_set,
+    find_metric,
     format_exact,
     format_table,
-    group_sections,
     list_machines,
     list_notes,
     round_digits,
+    write_sections,
 )
 from trainmark.record import escape, workload_facts
 from trainmark.record.language import Say, translator
@@ -29,106 +32,140 @@ UNKNOWN = "/"
 FLOPS = "6 x parameters"
 """By which pages of language models count FLOPs."""
 SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
+LAST = ("mem", "MFU")
+"""Columns that stand at the end of the table of results."""
+
+
+class _Column(NamedTuple):
+    """A column of the results, and the row that explains it in the table of metrics."""
+
+    head: str
+    write: Callable[[PublishedRow, Record], str]
+    name: str = ""
+    """Empty where the table of metrics does not list it."""
+    note: str = ""
+    strong: bool = False
 
 
 def write(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`): a section for each model and target."""
-    say = translator(lang, "flagperf")
-    return "\n".join(line for section in group_sections(records) for line in (*_write_section(section, lang, say), ""))
+    return write_sections(records, partial(_write_section, lang=lang, say=translator(lang, "flagperf")))
 
 
 def _write_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
+    record = section.records[0]
     yield "### " + say("Data set")
-    yield describe_data_set(section.records[0], say)
+    yield describe_data_set(record, say)
     yield ""
     devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
     yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
     yield "#### " + say("Environment")
-    for machine in list_machines(section, say):
-        yield from _write_environment(machine, say)
+    for machine, network in list_machines(section, say).items():
+        yield from _write_environment(machine, network, say)
     yield ""
     yield "### " + say("Results")
     yield "* " + say("General metrics")
     yield ""
-    language = _is_language(section)
-    metrics = [*_common_metrics(section, say, language=language)]
-    metrics += _language_metrics(say) if language else _metrics(section, say)
+    columns = _list_columns(section, say)
+    metrics = [*_describe_runs(section, say), *(_describe_column(one, say) for one in columns if one.name)]
+    metrics.append((say("Further changes"), say("; ").join(_list_changes(section, say)) or say("none"), ""))
     yield from format_table((say("Metric"), say("Value"), say("Notes")), metrics)
     yield ""
     yield "* " + say("Performance")
     yield ""
-    heads = _language_heads(say) if language else _heads(section)
-    cells = _language_cells if language else _cells
+    ordered = sorted(columns, key=lambda column: column.head in LAST)
     rows = (
-        (_format_configuration(row, section, say), row.precision, *cells(row, record))
+        (_format_configuration(row, section, say), *(column.write(row, record) for column in ordered))
         for row, record in zip(section.rows, section.records, strict=True)
     )
-    yield from format_table((say("Configuration"), "precision", *heads), rows)
+    yield from format_table((say("Configuration"), *(column.head for column in ordered)), rows)
     if lines := list_notes(section, lang, SHOWN):
-        yield ""
-        yield say("Notes:")
-        yield ""
-        yield from lines
+        yield from ("", say("Notes:"), "", *lines)
 
 
-def _write_environment(machine: Machine, say: Say) -> Iterator[str]:
-    def item(name: str, value: str) -> str:
-        return f"    - {name}: {escape.markdown_cell(value) or UNKNOWN}"
+def _write_environment(machine: Machine, network: str, say: Say) -> Iterator[str]:
+    container = say("{runtime}, version not known inside").format(runtime=machine.container)
+    if machine.container in ("", "none"):
+        container = say("no container was used") if machine.container else ""
+    hardware = {
+        say("Machine model"): machine.model,
+        say("Accelerator model"): machine.device,
+        say("CPU model"): machine.cpu,
+        say("Network between nodes, measured"): network,
+    }
+    software = {
+        say("OS version"): machine.distribution,
+        say("OS kernel version"): machine.kernel,
+        say("Driver of the device"): machine.driver,
+        say("Docker version"): container,
+        say("Framework"): machine.framework,
+        say("Other software"): machine.software,
+    }
+    for heading, entries in ((say("Hardware"), hardware), (say("Software"), software)):
+        yield f"- ##### {heading}"
+        yield from (f"    - {name}: {escape.markdown_cell(value) or UNKNOWN}" for name, value in entries.items())
 
-    yield "- ##### " + say("Hardware")
-    yield item(say("Machine model"), machine.model)
-    yield item(say("Accelerator model"), machine.device)
-    yield item(say("CPU model"), machine.cpu)
-    yield item(say("Network between nodes, measured"), machine.network)
-    yield "- ##### " + say("Software")
-    yield item(say("OS version"), machine.distribution)
-    yield item(say("OS kernel version"), machine.kernel)
-    yield item(say("Driver of the device"), machine.driver)
-    yield item(say("Docker version"), _describe_container(machine, say))
-    yield item(say("Framework"), machine.framework)
-    yield item(say("Other software"), machine.software)
 
-
-def _refer_to(word: str, say: Say) -> str:
-    return say("{word}, see Performance").format(word=word)
-
-
-def _common_metrics(section: WrittenSection, say: Say, *, language: bool) -> Iterator[tuple[str, str, str]]:
-    """Rows of the table of metrics: a name, where its value stands, what it means."""
+def _describe_runs(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
+    """Rows of the table of metrics that say what was trained on what."""
     record = section.records[0]
     known, data = workloads.facts_of(record), record.plan.data
-    task = (known.task if known else "") or UNKNOWN
-    yield say("Task category"), say(task), ""
+    yield say("Task category"), say((known.task if known else "") or UNKNOWN), ""
     yield say("Model"), section.first.workload, ""
     yield say("Data set"), data.name, say("synthetic, not the real set") if data.synthetic else ""
-    yield say("Data precision"), _refer_to("precision", say), say("read back from what ran")
-    if language:
-        yield say("Hyper-parameter changes"), _refer_to("parallel", say), say("how ranks share the network")
-    changes = say("computed against the reference recipe; / where none")
-    yield say("Hyper-parameter changes"), _refer_to("fix_hp", say), changes
-    shown = (row.device if language else _device_label(row, section) for row in section.rows)
-    for name in dict.fromkeys(f"{row.vendor} {name}" for row, name in zip(section.rows, shown, strict=True)):
+    for name in dict.fromkeys(f"{row.vendor} {_label_device(row, section)}" for row in section.rows):
         yield say("Device name"), name, ""
-    yield say("Device memory"), _refer_to("mem", say), say("unit: GiB; peak of the worst rank / memory of one device")
 
 
-def _metrics(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
-    rate = say("unit: {item}/s").format(item=section.first.item)
-    whole, train = say("{unit}; evaluation and data wait included"), say("{unit}; without evaluation")
-    core = say("{unit}; without evaluation and data wait").format(unit=rate)
-    yield say("End-to-end time"), _refer_to("e2e_time", say), say("unit: s; from launch to the end, of full runs")
-    yield say("Overall throughput"), _refer_to("p_whole", say), whole.format(unit=rate)
-    yield say("Training throughput"), _refer_to("p_train", say), train.format(unit=rate)
-    yield Strong(say("Compute throughput")), Strong(_refer_to("p_core", say)), core
-    yield say("Training result"), _refer_to(section.column, say), say("target {goal}").format(goal=section.goal)
-    yield say("Further changes"), say("; ").join(_list_changes(section, say)) or say("none"), ""
+def _describe_column(column: _Column, say: Say) -> tuple[str, str, str]:
+    text = Strong if column.strong else str
+    return text(column.name), text(say("{word}, see Performance").format(word=column.head)), column.note
 
 
-def _describe_container(machine: Machine, say: Say) -> str:
-    """Inside a container its runtime's version is not known."""
-    if machine.container == "none":
-        return say("no container was used")
-    return say("{runtime}, version not known inside").format(runtime=machine.container) if machine.container else ""
+def _list_columns(section: WrittenSection, say: Say) -> list[_Column]:
+    """In the order of the table of metrics; language models give tokens per second and device, and MFU."""
+    note = say("computed against the reference recipe; / where none")
+    memory = say("unit: GiB; peak of the worst rank / memory of one device")
+    precision = _Column(
+        "precision", lambda row, _: row.precision, say("Data precision"), say("read back from what ran")
+    )
+    fix_hp = _Column("fix_hp", lambda row, _: row.fix_hp or "", say("Hyper-parameter changes"), note)
+    mem = _Column("mem", lambda row, _: _format_memory(row), say("Device memory"), memory)
+    known = workloads.facts_of(section.records[0])
+    if known is not None and known.item == "tokens":
+        way, how = say("Hyper-parameter changes"), say("how ranks share the network")
+        used, rate = say("6 FLOPs for each parameter and token"), say("tokens per second and device, p_train")
+        return [
+            precision,
+            _Column("parallel", lambda _, record: describe_parallelism(record), way, how),
+            fix_hp,
+            mem,
+            _Column("MFU", lambda _, record: _format_mfu(record), say("Compute utilisation"), used),
+            _Column("token/p/s", lambda row, _: _format_token_rate(row), say("Throughput"), rate, strong=True),
+            _Column("loss", lambda row, _: format_exact(row.quality) or UNKNOWN),
+            _Column(say("Loss aligned"), lambda _, record: describe_alignment(record)),
+        ]
+    unit = say("unit: {item}/s").format(item=section.first.item)
+    time = say("unit: s; from launch to the end, of full runs")
+    whole = say("{unit}; evaluation and data wait included").format(unit=unit)
+    train = say("{unit}; without evaluation").format(unit=unit)
+    core = say("{unit}; without evaluation and data wait").format(unit=unit)
+    target = say("target {goal}").format(goal=section.goal)
+    share = (section.first.quality_unit or "").strip("-")
+    return [
+        precision,
+        fix_hp,
+        mem,
+        _show_figure("e2e_time", "e2e_time_s", say("End-to-end time"), time),
+        _show_figure("p_whole", "p_whole", say("Overall throughput"), whole),
+        _show_figure("p_train", "p_train", say("Training throughput"), train),
+        _show_figure("p_core", "p_core", say("Compute throughput"), core)._replace(strong=True),
+        _show_figure(section.column, "quality", say("Training result"), target, share),
+    ]
+
+
+def _show_figure(head: str, field: str, name: str, note: str, unit: str = "") -> _Column:
+    return _Column(head, lambda row, _: format_exact(getattr(row, field), unit) or UNKNOWN, name, note)
 
 
 def _list_changes(section: WrittenSection, say: Say) -> Iterator[str]:
@@ -143,18 +180,7 @@ def _list_changes(section: WrittenSection, say: Say) -> Iterator[str]:
         yield say("{count} unreadable data files were left out").format(count=left)
 
 
-def _heads(section: WrittenSection) -> tuple[str, ...]:
-    return "fix_hp", "e2e_time", "p_whole", "p_train", "p_core", section.column, "mem"
-
-
-def _cells(row: PublishedRow, _: Record) -> tuple[str, ...]:
-    unit = row.quality_unit if row.quality_unit not in (None, "-") else ""
-    measured = (row.e2e_time_s, row.p_whole, row.p_train, row.p_core)
-    rates = (format_exact(value) or UNKNOWN for value in measured)
-    return row.fix_hp or "", *rates, format_exact(row.quality, unit or "") or UNKNOWN, _format_memory(row)
-
-
-def _device_label(row: PublishedRow, section: WrittenSection) -> str:
+def _label_device(row: PublishedRow, section: WrittenSection) -> str:
     """The short name of a row's device, or all of it where another device of the section has the same."""
     short = names.short_device(row.device)
     alike = {other.device for other in section.rows if names.short_device(other.device) == short}
@@ -168,53 +194,18 @@ def _format_configuration(row: PublishedRow, section: WrittenSection, say: Say) 
     each = topology.devices_per_node
     devices = say("1 device") if each == 1 else say("{count} devices").format(count=each)
     return say("{device} {nodes}, {devices} ({topology})").format(
-        device=_device_label(row, section), nodes=nodes, devices=devices, topology=topology
+        device=_label_device(row, section), nodes=nodes, devices=devices, topology=topology
     )
 
 
 def _format_memory(row: PublishedRow) -> str:
     if row.mem_used_gib is None and row.mem_total_gib is None:
         return UNKNOWN
-    return "/".join(_format_decimal(value) for value in (row.mem_used_gib, row.mem_total_gib))
+    texts = (format_exact(value) for value in (row.mem_used_gib, row.mem_total_gib))
+    return "/".join(f"{text}.0" if text and "." not in text else text for text in texts)
 
 
-def _format_decimal(value: float | None) -> str:
-    text = format_exact(value)
-    return f"{text}.0" if text and "." not in text else text
-
-
-# Language models: tokens per second and device, how ranks share the network, MFU
-
-
-def _is_language(section: WrittenSection) -> bool:
-    known = workloads.facts_of(section.records[0])
-    return known is not None and known.item == "tokens"
-
-
-def _language_metrics(say: Say) -> Iterator[tuple[str, str, str]]:
-    yield say("Compute utilisation"), _refer_to("MFU", say), say("6 FLOPs for each parameter and token")
-    yield (
-        Strong(say("Throughput")),
-        Strong(_refer_to("token/p/s", say)),
-        say("tokens per second and device, p_train"),
-    )
-
-
-def _language_heads(say: Say) -> tuple[str, ...]:
-    return "parallel", "fix_hp", "token/p/s", "loss", say("Loss aligned"), "mem", "MFU"
-
-
-def _language_cells(row: PublishedRow, record: Record) -> tuple[str, ...]:
-    rate, quality = _format_token_rate(row), format_exact(row.quality) or UNKNOWN
-    return (
-        describe_parallelism(record),
-        row.fix_hp or "",
-        rate,
-        quality,
-        describe_alignment(record),
-        _format_memory(row),
-        _format_mfu(record),
-    )
+# Language models
 
 
 def describe_parallelism(record: Record) -> str:
@@ -245,7 +236,7 @@ def _format_token_rate(row: PublishedRow) -> str:
 
 
 def _format_mfu(record: Record) -> str:
-    used, flops = record.metrics.get("mfu"), record.environment.flops
-    if used is None or used.value is None or flops is None or FLOPS not in flops.otherwise:
+    used, flops = find_metric(record, "mfu"), record.environment.flops
+    if used is None or flops is None or FLOPS not in flops.otherwise:
         return UNKNOWN
-    return f"{format_exact(round_digits(used.value * flops.otherwise[FLOPS] / flops.per_item, 3))}%"
+    return f"{format_exact(round_digits(used * flops.otherwise[FLOPS] / flops.per_item, 3))}%"
