@@ -67,7 +67,7 @@ class RecordCase:
     @cached_property
     def run(self) -> RunFolder:
         if self.folder is None:
-            raise CannotCheckError("the run's events were not read")
+            raise CannotCheckError("the run's events were not read; 'trainmark audit' reads them where they are kept")
         try:
             return open_run(self.folder)
         except NotReadyError as error:

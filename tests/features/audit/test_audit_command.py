@@ -76,7 +76,7 @@ def test_a_record_file_from_elsewhere_says_that_its_events_were_not_at_hand(
     copy.write_text(record.dumps(), encoding="utf-8")
     ended = cli("audit", copy, "--all")
     assert ended.returncode == 0
-    assert "not checked: the record is what its events make of it (the run's events were not read)" in ended.stdout
+    assert "not checked: the record is what its events make of it (the run's events were not read;" in ended.stdout
 
 
 def test_a_store_that_was_rewritten_does_not_agree_with_its_events(cli: Cli, tmp_path: Path) -> None:
