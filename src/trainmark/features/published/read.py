@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainmark import features
@@ -25,77 +26,53 @@ ENDINGS = (".md", ".markdown", ".txt")
 STANDARD_INPUT = "-"
 MAX_BYTES = 8 * 2**20
 """A longer file is no page of results."""
-MAX_PAGES = 5000
-
-_ENCODINGS = ("utf-8-sig", "gb18030")
+ENCODINGS = ("utf-8-sig", "gb18030")
 """The second is what older Chinese pages are written in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageFile:
-    name: str
-    """As the user reaches it: its path, or `-`."""
-    content: bytes
-    text: str
-
-
-def read_page_files(words: Sequence[str | Path]) -> Iterator[PageFile]:
-    """Reads every page named; one that cannot be read or is not text is an error."""
+def find_pages(words: Sequence[str]) -> Iterator[FoundPage]:
+    """Every page and result named, in order."""
     for word in words:
-        if str(word) == STANDARD_INPUT:
-            yield _decode_page("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
-            continue
-        path = Path(word)
-        for found in _list_pages(path) if path.is_dir() else (path,):
-            yield _decode_page(str(found), _read_bytes(found))
+        source = next((one for one in features.offers("import_source") if one.recognises(word)), None)
+        yield from source.pages(word) if source else read_pages(word)
 
 
-def has_pages(folder: Path) -> bool:
-    return any(_list_pages(folder, wanted=False))
+def read_pages(word: str) -> Iterator[FoundPage]:
+    """A page, those of a folder, or one from standard input; one that cannot be read or is not text is an error."""
+    path = Path(word)
+    if word == STANDARD_INPUT:
+        yield _read_content("standard input", sys.stdin.buffer.read(MAX_BYTES + 1))
+    elif not path.is_dir():
+        yield read_file(path, str(path))
+    else:
+        found = list_pages(path)
+        if not found:
+            raise UsageError(f"folder {path} has no pages, which end in {', '.join(ENDINGS)}")
+        yield from (read_file(page, str(page)) for page in found)
 
 
-def _list_pages(folder: Path, *, wanted: bool = True) -> list[Path]:
+def list_pages(folder: Path) -> list[Path]:
     """Pages below a folder, sorted by name, without hidden ones."""
-    found = []
-    for path in sorted(folder.rglob("*")):
-        inside = path.relative_to(folder)
-        if path.suffix.lower() in ENDINGS and path.is_file() and not any(part.startswith(".") for part in inside.parts):
-            found.append(path)
-    if wanted and not found:
-        raise UsageError(f"folder {folder} has no pages, which end in {', '.join(ENDINGS)}")
-    if len(found) > MAX_PAGES:
-        raise UsageError(f"folder {folder} has {len(found)} pages, more than {MAX_PAGES}; name a folder inside it")
-    return found
+    found = (path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS and path.is_file())
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_file(path: Path, name: str) -> FoundPage:
+    """The page in a file; `name` is what its rows are named by."""
     try:
         with path.open("rb") as stream:
-            return stream.read(MAX_BYTES + 1)
+            return _read_content(name, stream.read(MAX_BYTES + 1))
     except OSError as error:
         raise UsageError(f"page {path} cannot be read: {error.strerror}") from error
 
 
-def _decode_page(name: str, content: bytes) -> PageFile:
+def _read_content(name: str, content: bytes) -> FoundPage:
     if len(content) > MAX_BYTES:
         raise UsageError(f"page {name} has more than {MAX_BYTES // 2**20} MiB; give a page of results in Markdown")
-    for encoding in _ENCODINGS:
-        try:
-            return PageFile(name=name, content=content, text=content.decode(encoding))
-        except UnicodeDecodeError:
-            continue
+    for encoding in ENCODINGS:
+        with contextlib.suppress(UnicodeDecodeError):
+            return FoundPage(name=name, page=read_page(content.decode(encoding), name=name), content=content)
     raise UsageError(f"page {name} is not text in UTF-8 or GB 18030; give a page in Markdown")
-
-
-def find_pages(words: Sequence[str | Path]) -> Iterator[FoundPage]:
-    """Every page and result named, in order."""
-    for word in words:
-        source = next((one for one in features.offers("import_source") if one.recognises(word)), None)
-        if source:
-            yield from source.pages(word)
-            continue
-        for file in read_page_files([word]):
-            yield FoundPage(name=file.name, page=read_page(file.text, name=file.name), content=file.content)
 
 
 MAX_UNREAD = 200
