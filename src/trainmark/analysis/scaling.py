@@ -85,53 +85,38 @@ def published_to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHP
 
 
 def _measure_group(members: Sequence[PublishedRow]) -> PublishedScaling:
-    sized = sorted(((Topology.parse(row.topology), row) for row in members), key=lambda pair: pair[0].devices)
-    smallest, base = sized[0]
+    base, *_ = ordered = sorted(members, key=lambda row: row.devices or 0)
     points = tuple(
         PublishedPoint(
             row=row,
-            devices=topology.devices,
-            efficiency={
-                alias: _efficiency(getattr(row, alias), topology.devices, getattr(base, alias), smallest.devices)
-                for alias in THROUGHPUTS
-            },
+            devices=row.devices or 0,
+            efficiency={alias: _measure_efficiency(row, base, alias) for alias in THROUGHPUTS},
         )
-        for topology, row in sized
+        for row in ordered
     )
-    return PublishedScaling(points=points, notes=(*_batch_notes(base), *_contradictions(points[0], points[1:])))
-
-
-def _efficiency(value: float | None, devices: int, base: float | None, base_devices: int) -> float | None:
-    if not value or not base:  # an imported page may also hold zeros
-        return None
-    return scaling_efficiency(
-        Quantity(value=value, unit=""), devices, Quantity(value=base, unit=""), base_devices
-    ).value
-
-
-def _batch_notes(base: PublishedRow) -> list[str]:
-    if base.batch_per_device is not None:
-        return []
-    note = f" ({base.remark})" if base.remark else ""
-    return [f"the batch per device is not published, so it is not known whether like was compared with like{note}"]
-
-
-def _contradictions(base: PublishedPoint, points: Sequence[PublishedPoint]) -> list[str]:
     notes = []
-    for point in points:
+    if base.batch_per_device is None:
+        remark = f" ({base.remark})" if base.remark else ""
+        why = "the batch per device is not published, so it is not known whether like was compared with like"
+        notes.append(f"{why}{remark}")
+    for point in points[1:]:
         whole, core = point.efficiency["p_whole"], point.efficiency["p_core"]
         if whole is not None and core is not None and whole - core > CONTRADICTION:
+            # percent of all time that is not compute: both throughputs count the same items
+            first, second = (f"{100 * (1 - (row.p_whole or 0) / (row.p_core or 1)):.0f}" for row in (base, point.row))
             notes.append(
-                f"{base.row.topology} to {point.row.topology} is {whole:.2f} by p_whole and {core:.2f} by p_core: "
-                f"{_outside(base.row)} % of the first row's time would lie outside of compute, {_outside(point.row)} % "
-                "of the second's, so they hardly measure the same"
+                f"{base.topology} to {point.row.topology} is {whole:.2f} by p_whole and {core:.2f} by p_core: "
+                f"{first} % of the first row's time would lie outside of compute, {second} % of the second's, "
+                "so they hardly measure the same"
             )
-    return notes
+    return PublishedScaling(points=points, notes=tuple(notes))
 
 
-def _outside(row: PublishedRow) -> str:
-    """Percent of all time that is not compute: both throughputs count the same items."""
-    return f"{100 * (1 - (row.p_whole or 0) / (row.p_core or 1)):.0f}"
+def _measure_efficiency(row: PublishedRow, base: PublishedRow, alias: str) -> float | None:
+    value, of_base = getattr(row, alias), getattr(base, alias)
+    if not value or not of_base or not row.devices or not base.devices:  # an imported page may also hold zeros
+        return None
+    return float(value / (row.devices / base.devices * of_base))
 
 
 FORMULA = "throughput(NxM) / (devices(NxM) / devices(base) x throughput(base))"
