@@ -24,9 +24,8 @@ from trainmark.analysis.comparison import collect_values
 from trainmark.analysis.judge import RunValues, Spread, place_interval, ratio_interval
 from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import Subject
 from trainmark.record.statistics import binomial_interval, mean_interval
-from trainmark.record.store import Store, default_folder
+from trainmark.record.store import Store, Subject, default_folder
 
 STEPS = 100
 NOISE = 0.05

@@ -19,14 +19,13 @@ import numpy as np
 
 from trainmark.features.fleet import outliers, page as fleet_page, verdict
 from trainmark.features.fleet.hosts import group_by_host
-from trainmark.record.links import PairLink
+from trainmark.record.links import PairLink, plan_rounds
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Quality, Record
 from trainmark.record.statistics import binomial_interval
 from trainmark.record.timeline import RankTrace, Timeline
-from trainmark.record.tournament import plan_rounds
 
 FLOOR = -math.log1p(-0.03)
 STEPS, STEP_NOISE = 50, 0.02

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -37,12 +37,10 @@ import turns
 from PIL import Image, ImageEnhance, ImageOps
 from torch.utils.data import DataLoader, Dataset
 
-from trainmark.data import image_shards
 from trainmark.data.ade20k.make import make as make_scenes
 from trainmark.data.ade20k.reader import SceneSet, open_split as open_scenes
 from trainmark.data.distributed_sampler import rank_batches
-from trainmark.data.image_folder import ImageSet, open_split
-from trainmark.data.image_sets import Images, open_split as open_pictures
+from trainmark.data.image_sets import ImageSet, open_split, scan_shard
 from trainmark.data.imagenet.make import pack
 from trainmark.data.input_pool import InputPool
 from trainmark.platforms import files
@@ -192,7 +190,7 @@ def make_shards(folder: Path, count: int) -> Path:
     out.mkdir()
     written = list(pack(folder, "train", out, shards=count))
     start = time.perf_counter()
-    sharded = image_shards.scan_shards(out, [shard.path for shard in written])
+    sharded = [scan_shard(out / shard.path) for shard in written]
     each_us = 1e6 * (time.perf_counter() - start) / sum(len(shard.images) for shard in sharded)
     print(f"{'index':20s} {each_us:6.0f} us a picture, read once")
     return out
@@ -257,20 +255,21 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
 
 def our_batches(work: Work) -> Iterator[torch.Tensor]:
     """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
-    images = open_pictures(work.folder, "train")
+    images = open_split(work.folder, "train")
     floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
-    with InputPool(
+    pool = InputPool(
         {"train": images},
         workers=work.workers,
         batch_capacity=BATCH,
         image_px=SIZE_PX,
         augment_ops=work.operations,
         augment_magnitude=AUGMENT_MAGNITUDE,
-    ) as pool:
+    )
+    with closing(pool):
         yield from endless(partial(our_epoch, pool, images, floats))
 
 
-def our_epoch(pool: InputPool, images: Images, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
+def our_epoch(pool: InputPool, images: ImageSet, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
         yield normalise(batch.images, torch.float32, out=floats[: batch.count])

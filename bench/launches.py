@@ -29,9 +29,9 @@ from torch import Tensor
 from torch._inductor.utils import run_and_get_code
 
 from trainmark import workloads
-from trainmark.features.plan import counted_step
-from trainmark.features.plan.operator_count import OperatorCount
-from trainmark.features.plan.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
+from trainmark.features.flops import counted_step
+from trainmark.features.flops.operator_count import OperatorCount
+from trainmark.features.flops.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
 from trainmark.record.precision import Precision
 from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.workload import blank_clips

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.train import loop, monitor

@@ -21,7 +21,7 @@ import numpy as np
 from sizes import RUN, size, write_head, write_samples
 
 from trainmark.record import events, gather
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.store import Store, read_record
 
 STEPS_A_LINE = 10

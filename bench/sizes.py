@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from trainmark.record import events, gather
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record

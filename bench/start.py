@@ -23,7 +23,7 @@ from pathlib import Path
 import figures
 
 from trainmark.record import events
-from trainmark.record.event_files import EventTail
+from trainmark.record.events import EventTail
 
 WORKLOADS = ("resnet50", "tacotron2", "wavenet", "vit", "gpt124m")
 PHASES = {

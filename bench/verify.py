@@ -37,14 +37,14 @@ from torch import Tensor
 from trainmark import workloads
 from trainmark.data import synthetic
 from trainmark.features.verify import parity
+from trainmark.features.verify.document import VerifyDocument
 from trainmark.features.verify.hashed_steps import HashedSteps, Quantity, RoundLedger
 from trainmark.features.verify.parity import Parity
 from trainmark.features.verify.repeated_operators import deterministic_mode
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin
-from trainmark.record.event_files import EventWriter
-from trainmark.record.verify import VerifyDocument
+from trainmark.record.events import EventWriter
 from trainmark.train import setup
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks

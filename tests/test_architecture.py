@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -192,13 +193,45 @@ sys.exit(main(["--version"]))
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", (*features.names(), "any"))
-def test_without_a_feature_all_the_rest_imports(name: str, tmp_path: Path) -> None:
-    copy = without(tmp_path, features.names() if name == "any" else dependents(name))
-    code = [sys.executable, "-c", IMPORT_ALL, str(copy.parent)]
-    ran = subprocess.run(code, env={"PYTHONPATH": str(copy.parent)}, capture_output=True, text=True, check=False)
+def run_in(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python with the copied source, in its folder."""
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    code = [sys.executable, *words]
+    env = {**usual, "PYTHONPATH": str(copy.parent)}
+    return subprocess.run(code, cwd=copy.parents[1], env=env, capture_output=True, text=True, check=False)
+
+
+def check_imports_and_types(copy: Path, cache: Path) -> None:
+    ran = run_in(copy, "-c", IMPORT_ALL, str(copy.parent))
     assert ran.returncode == 0, ran.stderr
+    shutil.copy(ROOT / "pyproject.toml", copy.parents[1])
+    ran = run_in(copy, "-m", "mypy", "--cache-dir", str(cache), "src")
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", features.names())
+def test_without_a_feature_all_the_rest_imports_and_type_checks(
+    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    check_imports_and_types(without(tmp_path, dependents(name)), tmp_path_factory.getbasetemp() / "mypy")
+
+
+@pytest.mark.slow
+def test_without_any_feature_the_kernel_passes_its_fast_tests(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    copy = without(tmp_path, features.names())
+    check_imports_and_types(copy, tmp_path_factory.getbasetemp() / "mypy")
+    for path in ROOT.iterdir():
+        if path.suffix in (".md", ".txt") or path.name in ("docs", "bench", "scripts"):
+            (tmp_path / path.name).symlink_to(path)
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    tests = [path for room in KERNEL for path in sorted((tmp_path / "tests" / room).glob("test_*.py"))]
+    own = [str(path) for path in tests if "trainmark.features" not in path.read_text(encoding="utf-8")]
+    assert len(own) > 0.9 * len(tests)
+    ran = run_in(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not features", *own)
+    assert ran.returncode == 0, ran.stdout[-5000:]
 
 
 @pytest.mark.parametrize("room", WITHOUT_TORCH)

@@ -184,14 +184,14 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 START = """
 import json, pathlib, sys
-from trainmark.launch import ssh_run
+from trainmark.features.hosts import remote_run
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.plan import Topology
 hosts, store = sys.argv[1:]
 topology = Topology(nodes=hosts.count(",") + 1, devices_per_node=1)
 try:
-    record, code = ssh_run.run_on_hosts(hosts, ["resnet50"], topology, site.load(), pathlib.Path(store), quiet=False)
+    record, code = remote_run.run_on_hosts(hosts, ["resnet50"], topology, site.load(), pathlib.Path(store), quiet=False)
 except TrainmarkError as error:
     sys.exit(f"{error.exit_code} {error}")
 print(json.dumps([record and record.run_id, code]))

@@ -17,7 +17,7 @@ import pytest
 from conftest import TINY_RUN, Cli
 from support.background import AT_STEP_3_OF_RANK_1, LONG, Started, record_of, sabotage, wait_until_gone
 
-from trainmark.train import link_probe
+from trainmark.features.links import probe as link_probe
 
 TWO = ("--topology", "1x2")
 
@@ -154,7 +154,7 @@ def test_a_slow_rank_is_named_on_the_record(environment: dict[str, str], picture
     assert record["metrics"]["rank_skew"]["value"] > 5
 
 
-ALL_SIZES = "from trainmark.train import link_probe, setup; setup.LINK_BUDGET_S, link_probe.MAX_REPEATS = 60, 3"
+ALL_SIZES = "from trainmark.features.links import probe, rank_check; rank_check.BUDGET_S, probe.MAX_REPEATS = 60, 3"
 """With so much time for so little no size is left out, however busy the machine."""
 
 

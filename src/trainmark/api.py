@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import shutil
 import sys
 import warnings
@@ -17,10 +16,9 @@ from typing import TYPE_CHECKING
 from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOptions, format_settings, from_keywords
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
 from trainmark.record.index import RunFilter
-from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
-from trainmark.record.store import Store, default_folder, read_record
+from trainmark.record.store import Store, Subject, default_folder, make_subject, read_record
 from trainmark.view import NEWEST
 
 if TYPE_CHECKING:
@@ -29,10 +27,9 @@ if TYPE_CHECKING:
     from trainmark.analysis.comparison import Comparison
     from trainmark.launch.launcher import Watcher
     from trainmark.launch.session import OpenWatcher
-    from trainmark.record.price import Price
-    from trainmark.record.rank_log import RankLog
+    from trainmark.record.run_folder import RankLog
     from trainmark.record.sample import SampleDocument
-    from trainmark.train.sampling import Origin
+    from trainmark.record.site import Price
     from trainmark.view.rows import Value
 
 TERMINAL_WIDTH = 120
@@ -217,33 +214,28 @@ def samples(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Iterator[Shown]:
     """A sample of each input, one after the other; `out` is a file, or where they are `numbered` a folder. Without it
-    they lie in the store."""
-    from trainmark.platforms import detection, files
-    from trainmark.platforms.platform import Platform
-    from trainmark.train import sampling
-    from trainmark.workloads.sampling import SampleRequest
+    they lie in the store. `trust` runs the workload's file that the run's plan names."""
+    from trainmark import features
 
-    kept = _store(store)
-    source = _find_network(fspath(run), kept)
-    shows = sampling.check_can_show(source, fspath(run), score=score)
-    for given in inputs:
-        sampling.check_input(given, shows)
-    own = kept.samples / source.run_id if source.run_id and (kept.runs / source.run_id).is_dir() else None
-    places = sampling.SamplePaths(Path(out) if out is not None else None, own=own, shows=shows, force=force)
-    targets = places.choose(len(inputs) or 1, numbered=numbered)
-    device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
-    trained = sampling.load_trained(source, device)
-    asked = SampleRequest(
-        options=tuple(settings),
+    network = features.load("sample.network")
+    if network is None:
+        raise NotReadyError("samples need the feature sample, which is not installed")
+    made = network.make_samples(
+        fspath(run),
+        inputs,
+        _store(store),
+        settings=settings,
+        out=Path(out) if out is not None else None,
+        numbered=numbered,
         score=score,
-        data=sampling.find_data_folder(source.plan),
-        open_run=lambda word: sampling.load_trained(_find_network(word, kept), device),
+        platform=platform,
+        force=force,
+        trust=trust,
     )
-    for number, place in enumerate(targets):
-        request = replace(asked, given=inputs[number] if inputs else None)
-        document = sampling.write_sample(trained, request, place, places.check)
+    for document, place in made:
         yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
 
 
@@ -259,35 +251,25 @@ def sample(
     platform: str = "auto",
     store: Place | None = None,
     force: bool = False,
+    trust: bool = False,
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
     of an example of the run's data."""
     said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
     inputs = [] if given is None else [given]
-    made = samples(run, inputs, settings=said, out=out, score=score, platform=platform, store=store, force=force)
-    return next(made)
-
-
-def _find_network(word: str, store: Store) -> Origin:
-    """The network meant by a path, or by a run's word; with the record of its run where there is one."""
-    from trainmark.train.sampling import Origin
-
-    path = Path(word).expanduser()
-    if path.exists() or os.sep in word or path.suffix == ".pt":
-        run = next((folder for folder in (path, *path.absolute().parents) if (folder / "plan.json").is_file()), None)
-        if run is None:
-            return Origin(path)
-        kept = store.path(run.name)
-        return Origin(path, run.name, read_record(kept) if kept.is_file() else None)
-    try:
-        record = read_record(store.find(word))
-    except UsageError:
-        folder = store.run_folder(word, of_group=True)
-        return Origin(folder, folder.name)
-    folder = store.runs / record.run_id
-    if not folder.is_dir():
-        raise NotReadyError(f"the folder of run {record.run_id} is not in the store any more, and with it its weights")
-    return Origin(folder, record.run_id, record)
+    return next(
+        samples(
+            run,
+            inputs,
+            settings=said,
+            out=out,
+            score=score,
+            platform=platform,
+            store=store,
+            force=force,
+            trust=trust,
+        )
+    )
 
 
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:

@@ -14,12 +14,11 @@ from support.simulated import repeats, run
 from trainmark.analysis.comparison import ONE_RUN_EACH, compare, to_json
 from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import Subject, make_subject
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Record
-from trainmark.record.store import Store
+from trainmark.record.store import Store, Subject, make_subject
 from trainmark.view.compare_screen import render
 
 

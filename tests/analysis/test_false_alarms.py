@@ -15,12 +15,11 @@ from support.records import make_record
 from support.simulated import repeats
 
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import EventTail
-from trainmark.record.events import Steps
-from trainmark.record.lookup import make_subject
+from trainmark.record.events import EventTail, Steps
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
 from trainmark.record.statistics import binomial_interval, find_steady_start
+from trainmark.record.store import make_subject
 from trainmark.record.timeline import RankTrace, Timeline
 from trainmark.train import loop
 from trainmark.train.schedule import Position

@@ -14,10 +14,11 @@ from trainmark.analysis.comparison import compare
 from trainmark.analysis.scaling import pool
 from trainmark.features.report.header import write_sentence
 from trainmark.features.report.output import to_csv
-from trainmark.record.intervals import around, average_repeats, half_width, share
-from trainmark.record.lookup import Subject
+from trainmark.record.machine import FlopsFacts
 from trainmark.record.metrics import Measured, measure
+from trainmark.record.numbers import around, average_repeats, half_width, share
 from trainmark.record.record import Record
+from trainmark.record.store import Subject
 from trainmark.record.timeline import RankTrace, Timeline
 from trainmark.view import compare_screen, table
 from trainmark.view.describe import describe
@@ -28,7 +29,7 @@ def a_run(run_id: str, spread: float, seed: int = 0) -> Record:
     step_ns = np.exp(spread * np.random.default_rng(seed).standard_normal(30)) * 1e8
     trace = RankTrace(rank=0, wait_ns=[0] * 30, compute_ns=[int(ns) for ns in step_ns], items=[8] * 30)
     timeline = Timeline(ranks=(trace,))
-    metrics = measure(Measured(item="images", timeline=timeline, flops_per_item=1e9, peak_tflops=1.0))
+    metrics = measure(Measured(item="images", timeline=timeline, flops=FlopsFacts(per_item=1e9, peak_tflops=1.0)))
     return replace(make_record(run_id=run_id), timeline=timeline, metrics=metrics, doubts=())
 
 

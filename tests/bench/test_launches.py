@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainmark.features.plan.step_count import BACKWARD, FORWARD
+from trainmark.features.flops.step_count import BACKWARD, FORWARD
 
 BENCH = Path(__file__).parents[2] / "bench"
 

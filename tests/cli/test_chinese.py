@@ -48,7 +48,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
             ("p_core 只精确到 ±9.1 %，未达到 ±1 %：大约还需要 1173 步", "吞吐涵盖的范围：", "全部内容：", "运行："),
         ),
         ("show a1b2 --all", ("功耗采样未达到", "平台文件没有列出传感器", "时间用在哪里", "疑点")),
-        ("compare a1b2 two-ranks --anyway", ("置信区间", "拓扑 1x1 与 1x2", "B 的 p_core 是 A 的", "合成数据")),
+        pytest.param(
+            "compare a1b2 two-ranks --anyway",
+            ("置信区间", "拓扑 1x1 与 1x2", "B 的 p_core 是 A 的", "合成数据"),
+            marks=pytest.mark.features,
+        ),
         ("explain p_core", ("计算吞吐",)),
     ],
 )

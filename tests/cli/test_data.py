@@ -7,6 +7,7 @@ import json
 import tarfile
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_speech_archive_becomes_a_set_that_verifies(tmp_path: Path, capsys: py
 def test_another_archive_than_the_published_one_is_refused_and_exits_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "_free_bytes", lambda _: 10**12)
+    monkeypatch.setattr(preparation.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**12))
     tar = speech_archive(tmp_path / "LJSpeech-1.1.tar.bz2")
     assert main(["data", "prepare", "ljspeech", "--tar", str(tar), "--out", str(tmp_path / "out")]) == 3
     assert "not c4763be9595ddfa79c2fc6eaeb3b6c8e; it is another file or was damaged" in capsys.readouterr().err

@@ -28,8 +28,6 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "vit", "--set", "batchsize=4"], "'batchsize' is not known; there are batch_per_device, batch_norm"),
         (["explain", "latency"], "word 'latency' is not known; 'trainmark explain' lists them"),
         (["explain", "wages"], "word 'wages' is not known; 'trainmark explain' lists them"),
-        (["audit", "published:bert"], "is called 'bert'; 'trainmark published' lists them"),
-        (["report", "--format", "pdf"], "--format 'pdf' is not known; known: html, markdown,"),
         (["explain", "--lang", "fr"], "--lang 'fr' is not known; known: en, zh"),
         (["run", "resnet5"], "workload 'resnet5' is not known; did you mean 'resnet50'?"),
         (["run", "resnet50", "--recipe", "smoky"], "recipe 'smoky' is not known; did you mean 'smoke'?"),
@@ -49,7 +47,6 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--skip-bad", "-1"], "--skip-bad must be at least 0, not -1"),
         (["run", "--resume", "never-ran"], "holds no runs yet; 'trainmark run' makes one"),
         (["run", "--resume", ""], "--resume: empty value; leave it out, or give one"),
-        (["plan", "resnet50", "--card", "H100"], "--card needs --flops"),
         (["plan", "resnet50", "--data", ""], "--data: empty value"),
         (["plan", "resnet50", "--seconds", "inf"], "--seconds must be a number of at most 9.0072e+15, not inf"),
         (["plan", "resnet50", "--seconds", "nan"], "--seconds must be a number of at most 9.0072e+15, not nan"),
@@ -58,10 +55,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan", "resnet50", "--set", f"seed={'9' * 30}"], "setting seed must be at most"),
         (["plan", "resnet50", "--platform", "a" * 300], "is too long for the name of a file"),
         (["plan", "resnet50", "--data", "a" * 300], "is too long for the name of a file"),
-        (["audit", "a" * 300], "is too long for the name of a file"),
         (["show", "a" * 300], "no run 'aaa"),
-        (["report", "--format", "pdf"], "--format 'pdf' is not known; known: html, markdown"),
-        (["report", "--lang", "fr"], "--lang 'fr' is not known; known: "),
         (["explain", "p_cor"], "did you mean 'p_core'?"),
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (
@@ -79,6 +73,23 @@ def test_a_wrong_word_is_one_sentence_and_exit_2(
     assert said.err.startswith("trainmark: ")
     assert sentence in said.err
     assert said.err.count("\n") == 1
+
+
+@pytest.mark.features
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["audit", "published:bert"], "is called 'bert'; 'trainmark published' lists them"),
+        (["report", "--format", "pdf"], "--format 'pdf' is not known; known: html, markdown,"),
+        (["plan", "resnet50", "--card", "H100"], "--card needs --flops"),
+        (["audit", "a" * 300], "is too long for the name of a file"),
+    ],
+)
+def test_a_wrong_word_for_a_feature_is_one_sentence_and_exit_2(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:

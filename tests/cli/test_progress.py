@@ -8,8 +8,8 @@ import pytest
 from support.records import make_plan
 
 from trainmark.cli import progress
-from trainmark.record.rank_log import RankLog
 from trainmark.record.recipe import Limits
+from trainmark.record.run_folder import RankLog
 
 
 class Terminal(io.StringIO):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.records import make_record
 
+from trainmark.cli import rm
 from trainmark.cli.main import main
-from trainmark.record import removal
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store
 
@@ -79,9 +79,9 @@ def test_nothing_is_removed_with_a_run_that_goes_on_nor_outside_of_the_store(
     assert main(["rm", str(store.path("resnet50-new"))]) == 2
     assert main(["rm", "../records"]) == 2
     assert main(["rm", "nobody"]) == 2
-    stranger = removal.Removable(name="x", paths=(store.folder.parent / "x",))
+    stranger = rm.Removable(name="x", paths=(store.folder.parent / "x",))
     with pytest.raises(UsageError, match="is outside of"):
-        removal.remove(stranger, store.folder)
+        rm.remove(stranger, store.folder)
     assert left(store) == before
 
 

@@ -39,6 +39,7 @@ def test_the_usual_store_need_not_be_named_to_go_on(tmp_path: Path, monkeypatch:
     assert resume_command(INTERRUPTED, store) == "trainmark run --resume 289591"
 
 
+@pytest.mark.features
 def test_the_sentence_comes_first_then_the_table_then_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_run_that_never_made_a_step_has_neither_table_nor_page(
     assert "did not finish" not in capsys.readouterr().out
 
 
+@pytest.mark.features
 def test_repeats_are_one_document_with_group_and_stability_that_other_commands_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

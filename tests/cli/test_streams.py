@@ -34,7 +34,7 @@ def full() -> Iterator[TextIO]:
     stream.close()
 
 
-@pytest.mark.parametrize("words", [["runs"], ["show"], ["show", "--json"], ["report", "--format", "csv"], ["--help"]])
+@pytest.mark.parametrize("words", [["runs"], ["show"], ["show", "--json"], ["plan", "resnet50"], ["--help"]])
 def test_a_result_that_cannot_be_written_is_exit_3(
     words: list[str], full: TextIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +44,7 @@ def test_a_result_that_cannot_be_written_is_exit_3(
         assert capsys.readouterr().err == f"trainmark: the output could not be written: {reason}\n"
 
 
+@pytest.mark.features
 def test_a_page_that_is_on_disk_is_exit_0_although_its_name_cannot_be_printed(
     tmp_path: Path, full: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_page_that_is_on_disk_is_exit_0_although_its_name_cannot_be_printed(
     assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
+@pytest.mark.features
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_a_run_whose_table_cannot_be_written_is_exit_0_and_leaves_its_page(
     json: list[str], store: Store, full: TextIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from PIL import Image
 
 from trainmark.data import find
-from trainmark.data.ade20k import layouts, make, photometric, prepare, reader, verify, views
-from trainmark.data.ade20k.layouts import IGNORED, SceneCounts
-from trainmark.data.ade20k.photometric import Distortion
-from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.ade20k import facts as ade20k, make, prepare, reader, verify, views
+from trainmark.data.ade20k.reader import IGNORED, SceneCounts
+from trainmark.data.ade20k.views import Distortion, SceneReader, ViewSettings
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -167,7 +166,7 @@ def test_the_full_ade20k_is_recognised_and_refused(tmp_path: Path, sign: str) ->
     path.parent.mkdir(parents=True)
     path.touch()
     with pytest.raises(NotReadyError, match="is the full ADE20K"):
-        layouts.find(tmp_path)
+        reader.find_layout(tmp_path)
 
 
 def test_a_folder_of_something_else_is_refused_with_what_is_known(tmp_path: Path) -> None:
@@ -182,7 +181,7 @@ def test_a_whole_set_is_found_whole(root: Path) -> None:
     for decode in ("none", "header", "full"):
         report = verify.verify(root, decode=decode)  # type: ignore[arg-type]
         assert report.ok and not report.notes, decode
-    assert verify.inspect(root) == ("4 train and 3 val scenes", "")
+    assert ade20k.DATA_SET.inspect(root) == ("4 train and 3 val scenes", "")
 
 
 def test_every_damage_is_named(own: Path) -> None:
@@ -196,7 +195,7 @@ def test_every_damage_is_named(own: Path) -> None:
     stranger.write_bytes(png(np.ones((4, 4), np.uint8)))
     report = verify.verify(own)
     said = {Path(found.subject).name: found.sentence for found in report.problems}
-    assert "cut off" in said["ADE_train_00000001.jpg"]
+    assert "truncated" in said["ADE_train_00000001.jpg"]
     assert "holds 99" in said["ADE_train_00000002.jpg"]
     assert "its mask is 4x4" in said["ADE_train_00000003.jpg"]
     assert "cannot be read" in said["ADE_train_00000004.jpg"]
@@ -209,11 +208,11 @@ def test_every_damage_is_named(own: Path) -> None:
 def test_a_nearly_whole_ade20k_is_not_whole(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "trainmark-set.json").unlink()
     assert reader.expected_counts(own) is None, "a small part may be meant"
-    monkeypatch.setattr(layouts, "LAYOUTS", (_with_whole(layouts.LAYOUTS[0]),))
+    monkeypatch.setattr(reader, "LAYOUTS", (_with_whole(reader.LAYOUTS[0]),))
     assert reader.expected_counts(own) == SceneCounts(train=4, val=9)
 
 
-def _with_whole(layout: layouts.SceneLayout) -> layouts.SceneLayout:
+def _with_whole(layout: reader.SceneLayout) -> reader.SceneLayout:
     from dataclasses import replace
 
     return replace(layout, published=SceneCounts(train=4, val=9))
@@ -230,14 +229,17 @@ def zip_set(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Pat
     return archive
 
 
+def unpack(archive: Path, out: Path, any_archive: bool = False) -> str:
+    return prepare.prepare(out, any_archive=any_archive, progress=lambda _: None, zip=archive)
+
+
 def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Path, tmp_path: Path) -> None:
     archive = zip_set(root, tmp_path / "ADEChallengeData2016.zip")
-    done = prepare.prepare(archive, tmp_path / "out", expected=COUNTS)
-    assert (done.found, done.written) == (COUNTS, 15)
-    assert prepare.prepare(archive, tmp_path / "out", expected=COUNTS).written == 0
+    assert unpack(archive, tmp_path / "out", any_archive=True) == "4 train and 3 val scenes, 15 files written now"
+    assert unpack(archive, tmp_path / "out", any_archive=True) == "4 train and 3 val scenes, 0 files written now"
     assert verify.verify(tmp_path / "out", decode="full").ok
     with pytest.raises(NotReadyError, match=r"holds 4 train and 3 val scenes where 20,210 train and 2,000 val"):
-        prepare.prepare(archive, tmp_path / "out")
+        unpack(archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["../out.jpg", "/etc/out.jpg", "ADEChallengeData2016/other.bin", "x/a.jpg"])
@@ -245,7 +247,7 @@ def test_an_archive_with_other_names_is_refused(tmp_path: Path, name: str) -> No
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr(name, b"x")
     with pytest.raises(NotReadyError, match=r"outside the folder|right archive"):
-        prepare.prepare(tmp_path / "a.zip", tmp_path / "out")
+        unpack(tmp_path / "a.zip", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -253,7 +255,7 @@ def test_the_archive_of_the_full_set_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("ADE20K_2016_07_26/images/training/a/abbey/ADE_train_00000970_seg.png", b"x")
     with pytest.raises(NotReadyError, match="is the full ADE20K"):
-        prepare.prepare(tmp_path / "a.zip", tmp_path / "out")
+        unpack(tmp_path / "a.zip", tmp_path / "out")
 
 
 def test_links_secrets_damage_and_twins_in_a_zip_are_refused(root: Path, tmp_path: Path) -> None:
@@ -262,22 +264,22 @@ def test_links_secrets_damage_and_twins_in_a_zip_are_refused(root: Path, tmp_pat
     with zipfile.ZipFile(tmp_path / "link.zip", "w") as file:
         file.writestr(link, "/etc/passwd")
     with pytest.raises(NotReadyError, match="is a link or a device"):
-        prepare.prepare(tmp_path / "link.zip", tmp_path / "out")
+        unpack(tmp_path / "link.zip", tmp_path / "out")
     archive = zip_set(root, tmp_path / "whole.zip")
     data = bytearray(archive.read_bytes())
     at = data.find(b"\xff\xd8\xff")
     data[at + 400] ^= 0xFF
     (tmp_path / "bad.zip").write_bytes(data)
     with pytest.raises(NotReadyError, match="fetch it again"):
-        prepare.prepare(tmp_path / "bad.zip", tmp_path / "out", expected=COUNTS)
+        unpack(tmp_path / "bad.zip", tmp_path / "out")
     (tmp_path / "cut.zip").write_bytes(data[:1000])
     with pytest.raises(NotReadyError, match="no zip archive, or it is cut short"):
-        prepare.prepare(tmp_path / "cut.zip", tmp_path / "out")
+        unpack(tmp_path / "cut.zip", tmp_path / "out")
     with zipfile.ZipFile(tmp_path / "twins.zip", "w") as file, pytest.warns(UserWarning, match="Duplicate name"):
         for _ in range(2):
             file.writestr("ADEChallengeData2016/objectInfo150.txt", b"x")
     with pytest.raises(NotReadyError, match="occurs twice"):
-        prepare.prepare(tmp_path / "twins.zip", tmp_path / "out")
+        unpack(tmp_path / "twins.zip", tmp_path / "out")
 
 
 # Cutting
@@ -392,7 +394,7 @@ def test_hue_and_saturation_are_opencvs_to_the_bit(hue: int) -> None:
     rng = np.random.default_rng(0)
     before = np.concatenate([rng.integers(0, 256, (250, 1, 3)), np.zeros((1, 1, 3)), np.full((1, 1, 3), 255)])
     pixels = before.astype(np.uint8)
-    photometric.distort(pixels, replace(NOTHING, hue=hue) if hue else replace(NOTHING, saturation=1.37))
+    views.distort(pixels, replace(NOTHING, hue=hue) if hue else replace(NOTHING, saturation=1.37))
     for (red, green, blue), found in zip(before.astype(int)[:, 0], pixels[:, 0], strict=True):
         h, s, v = opencv_hsv(red, green, blue)
         s = s if hue else int(np.clip(np.float32(s) * np.float32(1.37), 0, 255))
@@ -403,7 +405,7 @@ def test_brightness_and_contrast_cut_off_fractions_and_what_is_beyond() -> None:
     from dataclasses import replace
 
     pixels = np.array([[[0, 100, 250]]], np.uint8)
-    photometric.distort(pixels, replace(NOTHING, brightness=10.6, contrast=1.5, contrast_first=True))
+    views.distort(pixels, replace(NOTHING, brightness=10.6, contrast=1.5, contrast_first=True))
     assert pixels.tolist() == [[[15, 165, 255]]], "110.6 becomes 110 before it is 165"
 
 

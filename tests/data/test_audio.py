@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import struct
+import wave
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from support.full_disk import fill_disk
 from support.privileges import ordinary_permissions
@@ -26,33 +24,37 @@ def levels(count: int = 5000, channels: int | None = None) -> np.ndarray:
     return np.random.default_rng(3).integers(-32768, 32768, shape, dtype=np.int16)
 
 
-def wav(samples: np.ndarray, rate: int = RATE, **options: Any) -> bytes:
+def wav(samples: np.ndarray, rate: int = RATE, *, channels: int = 1, width: int = 2) -> bytes:
     stream = io.BytesIO()
-    soundfile.write(stream, samples, rate, **{"format": "WAV", "subtype": "PCM_16"} | options)
+    with wave.open(stream, "wb") as file:
+        file.setparams((channels, width, rate, 0, "NONE", ""))
+        file.writeframes(samples.tobytes())
     return stream.getvalue()
 
 
 WHOLE = wav(levels())
+NO_WAV = "it is no whole 16-bit WAV file ("
 
 BAD = {
-    "stereo": (wav(levels(channels=2)), "it has 2 channels, not 1"),
+    "stereo": (wav(levels(channels=2), channels=2), "it has 2 channels, not 1"),
     "wrong rate": (wav(levels(), 44100), "it has 44,100 Hz, not 22,050"),
-    "floats": (wav(levels() / 32768, subtype="FLOAT"), "its samples are stored as FLOAT, not as PCM_16"),
+    "floats": (WHOLE[:20] + b"\3" + WHOLE[21:], "it is no whole 16-bit WAV file (unknown format: 3)"),
+    "24 bits": (wav(levels(4500), width=3), "its samples have 24 bits, not 16"),
     "empty": (b"", "it is empty"),
     "a header alone": (wav(levels(0)), "it has a header and no samples"),
     "cut short": (WHOLE[:-1], "it is cut short: 10,000 bytes of sound promised, 9,999 there"),
-    "cut short in the header": (WHOLE[:38], "it is cut short before its sound begins"),
-    "cut short after a few bytes": (WHOLE[:6], "it is no WAV file, whatever its name says"),
-    "garbage": (np.random.default_rng(0).bytes(4000), "it is no WAV file, whatever its name says"),
-    "text": (b"LJ001-0001|Printing\n" * 50, "it is no WAV file, whatever its name says"),
-    "flac": (wav(levels(), format="FLAC"), "it is no WAV file, whatever its name says"),
+    "cut short in the header": (WHOLE[:38], NO_WAV),
+    "cut short after a few bytes": (WHOLE[:6], NO_WAV),
+    "garbage": (np.random.default_rng(0).bytes(4000), NO_WAV),
+    "text": (b"LJ001-0001|Printing\n" * 50, NO_WAV),
+    "flac": (b"fLaC" + WHOLE, NO_WAV),
     "garbage after the first word": (
         b"RIFF\x00\x01\x00\x00WAVE" + b"\xff" * 300,
-        "it is cut short before its sound begins",
+        NO_WAV,
     ),
     "no format": (
         b"RIFF\x00\x01\x00\x00WAVEdata\x00\x01\x00\x00" + b"\x01" * 300,
-        "it is no whole WAV file",
+        NO_WAV,
     ),
 }
 
@@ -86,23 +88,14 @@ def test_a_file_without_permission_is_refused_with_the_systems_reason(tmp_path: 
         audio.length(path)
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.wav"
-    path.write_bytes(WHOLE)
-    monkeypatch.setattr(audio, "_refuse_other_kinds", lambda path, sound: os.truncate(path, 2044))
-    with pytest.raises(BadAudioError, match=r"only 1,000 of its 5,000 samples can be read"):
-        audio.read(path)
-
-
 def test_the_error_survives_the_way_from_another_process(tmp_path: Path) -> None:
     error = BadAudioError(tmp_path / "a.wav", "it is empty")
     again = pickle.loads(pickle.dumps(error))
     assert (again.path, again.reason, str(again)) == (error.path, error.reason, str(error))
 
 
-@pytest.mark.parametrize("form", ["WAV", "WAVEX"])
-def test_samples_are_levels_over_32768_exactly(tmp_path: Path, form: str) -> None:
-    (tmp_path / "a.wav").write_bytes(wav(levels(), format=form))
+def test_samples_are_levels_over_32768_exactly(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(WHOLE)
     samples = audio.read(tmp_path / "a.wav")
     assert samples.dtype == np.float32
     np.testing.assert_array_equal(samples, levels() / 32768)
@@ -137,7 +130,8 @@ def test_the_loudest_sample_does_not_turn_over(tmp_path: Path) -> None:
 
 def test_another_rate_is_written_as_asked(tmp_path: Path) -> None:
     audio.write(tmp_path / "a.wav", np.zeros(10, np.float32), rate=16000)
-    assert soundfile.info(tmp_path / "a.wav").samplerate == 16000
+    with wave.open(str(tmp_path / "a.wav")) as file:
+        assert file.getframerate() == 16000
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

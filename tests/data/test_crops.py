@@ -6,7 +6,7 @@ import statistics
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from trainmark.data.crops import Crop, eval_crop, train_crop
+from trainmark.data.jpeg import Crop, eval_crop, train_crop
 
 sides = st.integers(1, 5000)
 words = st.integers(-(2**63), 2**63 - 1)

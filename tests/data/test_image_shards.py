@@ -1,7 +1,8 @@
-"""Images in tar shards: the same training as from folders, and a sentence for every kind of damage."""
+"""ImageSet in tar shards: the same training as from folders, and a sentence for every kind of damage."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -15,11 +16,11 @@ import pytest
 import torch
 from conftest import TINY_RUN
 
-from trainmark.data import image_folder, image_sets, image_shards
+from trainmark.data import image_sets
 from trainmark.data.distributed_sampler import rank_batches, rank_share
-from trainmark.data.image_sets import Images
+from trainmark.data.image_sets import Counts, ImageSet
 from trainmark.data.imagenet import make
-from trainmark.data.imagenet.verify import Counts, inspect, verify
+from trainmark.data.imagenet.verify import inspect, verify
 from trainmark.data.input_pool import InputPool
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -55,7 +56,7 @@ def samples(*keys: str, label: int = 0) -> dict[str, bytes]:
     }
 
 
-def contents(images: Images) -> list[tuple[int, bytes]]:
+def contents(images: ImageSet) -> list[tuple[int, bytes]]:
     return [(int(images.labels[index]), images.read(index)) for index in range(len(images))]
 
 
@@ -67,7 +68,8 @@ def batches(root: Path, world: int, rank: int, workers: int, start_step: int = 0
     order = {"batch_per_device": 12 // world, "world": world, "rank": rank}
     train = rank_batches(len(sets["train"]), seed=3, epoch=1, shuffle=True, start_step=start_step, **order)
     val = rank_share(len(sets["val"]), **order)
-    with InputPool(sets, workers=workers, batch_capacity=12, image_px=32, eval_resize_px=36, augment_ops=1) as pool:
+    options = {"batch_capacity": 12, "image_px": 32, "eval_resize_px": 36, "augment_ops": 1}
+    with contextlib.closing(InputPool(sets, workers=workers, **options)) as pool:
         found = []
         for name, shares, transform in (("train", train, "train"), ("val", val, "eval")):
             for batch in pool.batches(name, shares, transform=transform, seed=3, epoch=1):
@@ -95,7 +97,7 @@ def test_shards_give_the_batches_that_folders_give(
 def test_how_images_are_dealt_to_shards_does_not_matter(tmp_path: Path, pictures: Path, shards: Path) -> None:
     (tmp_path / "other").mkdir()
     list(make.pack(pictures, "train", tmp_path / "other", shards=1))
-    folders = contents(image_folder.open_split(pictures, "train"))
+    folders = contents(image_sets.open_split(pictures, "train"))
     assert folders == contents(image_sets.open_split(shards, "train"))
     assert folders == contents(image_sets.open_split(tmp_path / "other", "train"))
 
@@ -130,7 +132,7 @@ def test_shards_are_known_by_their_names_and_may_be_a_part_of_all(tmp_path: Path
     write(root / names[1], {**samples("sub/c", label=0), "a.JPEG": b"a", "a.cls": b"1", "a.json": b"{}"})
     write(root / names[2], samples("x" * 120, label=1))  # too long for a plain header
     (root / "readme.txt").touch()
-    train, val = (image_sets.open_split(root, split) for split in image_shards.SPLITS)
+    train, val = (image_sets.open_split(root, split) for split in image_sets.SPLITS)
     assert contents(train) == [(0, b"sub/c"), (1, b"a"), (1, b"b"), (1, b"d")]
     assert train.path(1) == f"{root}/{names[1]}/a.JPEG"
     assert contents(val) == [(1, b"x" * 120)]
@@ -181,10 +183,10 @@ def test_a_set_with_a_fault_is_refused_with_the_name_of_the_shard(tmp_path: Path
     for name, members in {"val-0.tar": samples("z"), **files}.items():
         write(tmp_path / "set" / name, members)
     with pytest.raises(NotReadyError, match=sentence) as caught:
-        [image_sets.open_split(tmp_path / "set", split) for split in image_shards.SPLITS]
+        [image_sets.open_split(tmp_path / "set", split) for split in image_sets.SPLITS]
     assert "\n" not in str(caught.value) and caught.value.exit_code == 3
     assert not list((tmp_path / "cache").rglob("*.part"))
-    report = verify(tmp_path / "set", decode="none", processes=1)
+    report = verify(tmp_path / "set", decode="none")
     assert not report.ok and any(str(found) in str(caught.value) for found in report.problems)
 
 
@@ -208,7 +210,7 @@ def test_shards_that_make_no_set_are_refused(tmp_path: Path, names: list[str], s
     for name in names:
         write(tmp_path / "set" / name, samples(name[0]))
     with pytest.raises(NotReadyError, match=sentence):
-        [image_sets.open_split(tmp_path / "set", split) for split in image_shards.SPLITS]
+        [image_sets.open_split(tmp_path / "set", split) for split in image_sets.SPLITS]
     with pytest.raises(NotReadyError, match=sentence):
         verify(tmp_path / "set")
 
@@ -230,7 +232,7 @@ def test_a_link_to_a_shard_that_is_gone_is_refused(shards: Path) -> None:
     (shards / "train-000004.tar").symlink_to(shards / "gone.tar")
     with pytest.raises(NotReadyError, match=r"shard .*/train-000004.tar cannot be read: No such file"):
         image_sets.open_split(shards, "train")
-    assert any("cannot be read: No such file" in found.sentence for found in verify(shards, processes=1).problems)
+    assert any("cannot be read: No such file" in found.sentence for found in verify(shards).problems)
 
 
 def test_a_shard_with_a_damaged_header_is_refused(shards: Path) -> None:
@@ -273,12 +275,12 @@ def test_a_shard_cut_off_during_the_run_is_an_image_that_cannot_be_read(shards: 
 
 
 def test_verifying_counts_what_shards_hold_and_names_bad_images(shards: Path) -> None:
-    report = verify(shards, decode="full", processes=1)
+    report = verify(shards, decode="full")
     assert report.ok and report.found == Counts(classes=3, train=48, val=12) and not report.notes
     write(shards / "train-000004.tar", {**samples("bad", label=1), "none.jpg": b"", "none.cls": b"0"})
     write(shards / "val-000002.tar", samples("strange", label=7), format=tarfile.GNU_FORMAT)
     os.truncate(shards / "train-000001.tar", 700)
-    found = verify(shards, processes=1)
+    found = verify(shards)
     assert {(each.subject, each.sentence) for each in found.problems} >= {
         ("train-000004.tar/bad.jpg", "does not begin like a JPEG file"),
         ("train-000004.tar/none.jpg", "is empty"),
@@ -292,7 +294,7 @@ def test_verifying_counts_what_shards_hold_and_names_bad_images(shards: Path) ->
 def test_a_part_of_a_set_is_noted_by_its_missing_classes(tmp_path: Path) -> None:
     write(tmp_path / "set" / "train-7.tar", {**samples("a", label=0), **samples("b", label=3)})
     write(tmp_path / "set" / "val-0.tar", samples("c", label=3))
-    report = verify(tmp_path / "set", decode="none", processes=1)
+    report = verify(tmp_path / "set", decode="none")
     assert report.ok
     assert [str(note) for note in report.notes] == [
         "train: 2 of 4 classes have no image, such as 1",
@@ -309,10 +311,10 @@ def test_synthetic_shards_hold_the_images_of_synthetic_folders(tmp_path: Path) -
         make.make(tmp_path / name, **SMALL, shards=3)
     names = [f"{split}-00000{number}.tar" for split in ("train", "val") for number in range(3)]
     assert {path.name for path in (tmp_path / "shards").iterdir()} == {*names, "trainmark-set.json"}
-    for split in image_shards.SPLITS:
+    for split in image_sets.SPLITS:
         folders, shards = (image_sets.open_split(tmp_path / name, split) for name in ("folders", "shards"))
         assert contents(folders) == contents(shards) and folders.classes == shards.classes
     assert all((tmp_path / "shards" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
-    assert verify(tmp_path / "shards", processes=1).expected == Counts(classes=2, train=6, val=4)
+    assert verify(tmp_path / "shards").expected == Counts(classes=2, train=6, val=4)
     with pytest.raises(UsageError, match="5 shards of each split were requested; give 1 to 4"):
         make.make(tmp_path / "more", **SMALL, shards=5)

@@ -17,7 +17,8 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainmark.data.imagenet import make, renderer, shapes, verify
+from trainmark.data import image_sets
+from trainmark.data.imagenet import make, renderer, shapes
 from trainmark.record.errors import NotReadyError, UsageError
 
 SMALL: dict[str, Any] = {"classes": 2, "train_per_class": 3, "val_per_class": 2, "long_side": 64}
@@ -52,7 +53,7 @@ def test_the_tree_is_shaped_like_imagenet(tmp_path: Path) -> None:
 def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
     root = tmp_path / "set"
     make.make(root, **SMALL, seed=5)
-    assert verify.read_manifest(root) == verify.Counts(classes=2, train=6, val=4)
+    assert image_sets.expected_counts(root, ()) == image_sets.Counts(classes=2, train=6, val=4)
     says = manifest(root)
     assert (says["version"], says["seed"], says["long_side"]) == (make.VERSION, 5, 64)
     assert says["bytes"] == sum(path.stat().st_size for path in root.rglob("*.JPEG"))

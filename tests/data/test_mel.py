@@ -81,12 +81,6 @@ def test_silence_is_the_logarithm_of_the_least() -> None:
     torch.testing.assert_close(mel.log_mel(torch.zeros(3000)), torch.full((80, 12), SILENCE))
 
 
-def test_other_settings_give_another_shape() -> None:
-    other = MelSettings(fft=512, hop=128, window=400, bands=40)
-    assert mel.filter_bank(other).shape == (40, 257)
-    assert mel.log_mel(two_tones(1280), other).shape == (40, mel.frames(1280, other)) == (40, 11)
-
-
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(MelSettings)])
 def test_every_setting_changes_the_key(field: str) -> None:
     other = dataclasses.replace(MEL, **{field: getattr(MEL, field) + 1})

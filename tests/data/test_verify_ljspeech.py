@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from support.privileges import ordinary_permissions
 
-from trainmark.data.ljspeech import verify as verify_module
 from trainmark.data.ljspeech.verify import SpeechSize, verify
 from trainmark.data.verification import Decode, Report
 from trainmark.record.errors import NotReadyError
@@ -45,8 +44,8 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def check(root: Path, decode: Decode = "header", **options: object) -> Report[SpeechSize]:
-    return verify(root, decode=decode, **({"processes": 1} | options))  # type: ignore[arg-type]
+def check(root: Path, decode: Decode = "header") -> Report[SpeechSize]:
+    return verify(root, decode=decode)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +70,6 @@ def test_a_day_of_speech_is_told_in_hours() -> None:
     assert str(SpeechSize(clips=13_100, seconds=86_117.1)) == "13100 clips, 23:55:17 of audio"
 
 
-def test_several_processes_say_the_same_as_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (root / "wavs/LJ001-0002.wav").write_bytes(b"")
-    monkeypatch.setattr(verify_module, "_CHUNK", 1)
-    one, two = check(root, "full"), check(root, "full", processes=2)
-    assert one == two
-    assert one.found.seconds == two.found.seconds
-
-
 def damage(path: Path, kind: str) -> None:
     whole = path.read_bytes()
     if kind in ("empty", "cut", "cut in the header", "a page"):
@@ -95,11 +86,11 @@ def damage(path: Path, kind: str) -> None:
     [
         ("empty", "it is empty", "none"),
         ("cut", "it is cut short: 22,054 bytes of sound promised, 21,954 there", "header"),
-        ("cut in the header", "it is cut short before its sound begins", "header"),
-        ("a page", "it is no WAV file", "header"),
+        ("cut in the header", "it is no whole 16-bit WAV file", "header"),
+        ("a page", "it is no whole 16-bit WAV file", "header"),
         ("stereo", "it has 2 channels, not 1", "header"),
         ("another rate", "it has 16,000 Hz, not 22,050", "header"),
-        ("8 bits", "not as PCM_16", "header"),
+        ("8 bits", "8 bits, not 16", "header"),
         ("no samples", "no samples", "header"),
     ],
 )
@@ -181,8 +172,6 @@ def test_a_made_set_is_held_to_its_manifest(root: Path) -> None:
     report = check(root)
     assert not report.ok
     assert report.sentence() == "4 clips, 0:00:02 of audio where 5 clips were expected"
-    assert check(root, expected=None).ok
-    assert check(root, expected=4).ok
 
 
 def test_a_folder_that_is_no_speech_set_is_refused(tmp_path: Path) -> None:

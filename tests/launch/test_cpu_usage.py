@@ -8,7 +8,7 @@ from support.records import make_plan
 from trainmark.cli.progress import ProgressLine
 from trainmark.launch import cpu_usage, preflight
 from trainmark.launch.cpu_usage import WINDOW_S, ForeignLoad, track_foreign_load
-from trainmark.record.rank_log import RankLog
+from trainmark.record.run_folder import RankLog
 
 
 class Machine:

@@ -26,8 +26,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from trainmark.launch import rendezvous
 from trainmark.launch.rendezvous import Address, StoreServer, WrongSecretError, shake_hands
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.train import rendezvous_store
-from trainmark.train.rendezvous_store import RendezvousStore, Request, encode, receive_exactly
+from trainmark.train import collectives
+from trainmark.train.collectives import RendezvousStore, Request, encode, receive_exactly
 
 Join = Callable[[], RendezvousStore]
 SECRET = b"what all launchers of a run know"
@@ -239,7 +239,7 @@ def test_who_says_nothing_is_not_waited_for_and_only_so_many_may_try_at_once(
 @pytest.mark.parametrize(
     "words",
     [
-        struct.pack(">I", rendezvous_store.MAX_MESSAGE_BYTES + 1),
+        struct.pack(">I", collectives.MAX_MESSAGE_BYTES + 1),
         struct.pack(">I", 5) + b"junk!",
         encode(Request("add", "text", number=1)),
     ],
@@ -261,7 +261,7 @@ def test_what_is_no_request_ends_its_connection_and_no_other(
 def test_a_message_longer_than_is_read_is_not_sent(join: Join) -> None:
     client = join()
     with pytest.raises(ValueError, match="longer than"):
-        client.set("a", bytes(rendezvous_store.MAX_MESSAGE_BYTES))
+        client.set("a", bytes(collectives.MAX_MESSAGE_BYTES))
     assert not client.check(["a"])
 
 

@@ -18,7 +18,7 @@ from support.background import Started, ranks
 from support.records import make_plan
 
 from trainmark.record import events, gather
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record, Restart

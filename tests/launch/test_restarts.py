@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from trainmark.launch import restarts
+from trainmark.launch import launcher
 from trainmark.launch.coordinator import Coordinator, Heartbeat, RestartDecision
-from trainmark.launch.restarts import Restarts
+from trainmark.launch.launcher import Restarts
 from trainmark.launch.workers import WorkerProcesses
 
 
@@ -86,11 +86,11 @@ def test_a_failure_that_would_come_again_is_not_tried_again_by_those_who_only_no
         heartbeat.fault = True
 
     heartbeat = SimpleNamespace(restarts=0, fault=False)
-    monkeypatch.setattr(restarts.time, "sleep", hear)
+    monkeypatch.setattr(launcher.time, "sleep", hear)
     noticed = Restarts(ranks(failed="lost another"), cast(Coordinator, meeting), cast(Heartbeat, heartbeat))
     assert not noticed.is_due(ended=True)
 
 
 def test_where_nobody_knows_what_happened_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "NEWS_TIMEOUT_S", 0)
+    monkeypatch.setattr(launcher, "NEWS_TIMEOUT_S", 0)
     assert on(ranks(failed="lost another"), Meeting()).is_due(ended=True)

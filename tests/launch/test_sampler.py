@@ -22,8 +22,7 @@ from trainmark.launch import workers
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.coordinator import RANK_FILE
 from trainmark.launch.cpu_usage import ProcessTree, read_busy_s
-from trainmark.record.event_files import EventTail
-from trainmark.record.events import DeviceSamples, Event, HostSample, SamplerBegin, SamplerEnd, Unavailable
+from trainmark.record.events import DeviceSamples, Event, EventTail, HostSample, SamplerBegin, SamplerEnd, Unavailable
 
 OWN_FILE = """
 title = "A CPU whose sensors are a program's"

@@ -79,7 +79,7 @@ def test_a_signal_after_the_last_step_keeps_the_record_and_ends_what_would_follo
     asked = session._Session(
         RunOptions(repeat=3, store=str(tmp_path), quiet=True), lambda text: None, session._no_watcher
     )
-    result = asked.run_all([(make_plan(), None)])
+    result = asked.run_all([make_plan()])
     assert result.exit_code == 128 + number
     assert len(runs) == 1
     assert [row.status for row in store.rows()] == ["valid"]

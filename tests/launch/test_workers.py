@@ -22,7 +22,7 @@ from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.launch.launcher import find_fault
 from trainmark.launch.workers import Death, WorkerProcesses
 from trainmark.record import events
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 
 Start = Callable[..., WorkerProcesses]
 TWO = ClusterEnv(ranks=2, local_ranks=2)

@@ -11,7 +11,7 @@ from support.aimed_kills import every_kill
 from support.records import make_plan, make_record, renamed
 from support.run_folders import Folder
 
-from trainmark.record import gather, series
+from trainmark.record import gather, timeline
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record
 from trainmark.train import checkpoint
@@ -25,7 +25,7 @@ OLD, NEW = "resnet50-quick-old", "resnet50-quick-new"
 @pytest.fixture(scope="module")
 def long_record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     folder = tmp_path_factory.mktemp("run")
-    Folder(folder, make_plan(), run_id=NEW).rank(0, [10 + step % 7 for step in range(series.MAX_INSIDE + 1)])
+    Folder(folder, make_plan(), run_id=NEW).rank(0, [10 + step % 7 for step in range(timeline.MAX_INSIDE + 1)])
     record = gather.gather_record(folder)
     assert record.series_file
     return record

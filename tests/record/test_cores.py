@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from support.records import make_plan, make_record
@@ -58,17 +59,10 @@ def test_far_more_ranks_than_cores_are_refused_and_some_more_are_not() -> None:
 
 
 def crowd(topology: str, *, device: str = "cpu", usable: int | None = 2) -> list[str]:
-    record = make_record(plan={"topology": topology})
-    facts = doubts.Facts(
-        plan=record.plan,
-        status=record.status,
-        timeline=record.timeline,
-        metrics=record.metrics,
-        quality=record.quality,
-        environment=Environment(device=DeviceInfo(type=device), cpu=CpuInfo(usable_cores=usable)),
-        reference_global_batch=256,
-    )
-    return [doubt.text for doubt in doubts.collect_doubts(facts) if doubt.code == "crowded-cores"]
+    environment = Environment(device=DeviceInfo(type=device), cpu=CpuInfo(usable_cores=usable))
+    record = replace(make_record(plan={"topology": topology}), environment=environment)
+    found = doubts.collect_doubts(record, reference_global_batch=256)
+    return [doubt.text for doubt in found if doubt.code == "crowded-cores"]
 
 
 def test_more_ranks_than_cores_are_a_doubt() -> None:

@@ -24,17 +24,16 @@ from trainmark.features.report import output
 from trainmark.features.scaling import table as scaling_table
 from trainmark.features.watch import live_screen
 from trainmark.features.watch.command import Watched
-from trainmark.record import events, gather, series
+from trainmark.record import events, gather
 from trainmark.record.errors import TrainmarkError
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.index import make_row
 from trainmark.record.links import AllReduce
-from trainmark.record.lookup import make_subject
 from trainmark.record.machine import Artifact, BatchTry, CpuInfo, DeviceInfo
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record, parse
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
-from trainmark.record.store import Store, read_record
+from trainmark.record.store import Store, make_subject, read_record
 from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe
 from trainmark.view.publish import make_publishable
@@ -179,7 +178,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bases(run: Path) -> list[dict[str, Any]]:
     """Records of the first schema, and of this one with all that a record can hold, its series inside and beside it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(series, "MAX_INSIDE", 10)
+        patched.setattr(gather, "MAX_INSIDE", 10)
         long = gather.gather_record(run)
     assert long.series_file
     new = [gather.gather_record(run), long]

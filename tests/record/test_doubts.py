@@ -15,18 +15,7 @@ def test_a_speed_that_is_nearly_known_is_not_said_to_be_known_to_what_was_wanted
     share: float, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = make_record()
-    facts = doubts.Facts(
-        plan=record.plan,
-        status=record.status,
-        timeline=record.timeline,
-        metrics=record.metrics,
-        quality=record.quality,
-        environment=record.environment,
-        reference_global_batch=256,
-        loss=record.loss,
-        data_facts=record.data_facts,
-        judged=None,
-    )
     monkeypatch.setattr(doubts.statistics, "mean_interval", lambda *series: SimpleNamespace(share=share))
     monkeypatch.setattr(doubts.statistics, "estimate_steps_needed", lambda *series: 40)
-    assert list(doubts.check_step_count(facts)) == [("few-steps", {"percent": shown, "more": 40})]
+    found = doubts.collect_doubts(record, reference_global_batch=256)
+    assert [doubt.values for doubt in found if doubt.code == "few-steps"] == [{"percent": shown, "more": 40}]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmark.record.duration import format_seconds, parse_seconds
 from trainmark.record.errors import UsageError
+from trainmark.record.numbers import format_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 
 from trainmark.record import events
 from trainmark.record.errors import WorkloadError
-from trainmark.record.event_files import EventTail, EventWriter
-from trainmark.record.events import Alive, Begin, Evaluated, NoSample, Unknown
+from trainmark.record.events import Alive, Begin, Evaluated, EventTail, EventWriter, NoSample, Unknown
 
 BEGIN = Begin(rank=0, host="here", pid=7, startup_ns=5)
 EVENTS = [

@@ -13,7 +13,7 @@ from support.run_folders import MS, Folder
 
 from trainmark.record import events, gather
 from trainmark.record.errors import NotReadyError
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.machine import Artifact, FlopsFacts
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record

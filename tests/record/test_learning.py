@@ -9,9 +9,9 @@ import pytest
 from support.records import make_record
 
 from trainmark.record import doubts
-from trainmark.record.learning import CHANCE, CLASSES, find_chance_level, loss_rise
+from trainmark.record.doubts import find_chance_level, loss_rise
 from trainmark.record.record import Evaluation, Quality, Record
-from trainmark.record.workload_facts import QualityFacts
+from trainmark.record.workload_facts import CHANCE, CLASSES, QualityFacts, WorkloadFacts
 
 
 def evaluated(percent: float, samples: int = 400) -> Quality:
@@ -20,19 +20,10 @@ def evaluated(percent: float, samples: int = 400) -> Quality:
 
 
 def said(record: Record, judged: QualityFacts | None = None) -> dict[str, str]:
-    facts = doubts.Facts(
-        plan=record.plan,
-        status=record.status,
-        timeline=record.timeline,
-        metrics=record.metrics,
-        quality=record.quality,
-        environment=record.environment,
-        reference_global_batch=256,
-        loss=record.loss,
-        data_facts=record.data_facts,
-        judged=judged,
-    )
-    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
+    if judged:
+        facts = WorkloadFacts(name="x", title="X", item="samples", data_set="x", qualities=(judged,))
+        record = replace(record, workload_facts=facts)
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(record, reference_global_batch=256)}
 
 
 def test_a_loss_that_went_from_7_to_12_rose() -> None:
@@ -60,11 +51,15 @@ def test_one_bad_step_and_losses_that_are_missing_are_no_rise() -> None:
 
 def test_an_accuracy_that_guessing_gives_is_told_by_the_classes_of_the_data() -> None:
     ten = {CLASSES: 10.0, CHANCE: 10.0}
-    assert find_chance_level(evaluated(10.0), ten) == 10.0
-    assert find_chance_level(evaluated(12.5), ten) == 10.0  # 400 samples cannot tell it from 10
-    assert find_chance_level(evaluated(14.0), ten) is None
-    assert find_chance_level(evaluated(10.0), {CLASSES: 1000.0, CHANCE: 0.1}) is None
-    assert find_chance_level(evaluated(10.0), {}) is None
+
+    def chance(percent: float, facts: dict[str, float]) -> float | None:
+        return find_chance_level(replace(make_record(), quality=evaluated(percent), data_facts=facts))
+
+    assert chance(10.0, ten) == 10.0
+    assert chance(12.5, ten) == 10.0  # 400 samples cannot tell it from 10
+    assert chance(14.0, ten) is None
+    assert chance(10.0, {CLASSES: 1000.0, CHANCE: 0.1}) is None
+    assert chance(10.0, {}) is None
 
 
 def test_what_did_not_learn_says_so_and_no_note_claims_that_training_works() -> None:

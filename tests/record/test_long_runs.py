@@ -19,12 +19,11 @@ from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare
 from trainmark.features.report.document import render
 from trainmark.features.report.inputs import ReportInputs
-from trainmark.record import event_files, events, gather, series
+from trainmark.record import events, gather, timeline
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import EventWriter, chunks_path
-from trainmark.record.lookup import Subject
+from trainmark.record.events import EventWriter
 from trainmark.record.record import Record
-from trainmark.record.store import Store, read_record, series_reader
+from trainmark.record.store import Store, Subject, read_record, series_reader
 from trainmark.view.describe import describe
 from trainmark.view.publish import make_publishable
 
@@ -33,23 +32,22 @@ LONG = {**EVERY_KIND, "cut off in the middle of a step": replace(CUT_OFF, steps=
 
 
 def gathered(folder: Path, monkeypatch: pytest.MonkeyPatch, *, inside: int = 10) -> Record:
-    """The record of a run as if it were long; its event logs are folded as if they were, too."""
+    """The record of a run as if it were long."""
     with monkeypatch.context() as patched:
-        patched.setattr(series, "MAX_INSIDE", inside)
+        patched.setattr(gather, "MAX_INSIDE", inside)
         return gather.gather_record(folder)
 
 
 def left(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Record, Record]:
     """A run's record with its series inside, and the one it leaves if it is long."""
     with monkeypatch.context() as patched:
-        patched.setattr(event_files, "CHUNK_BYTES", 2000)
         patched.setattr(Run, "span_ns", lambda run, folder: _span_ns(folder))
         inside = run.leave(folder)
     return inside, gathered(folder / "runs" / inside.run_id, monkeypatch)
 
 
 def _span_ns(folder: Path) -> tuple[int, int]:
-    lines = event_files.read_log(folder / "rank0.jsonl").splitlines()
+    lines = (folder / "rank0.jsonl").read_bytes().splitlines()
     told = [json.loads(line) for line in lines if line]
     begin = next(event["at_ns"] for event in told if event["event"] == "ready")
     return begin, next((event["at_ns"] for event in reversed(told) if event["event"] == "phases"), begin + 10**10)
@@ -72,7 +70,6 @@ def test_what_is_said_of_a_long_run_is_what_its_series_inside_the_record_would_s
     inside, long = left(LONG[kind], tmp_path, monkeypatch)
     assert inside.series_file is None
     assert long.series_file
-    assert chunks_path(tmp_path / "runs" / inside.run_id / "rank0.jsonl").exists()
     for name in ("metrics", "doubts", "coverage", "status", "quality", "restarts", "telemetry", "event_files"):
         assert getattr(long, name) == getattr(inside, name), name
     assert long.loss == inside.loss
@@ -91,7 +88,7 @@ def test_a_long_run_s_record_is_read_with_its_series_and_passes_every_check(
     _, long = left(LONG[kind], tmp_path, monkeypatch)
     found, path = kept(tmp_path, long)
     assert found == long
-    monkeypatch.setattr(series, "MAX_INSIDE", 10)  # as the audit gathers it anew
+    monkeypatch.setattr(gather, "MAX_INSIDE", 10)  # as the audit gathers it anew
     for folder in (None, tmp_path / "runs" / long.run_id):
         checked = audit_document(json.loads(path.read_text()), path.name, folder, series_reader(path))
         assert [finding for entry in checked for finding in entry.findings] == []
@@ -137,7 +134,7 @@ def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
     two: tuple[Record, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, path = two
-    monkeypatch.setattr(series, "MAX_INSIDE", 10)
+    monkeypatch.setattr(gather, "MAX_INSIDE", 10)
     alone = Record.from_json(json.loads(path.read_text()))
     folder = tmp_path / "runs" / whole.run_id
     assert gather.restore_series(alone, folder) == whole
@@ -220,20 +217,20 @@ def test_a_record_cannot_name_a_file_elsewhere(two: tuple[Record, Path], tmp_pat
     assert record.series_file
     for name in ("../x.series.jsonl.gz", "/etc/x.series.jsonl.gz", "passwd", ".series.jsonl.gz"):
         with pytest.raises(ValueError, match="not that of a series file"):
-            series_reader(path)(series.SeriesFile(name=name, sha256="", steps=1))
+            series_reader(path)(timeline.SeriesFile(name=name, sha256="", steps=1))
 
 
 def test_means_never_mix_warm_up_with_steady_steps_and_are_bounded() -> None:
     for count, steady in ((1, 0), (7, 3), (999, 0), (5000, 13), (5000, 2500), (100_003, 50_001), (100_003, 1)):
-        steps = series.StepSeries(
+        steps = timeline.StepSeries(
             wait_ns=[3] * count,
             compute_ns=[1000] * steady + list(range(2000, 2000 + count - steady)),
             items=[8] * count,
             loss=[1.0] * (count - 1) + [None],
         )
-        points = series.thin_series(steps, steady)
-        assert len(points.compute_ns) <= series.MAX_POINTS
-        back = series.expand_means(points, count, steady)
+        points = timeline.thin_series(steps, steady)
+        assert len(points.compute_ns) <= timeline.MAX_POINTS
+        back = timeline.expand_means(points, count, steady)
         assert list(back.compute_ns[:steady]) == [1000] * steady
         assert sum(back.compute_ns) == pytest.approx(sum(steps.compute_ns), rel=1e-4)
         assert (len(back.loss), back.loss[-1]) == (count, None)
@@ -290,10 +287,6 @@ class LongRun:
             log.write(events.End(ended="the steps asked for are done"))
             log.close()
 
-    @property
-    def log_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.path.glob("rank*"))
-
     def memory_bytes(self) -> int:
         """What gathering it takes at most."""
         tracemalloc.start()
@@ -308,7 +301,6 @@ class LongRun:
 def test_the_stated_bounds_hold(tmp_path: Path) -> None:
     few = LongRun(tmp_path / "few", ranks=2, steps=6000)
     many = LongRun(tmp_path / "many", ranks=8, steps=6000)
-    assert many.log_bytes / (many.ranks * many.steps) < 30
     record = gather.gather_record(many.path)
     store = Store(tmp_path / "store")
     path = store.add(record)

@@ -19,9 +19,9 @@ from trainmark.analysis.comparison import compare
 from trainmark.features.report import document, output
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import make_subject
 from trainmark.record.metrics import METRICS, Measured, Quantity, metric
 from trainmark.record.record import Record
+from trainmark.record.store import make_subject
 from trainmark.view.describe import describe
 from trainmark.view.glossary import find_meaning
 

@@ -22,7 +22,7 @@ from trainmark.record.recipe import (
 
 @dataclass(frozen=True, kw_only=True)
 class Dough(Recipe):
-    yeast: str = knob("dry", words=("dry", "fresh"), formerly="leaven")
+    yeast: str = knob("dry", words=("dry", "fresh"))
 
 
 REFERENCE = Dough(batch_per_device=32, learning_rate=0.1, weight_decay=1e-4, epochs=100, target=75.5)
@@ -100,20 +100,6 @@ def test_lengths_begin_later_only_by_epochs_and_by_less_than_one(said: str) -> N
 
 def test_a_length_said_otherwise_is_no_deviation() -> None:
     assert deviations(apply_settings(REFERENCE, ["evaluate_every=1 epochs"]), REFERENCE) == ()
-
-
-def test_plans_written_when_only_epochs_were_counted_mean_the_same() -> None:
-    values = {name: value for name, value in to_values(REFERENCE).items() if not name.endswith("_every")}
-    earlier = {-1: "never", 0: "end", 1: "1 epoch", 10: "10 epochs"}
-    for number, word in earlier.items():
-        found = from_values(Dough, {**values, "evaluate_every_epochs": 2, "checkpoint_every_epochs": number})
-        assert (found.evaluate_every, found.checkpoint_every) == ("2 epochs", word)
-
-
-def test_a_plan_of_before_a_setting_was_renamed_means_the_same() -> None:
-    changed = apply_settings(REFERENCE, ["yeast=fresh"])
-    values = to_values(changed)
-    assert from_values(Dough, {"leaven": values.pop("yeast"), **values}) == changed
 
 
 def test_a_recipe_survives_the_way_through_plain_values() -> None:

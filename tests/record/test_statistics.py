@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.special import stdtrit
 
-from trainmark.record import intervals
+from trainmark.record import numbers
 from trainmark.record.statistics import (
     Drift,
     Series,
@@ -260,7 +260,7 @@ def test_steps_too_short_for_the_clock_are_no_error() -> None:
 def test_student_quantiles_match_scipy() -> None:
     for degrees in (1, 3, 4, 5, 8, 30):
         for probability in (0.9, 0.975, 0.995):
-            assert intervals.quantile(probability, degrees) == pytest.approx(
+            assert numbers.quantile(probability, degrees) == pytest.approx(
                 float(stdtrit(degrees, probability)), rel=0.005
             )
 

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from support.records import make_plan, make_record
+from support.records import make_record
 
 from trainmark.record import doubts, events, telemetry_summary as telemetry
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.machine import DeviceInfo, Environment, MachineFacts, Sensed
 from trainmark.record.metrics import Measured, Quantity, measure
-from trainmark.record.rank_log import RankLog
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RankLog, RunFolder
 
 S = 1_000_000_000
 
@@ -75,17 +74,13 @@ def told(folder: Path) -> dict[str, str]:
     measured = Measured(
         item="images", timeline=record.timeline, sensed=telemetry.summarise_sensors(machines, len(machines))
     )
-    facts = doubts.Facts(
-        plan=make_plan(),
-        status="valid",
-        timeline=record.timeline,
+    record = replace(
+        record,
         metrics=measure(measured),
-        quality=record.quality,
         environment=Environment(),
         telemetry=telemetry.collect_telemetry(machines),
-        reference_global_batch=1,
     )
-    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(record, reference_global_batch=1)}
 
 
 def test_power_is_that_of_the_training_part(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from support.records import make_plan
 
 from trainmark.record import events
 from trainmark.record.plan import Plan
-from trainmark.record.rank_log import RankLog
 from trainmark.record.recipe import Limits
+from trainmark.record.run_folder import RankLog
 from trainmark.record.time_left import count_pauses, time_left_s
 
 S = 1_000_000_000

@@ -14,8 +14,7 @@ import psutil
 from conftest import TINY_RUN
 
 from support.hosts import Host
-from trainmark.record.rank_log import RankLog
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RankLog, RunFolder
 
 LONG = (*TINY_RUN, "--set", "epochs=100000", "--set", "evaluate_every=end")
 """A run that does not end by itself."""

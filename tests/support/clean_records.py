@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.record import events, gather
-from trainmark.record.event_files import EventWriter, read_log
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits, Recipe, deviations, to_values
@@ -120,7 +120,7 @@ class Run:
 
     def span_ns(self, folder: Path) -> tuple[int, int]:
         """When rank 0 trained, by its own log."""
-        events = [json.loads(line) for line in read_log(folder / "rank0.jsonl").splitlines() if line]
+        events = [json.loads(line) for line in (folder / "rank0.jsonl").read_bytes().splitlines() if line]
         begin = next(event["at_ns"] for event in events if event["event"] == "ready")
         ends = [event["at_ns"] for event in events if event["event"] == "phases"]
         return begin, ends[-1] if ends else begin + int(self.steps * self.step_ms * MS)

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from support.records import make_record, make_timeline
-from trainmark.record.links import PairLink
+from trainmark.record.links import PairLink, plan_rounds
 from trainmark.record.record import Record
-from trainmark.record.tournament import plan_rounds
 
 TEN = {f"node{number:02}": 1.0 + 0.004 * (number * 7 % 10 - 5) for number in range(10)}
 """Ten hosts as fast as each other within 2 %."""

@@ -18,7 +18,7 @@ multiprocessing.set_forkserver_preload(
         "pytest",
         "torch._dynamo",
         "torch.multiprocessing",
-        "trainmark.train.sharded",
+        "trainmark.features.sharding.sharded_model",
         "trainmark.train.setup",
         "trainmark.train.stepper",
     ]

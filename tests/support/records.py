@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from trainmark.record.doubt_text import doubt_text
+from trainmark.record.doubts import doubt_text
 from trainmark.record.language import ENGLISH
 from trainmark.record.machine import Environment, Telemetry
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Deviation, Limits, Value
-from trainmark.record.record import Doubt, Evaluation, Quality, Record, unknown_fields
+from trainmark.record.record import Doubt, Evaluation, Quality, Record
 from trainmark.record.timeline import RankTrace, Timeline
 
 REFERENCE: dict[str, Value] = {"batch_per_device": 256, "learning_rate": 0.8, "epochs": 100, "target": 75.5, "seed": 0}
@@ -127,14 +127,11 @@ def make_record(*, plan: dict[str, Any] | None = None, device: str = "AMD EPYC",
 
 
 def typed(values: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a record whose environment and telemetry may be plain documents; what no type knows is kept beside."""
-    unknown = dict(values.get("unknown", {}))
+    """Fields of a record whose environment and telemetry may be plain documents."""
     for name, kind in (("environment", Environment), ("telemetry", Telemetry)):
         if isinstance(found := values.get(name), dict):
             values = {**values, name: msgspec.convert(found, kind)}
-            if more := unknown_fields(found, {"machines": (), **msgspec.to_builtins(values[name])}):
-                unknown[name] = more
-    return {**values, "unknown": unknown}
+    return values
 
 
 def in_environment(record: Record, **fields: Any) -> Record:

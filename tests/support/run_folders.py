@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark.record import events, gather
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import Plan
 from trainmark.record.record import Record
 

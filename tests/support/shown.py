@@ -11,8 +11,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from support.records import in_environment, make_quality, make_record
-from trainmark.record.machine import Artifact, Sensed
+from trainmark.record.machine import Artifact, FlopsFacts, Sensed
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
@@ -137,9 +139,7 @@ def a_run(run_id: str, timeline: Timeline, *, item: str = "images", flops: float
         timeline=timeline,
         memory_capacity_bytes=40 * 2**30,
         steps_planned=timeline.steps,
-        flops_per_item=flops,
-        peak_tflops=changes.pop("peak", 312.0),
-        peak_source="data sheet",
+        flops=FlopsFacts(per_item=flops, peak_tflops=changes.pop("peak", 312.0), peak_source="data sheet"),
         sensed=sensed,
     )
     steps = timeline.steps
@@ -158,8 +158,7 @@ def a_run(run_id: str, timeline: Timeline, *, item: str = "images", flops: float
         "doubts": (),
     }
     record = make_record(**{**values, **changes})
-    counted = {"flops": {"per_item": flops, "peak_tflops": measured.peak_tflops, "peak_source": "data sheet"}}
-    return in_environment(record, **counted)
+    return in_environment(record, flops=to_builtins(measured.flops))
 
 
 def resnet(run_id: str, topology: str = "1x1", **changes: Any) -> Record:

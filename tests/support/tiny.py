@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.numbers import Target
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits, Recipe

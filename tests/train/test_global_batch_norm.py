@@ -18,8 +18,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
-from trainmark.train.global_batch_norm import GlobalBatchNorm, convert_batch_norms
-from trainmark.train.parallel import DataParallel
+from trainmark.train.parallel import DataParallel, GlobalBatchNorm, convert_batch_norms
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.resnet50.workload import REFERENCE, SMOKE, WORKLOAD

@@ -12,8 +12,7 @@ from support.tiny import RECIPE, LineFit, PointData, Points, PointStream, job
 
 from trainmark.record import endings
 from trainmark.record.errors import UsageError, WorkloadError
-from trainmark.record.event_files import EventTail
-from trainmark.record.events import Event, Steps
+from trainmark.record.events import Event, EventTail, Steps
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.train import loop, monitor

@@ -10,7 +10,7 @@ import torch
 from support.standin import HandClock, StandIn
 from support.tiny import RECIPE
 
-from trainmark.record.event_files import EventTail, EventWriter
+from trainmark.record.events import EventTail, EventWriter
 from trainmark.record.recipe import Limits
 from trainmark.train import monitor
 from trainmark.train.clock import Clock

@@ -17,8 +17,7 @@ from trainmark.data.input_pool import ImageBatch
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.errors import UsageError
-from trainmark.record.event_files import EventTail, EventWriter
-from trainmark.record.events import PrecisionSeen
+from trainmark.record.events import EventTail, EventWriter, PrecisionSeen
 from trainmark.record.precision import PRECISIONS, Precision, describe_matmuls, scaled_share
 from trainmark.train import loop
 from trainmark.train.precision_proof import Proof, kind_of_matmul

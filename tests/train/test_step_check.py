@@ -15,8 +15,7 @@ from train.test_precision_proof import batch, losses, tiny
 from trainmark import workloads
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Device, Platform
-from trainmark.record.event_files import EventTail, EventWriter
-from trainmark.record.events import StepCompared
+from trainmark.record.events import EventTail, EventWriter, StepCompared
 from trainmark.record.machine import StepCheck
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Recipe

@@ -17,15 +17,15 @@ from trainmark.platforms import files
 from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
-from trainmark.record.intervals import half_width
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
 from trainmark.record.metrics import Measured, Quantity, measure
+from trainmark.record.numbers import half_width
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
 from trainmark.train import loop, post_training
 from trainmark.train.monitor import INTERRUPTED, REASONS
-from trainmark.train.post_training import DevicePeak, Measurement
+from trainmark.train.post_training import DevicePeak
 from trainmark.train.schedule import Position
 from trainmark.view import table
 from trainmark.view.describe import describe
@@ -50,14 +50,14 @@ def mfu(**given: Any) -> Quantity:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_mfu_is_the_flops_done_over_those_all_devices_could_do(ranks: int) -> None:
     timeline = make_timeline(ranks=ranks, compute_ms=100, items_per_step=10)
-    found = measure(Measured(item="images", timeline=timeline, flops_per_item=10e9, peak_tflops=2.0))
+    found = measure(Measured(item="images", timeline=timeline, flops=FlopsFacts(per_item=10e9, peak_tflops=2.0)))
     rate = found["p_core"].value
     assert rate
     assert found["mfu"].value == pytest.approx(100 * rate * 10e9 / (ranks * 2e12))
 
 
 def test_without_a_peak_or_a_count_there_is_no_mfu_but_a_reason() -> None:
-    unknown = mfu(flops_per_item=1.0, peak_source="platform x names no peak of Card 7 in fp16")
+    unknown = mfu(flops=FlopsFacts(per_item=1.0, peak_source="platform x names no peak of Card 7 in fp16"))
     assert (unknown.value, unknown.unavailable) == (None, "platform x names no peak of Card 7 in fp16")
     assert "FLOPs are counted after the last step" in str(mfu().unavailable)
 
@@ -65,8 +65,7 @@ def test_without_a_peak_or_a_count_there_is_no_mfu_but_a_reason() -> None:
 def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(post_training, "_measure_with_load", lambda measure: measurement(0.5))
+    monkeypatch.setattr(post_training, "find_peak", lambda *given: DevicePeak(tflops=0.5, source="measured: matmuls"))
     ready = job(tmp_path, limits=Limits(steps=4))
     ended = loop.train(ready, Position())
     before = ready.clock.phases_ns
@@ -74,7 +73,6 @@ def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
     [event] = flops_events(tmp_path)
     assert event["per_item"] == 6.0
     assert event["peak_tflops"] == 0.5
-    assert event["peak_source"] == f"measured: large matmuls in float32, {torch.get_num_threads()} threads"
     assert ready.clock.phases_ns == before
 
 
@@ -125,54 +123,25 @@ def test_a_card_without_a_sheet_is_held_to_nothing_and_says_why() -> None:
     assert post_training.find_peak(volta, Precision.parse("bf16")).tflops is None
 
 
-def measurement(tflops: float, others: float | None = 0.02) -> Measurement:
-    return Measurement(tflops=tflops, others=others)
-
-
-def test_the_peak_of_a_cpu_is_the_best_it_ever_showed(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "peaks.json"
-    post_training._remember("one", measurement(0.163), file)
-    post_training._remember("other", measurement(9.9), file)
-    post_training._remember("one", measurement(0.022, others=0.8), file)
-    found = post_training.choose_peak(post_training._remember("one", measurement(0.127), file), "products")
-    assert found.tflops == 0.163
-    assert found.source == "measured: products, the best of 3 times"
-    # of the two on a quiet machine; what a busy one reached says nothing of the peak
-    assert found.error == pytest.approx(math.log(0.163 / 0.127) / math.sqrt(2))
-
-
-def test_a_peak_is_not_told_before_it_was_measured_on_a_quiet_machine() -> None:
-    found = post_training.choose_peak([measurement(0.022, others=0.8), measurement(0.03, others=0.45)], "products")
-    assert (found.tflops, found.error) == (None, None)
-    assert "while others used less than 45 %" in found.source
-    assert post_training.choose_peak([measurement(0.1, others=None)], "products").tflops == 0.1
-
-
-def test_the_best_is_never_forgotten_and_the_file_stays_small(tmp_path: Path) -> None:
-    file = tmp_path / "peaks.json"
-    for tflops in (0.5, *[0.1] * (2 * post_training.MAX_KEPT)):
-        kept = post_training._remember("one", measurement(tflops), file)
-    assert len(kept) == post_training.MAX_KEPT
-    assert post_training.choose_peak(kept, "products").tflops == 0.5
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"one": 3}', b'{"one": [{"tflops": -1, "others": null}]}'])
-def test_a_damaged_file_of_peaks_costs_nothing(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "peaks.json"
-    file.write_bytes(content)
-    assert post_training._remember("one", measurement(0.1), file) == [measurement(0.1)]
-    assert post_training._remember("one", measurement(0.2), Path("/dev/null/none")) == [measurement(0.2)]
-
-
-def test_what_others_used_while_a_peak_was_measured_is_kept_with_it() -> None:
-    found = post_training._measure_with_load(lambda: 0.25)
-    assert found.tflops == 0.25
-    assert found.others is None or 0 <= found.others <= 1
+@pytest.mark.parametrize(("foreign_s", "told"), [(0.0, True), (1e6, False)])
+def test_a_peak_is_measured_on_a_quiet_machine(foreign_s: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter((0.1e12, 0.163e12, 0.127e12, 0.15e12))
+    readings = iter((0.0, foreign_s))
+    monkeypatch.setattr(post_training, "measure_matmul_flops", lambda *given, **more: next(rates))
+    monkeypatch.setattr(post_training, "_read_foreign_s", lambda: next(readings))
+    found = post_training.find_peak(cpu(), Precision.parse("fp32"))
+    if told:
+        assert found.tflops == pytest.approx(0.163)
+        assert found.source == f"measured: large matmuls in float32, {torch.get_num_threads()} threads"
+        assert found.error == pytest.approx(0.2155, abs=1e-3)
+    else:
+        assert (found.tflops, found.error) == (None, None)
+        assert "% of the machine while its peak was measured" in found.source
 
 
 def test_the_interval_of_mfu_holds_how_far_peaks_lie_apart() -> None:
-    exact = mfu(flops_per_item=10e9, peak_tflops=2.0)
-    rough = mfu(flops_per_item=10e9, peak_tflops=2.0, peak_error=0.1)
+    exact = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0))
+    rough = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0, peak_error=0.1))
     assert exact.value == rough.value
     assert exact.interval is not None
     assert rough.interval is not None
@@ -180,8 +149,8 @@ def test_the_interval_of_mfu_holds_how_far_peaks_lie_apart() -> None:
 
 
 def test_mfu_is_withheld_where_others_used_the_processors_that_trained() -> None:
-    quiet = mfu(flops_per_item=10e9, peak_tflops=2.0, others=0.05)
-    busy = mfu(flops_per_item=10e9, peak_tflops=2.0, others=0.8)
+    quiet = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0), others=0.05)
+    busy = mfu(flops=FlopsFacts(per_item=10e9, peak_tflops=2.0), others=0.8)
     assert quiet.value is not None
     assert busy.value is None
     assert "others used the processors that trained" in str(busy.unavailable)
@@ -210,16 +179,7 @@ def shown(value: float | None, **given: Any) -> Record:
 
 
 def found_doubts(record: Record) -> dict[str, str]:
-    facts = doubts.Facts(
-        plan=record.plan,
-        status=record.status,
-        timeline=record.timeline,
-        metrics=record.metrics,
-        quality=record.quality,
-        environment=record.environment,
-        reference_global_batch=256,
-    )
-    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(facts)}
+    return {doubt.code: doubt.text for doubt in doubts.collect_doubts(record, reference_global_batch=256)}
 
 
 def test_more_than_the_peak_is_a_doubt_on_the_label_that_names_the_peak() -> None:
@@ -245,8 +205,8 @@ def test_the_table_has_a_column_for_it_where_there_is_room_and_something_to_say(
 
 
 def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> None:
-    found = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products")
+    found = mfu(flops=FlopsFacts(per_item=24.3e9, peak_tflops=1e-6, peak_source="measured: large products"))
     assert found.value is None
     assert found.unavailable == "the run itself was faster than the matmuls that were measured beside it"
-    by_sheet = mfu(flops_per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card")
+    by_sheet = mfu(flops=FlopsFacts(per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card"))
     assert by_sheet.value is not None and by_sheet.value > 100

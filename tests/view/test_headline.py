@@ -9,8 +9,8 @@ from support.records import make_quality, make_record, make_timeline, renamed
 
 from trainmark.analysis import published_library as library
 from trainmark.analysis.beside import list_speeds
+from trainmark.record.doubts import loss_trend
 from trainmark.record.language import translator
-from trainmark.record.learning import loss_trend
 from trainmark.record.metrics import Quantity
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record

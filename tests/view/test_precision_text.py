@@ -9,7 +9,7 @@ from support.records import make_record
 
 from trainmark.cli.main import main
 from trainmark.launch.session import find_strict_violations
-from trainmark.record.doubts import Facts, collect_doubts
+from trainmark.record.doubts import collect_doubts
 from trainmark.record.record import Doubt, Record
 from trainmark.view import table
 from trainmark.view.describe import describe
@@ -43,16 +43,7 @@ def record(asked: str = "amp-bf16", **environment: Any) -> Record:
 
 def doubts(**precision: Any) -> dict[str, str]:
     found = record(precision={**SEEN, **precision})
-    facts = Facts(
-        plan=found.plan,
-        status=found.status,
-        timeline=found.timeline,
-        metrics=found.metrics,
-        quality=found.quality,
-        environment=found.environment,
-        reference_global_batch=256,
-    )
-    return {doubt.code: doubt.text for doubt in collect_doubts(facts)}
+    return {doubt.code: doubt.text for doubt in collect_doubts(found, reference_global_batch=256)}
 
 
 def test_little_in_eight_bits_is_a_doubt_and_its_share_is_shown() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.records import make_record
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
@@ -19,9 +19,10 @@ from trainmark.data.text import language, make
 from trainmark.data.text.token_files import INDEX, read_index
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
-from trainmark.record.doubts import check_floor
+from trainmark.record.doubts import collect_doubts
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import apply_settings
+from trainmark.record.record import Quality
 from trainmark.record.sample import NetworkUsed
 from trainmark.workloads.decoder import continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
@@ -355,11 +356,13 @@ def test_scores_become_loss_ratio_and_bits_a_byte() -> None:
 
 
 def test_a_loss_below_the_floor_is_a_doubt() -> None:
-    def found(value: float) -> Any:
-        return SimpleNamespace(data_facts={"loss_floor": 1.5}, quality=SimpleNamespace(name="val_loss", value=value))
+    def found(value: float) -> set[str]:
+        quality = Quality(name="val_loss", unit="-", goal=1.0, better="lower", value=value)
+        record = replace(make_record(), data_facts={"loss_floor": 1.5}, quality=quality)
+        return {doubt.code for doubt in collect_doubts(record, reference_global_batch=1)}
 
-    assert [code for code, _ in check_floor(found(1.46))] == ["below-floor"]
-    assert not list(check_floor(found(1.48)))
+    assert "below-floor" in found(1.46)
+    assert "below-floor" not in found(1.48)
     times_floor = next(quality for quality in workloads.qualities() if quality.name == "times_floor")
     assert times_floor.least == 0.98
 

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.workloads import vision
 
 SIDE = 20

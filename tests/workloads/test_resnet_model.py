@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainmark.record.learning import loss_trend
+from trainmark.record.doubts import loss_trend
 from trainmark.workloads.resnet50.model import Bottleneck, ResNet, resnet50
 from trainmark.workloads.resnet50.workload import WORKLOAD, ResNet50Recipe
 

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from trainmark.data.ade20k import make
-from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.reader import IGNORED
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError

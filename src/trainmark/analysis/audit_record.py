@@ -30,9 +30,9 @@ from trainmark.record.audit import (
     wrong,
 )
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
+from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.event_files import chunks_path, parse_writer, read_line, read_log
+from trainmark.record.events import parse_writer, read_line
 from trainmark.record.gather import gather
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
 from trainmark.record.numbers import meets_goal
@@ -40,7 +40,7 @@ from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision, name_precision
 from trainmark.record.record import RECORD_SCHEMA, Record, upgrade
 from trainmark.record.run_folder import RunFolder, open_run
-from trainmark.record.series import SeriesFile, StepSeries, thin_series
+from trainmark.record.timeline import SeriesFile, StepSeries, thin_series
 
 FOLLOWING = (*THROUGHPUTS, "mfu")
 """Metrics that are computed again from the series of the record."""
@@ -240,18 +240,9 @@ def phases(case: RecordCase) -> Iterator[CheckResult]:
 
 @check("metrics", "throughputs, their intervals and mfu follow from the series")
 def metrics(case: RecordCase) -> Iterator[CheckResult]:
-    record, flops = case.record, case.record.environment.flops
+    record = case.record
     case.require_steps()
-    computed = measure(
-        Measured(
-            item=record.item,
-            timeline=record.timeline,
-            flops_per_item=flops.per_item if flops else None,
-            peak_tflops=flops.peak_tflops if flops else None,
-            peak_source=flops.peak_source if flops else None,
-            peak_error=flops.peak_error if flops else None,
-        )
-    )
+    computed = measure(Measured(item=record.item, timeline=record.timeline, flops=record.environment.flops))
     expected = withhold(computed) if record.status == "invalid" else computed
     for alias in (alias for alias in FOLLOWING if alias in record.metrics):
         one, other = record.metrics[alias], expected[alias]
@@ -331,21 +322,7 @@ def doubts(case: RecordCase) -> Iterator[CheckResult]:
     same = record.trainmark == trainmark.__version__ and case.document.get("schema") == RECORD_SCHEMA
     bad = wrong if same else doubtful
     reference = known.reference if known else None
-    asked = collect_doubts(
-        Facts(
-            plan=record.plan,
-            status=record.status,
-            timeline=record.timeline,
-            metrics=record.metrics,
-            quality=record.quality,
-            environment=record.environment,
-            telemetry=record.telemetry,
-            reference_global_batch=reference.global_batch if reference else 0,
-            restarts=record.restarts,
-            loss=record.loss,
-            data_facts=record.data_facts,
-        )
-    )
+    asked = collect_doubts(record, reference_global_batch=reference.global_batch if reference else 0)
     # without its reference, that doubt is taken at its word
     unknown = OF_EVENTS if reference else (*OF_EVENTS, "small-batch")
     expected, recorded = {doubt.code for doubt in asked}, {doubt.code for doubt in record.doubts}
@@ -368,7 +345,7 @@ CHECKS: tuple[Check[RecordCase], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """An event file with its chunks."""
+    """An event file."""
 
     path: Path
     data: bytes
@@ -447,12 +424,10 @@ def end(log: Log) -> Iterator[CheckResult]:
 def hashes_match(log: Log) -> Iterator[CheckResult]:
     if log.record is None or not log.record.event_files:
         raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
-    for path in (log.path, chunks_path(log.path)):
-        recorded, found = log.record.event_files.get(path.name), sha256(path) if path.exists() else None
-        if recorded == found:
-            continue
+    recorded, found = log.record.event_files.get(log.path.name), sha256(log.path)
+    if recorded != found:
         yield wrong(
-            f"{path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {(found or 'none')[:16]} of the file",
+            f"{log.path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {found[:16]} of the file",
             "the file was changed after the record was made, or is of another run",
             "who can write to the run's folder",
         )
@@ -473,7 +448,7 @@ def audit_log(path: Path, record: Record | None = None) -> Audit:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_log(path)
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainmark.record.intervals import (
+from trainmark.record.language import Say
+from trainmark.record.numbers import (
     CONFIDENCE,
     WIDEST,
     Bounds,
@@ -17,7 +18,6 @@ from trainmark.record.intervals import (
     log_variance,
     quantile,
 )
-from trainmark.record.language import Say
 
 POWER = 0.8
 """Power at which the smallest detectable difference is given."""

@@ -20,10 +20,9 @@ from trainmark.analysis.device_names import UNKNOWN, slugify
 from trainmark.analysis.published_library import PublishedPage
 from trainmark.record.atomic_files import write_once
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, nearest
-from trainmark.record.lookup import Subject, find_runs
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PREFIX, PublishedRow
-from trainmark.record.store import Store
+from trainmark.record.store import Store, Subject, find_runs
 
 KIND = "trainmark imported page"
 SCHEMA = 1

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from trainmark.record import metrics
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.intervals import around, average_repeats, half_width, is_too_noisy
 from trainmark.record.metrics import THROUGHPUTS, Quantity
+from trainmark.record.numbers import around, average_repeats, half_width, is_too_noisy
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from trainmark.record import price, site
+from trainmark.record import site
 from trainmark.record.errors import UsageError
-from trainmark.record.price import Price
+from trainmark.record.site import Price
 
 
 def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h") -> None:
@@ -20,7 +20,7 @@ def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h"
 
 def read_price(args: argparse.Namespace) -> Price:
     """The price from the options, on top of the site file's."""
-    return price.parse(args.price, args.pue, site.load().price)
+    return site.parse_price(args.price, args.pue, site.load().price)
 
 
 def read_prices(args: argparse.Namespace) -> tuple[Price, Price]:
@@ -29,5 +29,5 @@ def read_prices(args: argparse.Namespace) -> tuple[Price, Price]:
     if (count := len(words)) > 2:
         raise UsageError(f"--price {args.price!r} has {count} prices, and there are two sides; give one or two")
     usual = site.load().price
-    a, b = (price.parse(word, args.pue, usual) for word in (words[0], words[-1]))
+    a, b = (site.parse_price(word, args.pue, usual) for word in (words[0], words[-1]))
     return a, b

@@ -22,7 +22,7 @@ from trainmark.record.time_left import time_left_s
 if TYPE_CHECKING:
     from trainmark.launch.launcher import Watcher
     from trainmark.record.plan import Plan
-    from trainmark.record.rank_log import RankLog
+    from trainmark.record.run_folder import RankLog
 
 PLAIN_LINE_EVERY_S = 10.0
 RECENT_STEPS = 20

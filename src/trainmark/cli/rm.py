@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +16,79 @@ from trainmark import data as datasets
 from trainmark.cli.liveness import has_processes, last_modified_s, read_run_folder
 from trainmark.cli.terminal import print_status, show
 from trainmark.data.synthetic import cache_folder
-from trainmark.record import escape, removal
+from trainmark.record import escape
 from trainmark.record.checks import format_bytes
-from trainmark.record.duration import parse_seconds
-from trainmark.record.errors import UsageError, nearest
+from trainmark.record.errors import NotReadyError, UsageError, nearest
 from trainmark.record.index import parse_instant, sort_newest_first
-from trainmark.record.removal import Removable
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.store import Store, default_folder
 
 if TYPE_CHECKING:
     from trainmark.record.index import StoreRow
+    from trainmark.record.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removable:
+    """One removable thing with all its files."""
+
+    name: str
+    paths: tuple[Path, ...]
+    """Existing paths, in the order of removal."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(_size, self.paths))
+
+
+def find_run_files(store: Store, run_id: str) -> Removable:
+    """All files of a run; its record goes last, so that an interrupted removal can be repeated."""
+    from trainmark.record.timeline import ENDING
+
+    pages = [store.folder / "reports" / name for name in (f"{run_id}.html", f"report-{run_id}.html")]
+    paths = [
+        store.runs / run_id,
+        store.samples / run_id,
+        *pages,
+        store.records / f"{run_id}{ENDING}",
+        store.path(run_id),
+    ]
+    return Removable(name=run_id, paths=_keep_existing(paths))
+
+
+def find_checkpoints(store: Store, run_id: str) -> Removable:
+    """The checkpoints of a run; its record and events stay."""
+    return Removable(name=f"checkpoints of {run_id}", paths=_keep_existing([store.runs / run_id / "checkpoints"]))
+
+
+def remove(thing: Removable, within: Path) -> None:
+    """Deletes the paths; a link's target stays, and a path outside of the folder is refused."""
+    for path in thing.paths:
+        if within.resolve() not in path.parent.resolve().parents and within.resolve() != path.parent.resolve():
+            raise UsageError(f"{path} is outside of {within} and is not removed")
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise NotReadyError(f"{path} cannot be removed: {error.strerror}") from error
+
+
+def _keep_existing(paths: list[Path]) -> tuple[Path, ...]:
+    return tuple(path for path in paths if os.path.lexists(path))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder; links count as themselves."""
+    total = 0
+    with contextlib.suppress(OSError):  # removed meanwhile
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+        with os.scandir(path) as entries:
+            total = sum(_size(Path(entry.path)) for entry in entries)
+    return total
+
 
 UNCHANGED_S = 24 * 3600.0
 """A run of another host without a record counts as running until its files are unchanged for this long."""
@@ -46,7 +113,7 @@ class Remove:
         run_ids = dict.fromkeys(run_id for word in args.runs for run_id in store.find_run_ids(word))
         if going := [run_id for run_id in run_ids if may_be_running(store, run_id)]:
             raise UsageError(f"run {going[0]} is still running, and nothing was removed; end it first, or leave it out")
-        _remove_all([removal.find_run_files(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
+        _remove_all([find_run_files(store, run_id) for run_id in run_ids], store.folder, dry_run=args.dry_run)
         return 0
 
 
@@ -119,8 +186,8 @@ def may_be_running(store: Store, run_id: str) -> bool:
 
 def _find_removable(store: Store, rows: Sequence[StoreRow], kinds: Sequence[str]) -> list[Removable]:
     if "runs" in kinds:  # their checkpoints go with them
-        return [removal.find_run_files(store, row.run_id) for row in rows]
-    found = [removal.find_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
+        return [find_run_files(store, row.run_id) for row in rows]
+    found = [find_checkpoints(store, row.run_id) for row in rows if "checkpoints" in kinds]
     return [thing for thing in found if thing.paths]
 
 
@@ -139,7 +206,7 @@ def _remove_all(things: Sequence[Removable], within: Path, *, dry_run: bool) -> 
         size = thing.size_bytes
         freed += size
         if not dry_run:
-            removal.remove(thing, within)
+            remove(thing, within)
         show(f"{'would remove' if dry_run else 'removed'} {thing.name}: {format_bytes(size)}")
     if dry_run:
         show(f"{len(things)} would be removed, {format_bytes(freed)}; nothing was")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from trainmark.cli.liveness import is_running, read_run_folder
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
-from trainmark.record.duration import parse_since
 from trainmark.record.format import NOTHING, number, short_device, with_unit
 from trainmark.record.index import RunFilter, StoreRow, format_tags, parse_tags, sort_newest_first
+from trainmark.record.numbers import parse_since
 from trainmark.record.store import Store, default_folder
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, plain_table
 from trainmark.workloads import quality_word

@@ -15,8 +15,7 @@ from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.language import _
-from trainmark.record.lookup import find_group
-from trainmark.record.store import Store, default_folder
+from trainmark.record.store import Store, default_folder, find_group
 from trainmark.view import table
 from trainmark.view.brief import describe_briefly
 from trainmark.view.describe import describe

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import wave
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from trainmark.record.atomic_files import write_user_file
-from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.errors import WorkloadError
 
 if TYPE_CHECKING:
     import torch
@@ -42,16 +43,17 @@ class BadAudioError(WorkloadError):
 def read(path: Path) -> Samples:
     """The samples of a file, in [-1, 1)."""
     with _open(path) as sound:
-        samples: Samples = sound.read(dtype="float32")
-        if len(samples) != sound.frames:
-            raise BadAudioError(path, f"only {len(samples):,} of its {sound.frames:,} samples can be read")
+        levels = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
+        if len(levels) != sound.getnframes():
+            raise BadAudioError(path, f"only {len(levels):,} of its {sound.getnframes():,} samples can be read")
+    samples: Samples = levels.astype(np.float32) / 32768
     return samples
 
 
 def length(path: Path) -> int:
     """Number of samples, by the header."""
     with _open(path) as sound:
-        return int(sound.frames)
+        return sound.getnframes()
 
 
 def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None:
@@ -63,9 +65,15 @@ def write(path: Path, samples: Samples | torch.Tensor, rate: int = RATE) -> None
         raise WorkloadError(f"cannot write {path}: the audio holds NaN or infinite values; check what made it")
     peak = float(np.abs(values).max(initial=0.0))
     levels = np.rint(values * (32768 / max(peak, 1.0))).clip(-32768, 32767).astype(np.int16)
-    wav = io.BytesIO()
-    _import_soundfile().write(wav, levels, rate, format="WAV", subtype="PCM_16")
-    write_user_file(path, wav.getvalue())
+    write_user_file(path, encode_wav(levels, rate))
+
+
+def encode_wav(levels: npt.NDArray[np.int16], rate: int = RATE) -> bytes:
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", "not compressed"))
+        file.writeframes(levels.astype("<i2").tobytes())
+    return data.getvalue()
 
 
 def normalise_level(samples: Samples) -> Samples:
@@ -83,59 +91,31 @@ def normalise_level(samples: Samples) -> Samples:
 
 
 @contextlib.contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """The file opened by soundfile, after its header was checked."""
-    soundfile = _import_soundfile()
+def _open(path: Path) -> Iterator[wave.Wave_read]:
     try:
-        # opened here because soundfile does not report why a file cannot be opened; unbuffered because soundfile starts
-        # at the descriptor's offset
-        with path.open("rb", buffering=0) as file:
-            _refuse_cut_short(path, file)
-            file.seek(0)
-            with soundfile.SoundFile(file.fileno(), closefd=False) as sound:
-                _refuse_other_kinds(path, sound)
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise BadAudioError(path, "it is empty")
+            with wave.open(file) as sound:
+                if fault := _find_fault(sound, size - file.tell()):  # the samples begin here
+                    raise BadAudioError(path, fault)
                 yield sound
     except OSError as error:
         raise BadAudioError(path, f"it cannot be read ({error.strerror or error})") from error
-    except soundfile.LibsndfileError as error:
-        raise BadAudioError(path, f"it is no whole WAV file ({error.error_string.rstrip('.')})") from error
+    except (wave.Error, EOFError, RuntimeError) as error:  # the latter for a chunk that leads outside the file
+        raise BadAudioError(path, f"it is no whole 16-bit WAV file ({str(error) or 'cut short'})") from error
 
 
-def _refuse_cut_short(path: Path, file: io.FileIO) -> None:
-    """Compares the header's size with the file's: libsndfile silently accepts truncated files."""
-    size = os.fstat(file.fileno()).st_size
-    if size == 0:
-        raise BadAudioError(path, "it is empty")
-    start = file.read(12)
-    if start[:4] != b"RIFF" or start[8:] != b"WAVE":
-        raise BadAudioError(path, "it is no WAV file, whatever its name says")
-    at = 12
-    while len(head := file.read(8)) == 8:
-        at += 8
-        promised = int.from_bytes(head[4:], "little")
-        if head[:4] == b"data":
-            if promised > size - at:
-                raise BadAudioError(path, f"it is cut short: {promised:,} bytes of sound promised, {size - at:,} there")
-            return
-        at += promised + promised % 2  # chunks are aligned to 2 bytes
-        file.seek(at)
-    raise BadAudioError(path, "it is cut short before its sound begins")
-
-
-def _refuse_other_kinds(path: Path, sound: Any) -> None:
-    if sound.subtype != "PCM_16":
-        raise BadAudioError(path, f"its samples are stored as {sound.subtype}, not as PCM_16")
-    if sound.channels != 1:
-        raise BadAudioError(path, f"it has {sound.channels} channels, not 1")
-    if sound.samplerate != RATE:
-        raise BadAudioError(path, f"it has {sound.samplerate:,} Hz, not {RATE:,}")
-    if sound.frames == 0:
-        raise BadAudioError(path, "it has a header and no samples")
-
-
-def _import_soundfile() -> Any:
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:  # an OSError if libsndfile itself is missing
-        raise NotReadyError(f"soundfile does not load ({error}); install it with 'pip install soundfile'") from error
-    return soundfile
+def _find_fault(sound: wave.Wave_read, left_bytes: int) -> str:
+    if sound.getsampwidth() != 2:
+        return f"its samples have {8 * sound.getsampwidth()} bits, not 16"
+    if sound.getnchannels() != 1:
+        return f"it has {sound.getnchannels()} channels, not 1"
+    if sound.getframerate() != RATE:
+        return f"it has {sound.getframerate():,} Hz, not {RATE:,}"
+    if not sound.getnframes():
+        return "it has a header and no samples"
+    if 2 * sound.getnframes() > left_bytes:
+        return f"it is cut short: {2 * sound.getnframes():,} bytes of sound promised, {left_bytes:,} there"
+    return ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trainmark.record.errors import NotReadyError
 
 if TYPE_CHECKING:
     from trainmark.data.verification import Report
@@ -63,7 +66,7 @@ class DataSet:
 
     def prepare(self, out: Path, *, any_archive: bool, progress: Callable[[Any], None], **files: Path | None) -> str:
         """Unpacks the published archives and returns a summary."""
-        sentence: str = self._module("prepare").from_files(out, any_archive=any_archive, progress=progress, **files)
+        sentence: str = self._module("prepare").prepare(out, any_archive=any_archive, progress=progress, **files)
         return sentence
 
     def verify(self, folder: Path, *, decode: str) -> Report[Any]:
@@ -72,8 +75,30 @@ class DataSet:
 
     def inspect(self, folder: Path) -> tuple[str, str]:
         """Quick summary of a folder, and its first fault or an empty string."""
-        found: tuple[str, str] = self._module("verify").inspect(folder)
-        return found
+        module = self._module("verify")
+        if hasattr(module, "inspect"):  # where listing every file takes too long
+            found: tuple[str, str] = module.inspect(folder)
+            return found
+        report = self.verify(folder, decode="none")
+        return str(report.found), "" if report.ok else report.sentence()
 
     def _module(self, word: str) -> Any:
         return import_module(f"trainmark.data.{self.name}.{word}")
+
+
+def read_counts(root: Path, *keys: str) -> dict[str, int] | None:
+    """These counts in the manifest of a synthetic set; None if it has none."""
+    path = root / MANIFEST
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        found = {key: values[key] for key in keys}
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReadyError(f"{path} does not give {' and '.join(map(repr, keys))}; make the set again") from error
+    for key, count in found.items():
+        if type(count) is not int or count < 0:
+            raise NotReadyError(f"{path}: {key!r} is {count!r}, which is no count; make the set again")
+    return found

@@ -13,10 +13,9 @@ import numpy.typing as npt
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from trainmark.data.counter_rng import CounterRng
-from trainmark.data.crops import MIN_AREA, Crop, eval_crop, train_crop
-from trainmark.data.image_sets import Images
-from trainmark.data.jpeg import JpegDecoder, PlannedImage
+from trainmark.data.distributed_sampler import CounterRng
+from trainmark.data.image_sets import ImageSet
+from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, PlannedImage, eval_crop, train_crop
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool
 from trainmark.record.errors import UsageError
 
@@ -155,15 +154,13 @@ class InputPool(SamplePool[ImageBatch]):
 
     def __init__(
         self,
-        sets: Mapping[str, Images],
+        sets: Mapping[str, ImageSet],
         *,
         workers: int,
         batch_capacity: int,
         image_px: int = 224,
         eval_resize_px: int = 256,
         crop_area_least: float = MIN_AREA,
-        depth: int = 2,
-        hold: int = 0,
         skip_bad: int = 0,
         augment_ops: int = 0,
         augment_magnitude: int = 9,
@@ -171,8 +168,6 @@ class InputPool(SamplePool[ImageBatch]):
     ) -> None:
         """augment_ops: random operations on each training image after its crop, of strength augment_magnitude.
         turn_by_exif: apply the EXIF orientation first."""
-        if augment_ops < 0:
-            raise ValueError("an input pool needs augment_ops >= 0")
         maker = _ImageMaker(
             sets=tuple(sets.values()),
             size=image_px,
@@ -183,14 +178,12 @@ class InputPool(SamplePool[ImageBatch]):
             else None,
             decoder=JpegDecoder(turn_by_exif=turn_by_exif),
         )
-        super().__init__(
-            sets, maker, workers=workers, batch_capacity=batch_capacity, depth=depth, hold=hold, skip_bad=skip_bad
-        )
+        super().__init__(sets, maker, workers=workers, batch_capacity=batch_capacity, skip_bad=skip_bad)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _ImageMaker:
-    sets: Sequence[Images]
+    sets: Sequence[ImageSet]
     size: int
     resize_to: int
     least_area: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +15,115 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from trainmark.data.crops import Crop
+from trainmark.data.distributed_sampler import CounterRng
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MIN_AREA = 0.08
+"""Default minimum share of the image's area that a random crop covers, uniform up to 1."""
+RATIO = (3 / 4, 4 / 3)
+"""Aspect ratio of a random crop, log-uniform."""
+TRIES = 10
+"""Random shapes tried before the central fallback."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crop:
+    """A box of the image is resized, and a square of the result is kept, possibly flipped."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    resized_height: int
+    resized_width: int
+    keep_top: int = 0
+    keep_left: int = 0
+    size: int
+    """Side of the square that is kept, in pixels of the resized image."""
+    flip: bool = False
+    """Flip horizontally, last."""
+
+
+def train_crop(
+    width: int,
+    height: int,
+    *,
+    size: int,
+    seed: int,
+    epoch: int,
+    index: int,
+    view: int = 0,
+    least_area: float = MIN_AREA,
+) -> Crop:
+    """The usual random resized crop and flip, a function of (seed, epoch, index, view)."""
+    draw = CounterRng(seed, epoch, index, view)
+    flip = draw.uniform() < 0.5
+    box_width, box_height = _random_shape(width, height, draw, least_area)
+    if box_width:
+        top, left = draw.below(height - box_height + 1), draw.below(width - box_width + 1)
+    else:
+        box_width, box_height = _central_shape(width, height)
+        top, left = (height - box_height) // 2, (width - box_width) // 2
+    return Crop(
+        top=top,
+        left=left,
+        height=box_height,
+        width=box_width,
+        resized_height=size,
+        resized_width=size,
+        size=size,
+        flip=flip,
+    )
+
+
+def eval_crop(width: int, height: int, *, size: int, resize_to: int) -> Crop:
+    """The usual evaluation crop: the shorter side resized to `resize_to`, then a centred square of `size`.
+
+    Two steps: one direct resize of the matching box would sample other positions wherever the box does not fall on
+    whole pixels.
+    """
+    if size > resize_to:
+        raise ValueError(f"a square of {size} does not fit a shorter side of {resize_to}")
+    if width <= height:
+        resized_width, resized_height = resize_to, resize_to * height // width
+    else:
+        resized_width, resized_height = resize_to * width // height, resize_to
+    return Crop(
+        top=0,
+        left=0,
+        height=height,
+        width=width,
+        resized_height=resized_height,
+        resized_width=resized_width,
+        keep_top=round((resized_height - size) / 2),
+        keep_left=round((resized_width - size) / 2),
+        size=size,
+    )
+
+
+def _random_shape(width: int, height: int, draw: CounterRng, least_area: float) -> tuple[int, int]:
+    """The first random (width, height) that fits the image, or (0, 0) if none did."""
+    area = width * height
+    low, high = math.log(RATIO[0]), math.log(RATIO[1])
+    for _ in range(TRIES):
+        target = area * (least_area + (1 - least_area) * draw.uniform())
+        ratio = math.exp(low + (high - low) * draw.uniform())
+        box_width, box_height = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
+        if 0 < box_width <= width and 0 < box_height <= height:
+            return box_width, box_height
+    return 0, 0
+
+
+def _central_shape(width: int, height: int) -> tuple[int, int]:
+    """The whole image, shortened to the nearest allowed ratio."""
+    if width < height * RATIO[0]:
+        return width, max(1, min(height, round(width / RATIO[0])))
+    if width > height * RATIO[1]:
+        return max(1, min(width, round(height * RATIO[1]))), height
+    return width, height
+
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -37,29 +143,6 @@ class BadImage(ValueError):  # noqa: N818 - reads as what it is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Turn:
-    """EXIF orientation: rows and columns swapped, then either reversed."""
-
-    swap: bool = False
-    reverse_rows: bool = False
-    reverse_columns: bool = False
-
-
-_AS_STORED = _Turn()
-_TURNS = {
-    1: _AS_STORED,
-    2: _Turn(reverse_columns=True),
-    3: _Turn(reverse_rows=True, reverse_columns=True),
-    4: _Turn(reverse_rows=True),
-    5: _Turn(swap=True),
-    6: _Turn(swap=True, reverse_columns=True),
-    7: _Turn(swap=True, reverse_rows=True, reverse_columns=True),
-    8: _Turn(swap=True, reverse_rows=True),
-}
-"""By EXIF orientation."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Header:
     """Header of an ordinary JPEG."""
 
@@ -67,17 +150,6 @@ class _Header:
     height: int
     height_at: int
     """Offset of the two bytes of the height."""
-    turn: _Turn
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Box:
-    """A part of the stored image, in whole pixels."""
-
-    top: int
-    bottom: int
-    left: int
-    right: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -111,11 +183,10 @@ class JpegDecoder:
         may_reduce: decode an image whose crop is much larger than its output at 1/2, 1/4 or 1/8 scale, which is faster
         and no longer equal to Pillow.
         """
-        header = _read_header(data, turn_by_exif=self._turn_by_exif)
+        header = None if self._turn_by_exif and _EXIF in data else _read_header(data)
         if header is None:
             return PlannedImage(data=data, choose_crop=choose_crop, header=None, crop=None, factor=1)
-        width, height = header.width, header.height
-        crop = choose_crop(height, width) if header.turn.swap else choose_crop(width, height)
+        crop = choose_crop(header.width, header.height)
         factor = _reduction(crop) if may_reduce else 1
         return PlannedImage(data=data, choose_crop=choose_crop, header=header, crop=crop, factor=factor)
 
@@ -123,18 +194,17 @@ class JpegDecoder:
         """Writes a planned image's crop into `out` (size, size, 3), or raises `BadImage`."""
         header, crop = planned.header, planned.crop
         if header is not None and crop is not None:
-            box = _stored_box(crop, header)
             try:
-                pixels = self._decode_jpeg(planned.data, header, box.bottom, planned.factor)
+                pixels = self._decode_jpeg(planned.data, header, crop.top + crop.height, planned.factor)
             except ValueError:
                 pass
             else:
-                self._place(_slice_box(pixels, box, planned.factor), crop, header.turn, out)
+                self._place(_cut(pixels, crop, planned.factor), crop, out)
                 return
-        # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about
+        # anything unusual is left to Pillow: CMYK, a PNG named .JPEG, bytes libjpeg warns about, images to be turned
         whole = _decode_with_pillow(planned.data, turn_by_exif=self._turn_by_exif)
         crop = planned.choose_crop(whole.shape[1], whole.shape[0])
-        self._place(whole[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width], crop, _AS_STORED, out)
+        self._place(_cut(whole, crop, 1), crop, out)
 
     def decode(
         self, data: bytes, choose_crop: Callable[[int, int], Crop], out: Pixels, *, may_reduce: bool = False
@@ -144,7 +214,7 @@ class JpegDecoder:
 
     def decode_whole(self, data: bytes) -> Pixels:
         """The stored image (height, width, 3), valid until the next decode; or raises `BadImage`."""
-        header = _read_header(data, turn_by_exif=False)
+        header = _read_header(data)
         if header is not None:
             with contextlib.suppress(ValueError):
                 return self._decode_jpeg(data, header, header.height, 1)
@@ -152,7 +222,7 @@ class JpegDecoder:
 
     def check(self, data: bytes) -> str:
         """Raises `BadImage` where `decode` would for some crop; else returns libjpeg's warning, usually empty."""
-        header = _read_header(data, turn_by_exif=False)
+        header = _read_header(data)
         complaint = ""
         if header is not None:
             try:
@@ -195,12 +265,12 @@ class JpegDecoder:
             raise ValueError(f"decoded to {pixels.shape}")
         return pixels
 
-    def _place(self, box: Pixels, crop: Crop, turn: _Turn, out: Pixels) -> None:
-        """Resizes a box and writes its kept part into `out`, oriented and flipped."""
+    def _place(self, box: Pixels, crop: Crop, out: Pixels) -> None:
+        """Resizes a box and writes its kept part into `out`, perhaps flipped."""
         import torch  # lazy: checking files needs no torch
 
-        size = (crop.resized_width, crop.resized_height) if turn.swap else (crop.resized_height, crop.resized_width)
-        if size == out.shape[:2] and turn is _AS_STORED:
+        size = (crop.resized_height, crop.resized_width)
+        if size == out.shape[:2]:
             # flipped before the resize, with the same result, so that the resize can write into `out`
             stored = _as_image(box)
             _resize(stored.flip(3) if crop.flip else stored, out)
@@ -209,16 +279,8 @@ class JpegDecoder:
             self._resized = np.empty((*size, 3), np.uint8)
         _resize(_as_image(box), self._resized)
         image = torch.from_numpy(self._resized)
-        if turn.swap:
-            image = image.transpose(0, 1)
-        top = crop.resized_height - crop.keep_top - crop.size if turn.reverse_rows else crop.keep_top
-        left = crop.resized_width - crop.keep_left - crop.size if turn.reverse_columns else crop.keep_left
-        square = image[top : top + crop.size, left : left + crop.size]
-        # two flips cancel
-        flips = [0] * turn.reverse_rows + [1] * (turn.reverse_columns != crop.flip)
-        if flips:
-            square = square.flip(flips)
-        torch.from_numpy(out).copy_(square)
+        square = image[crop.keep_top : crop.keep_top + crop.size, crop.keep_left : crop.keep_left + crop.size]
+        torch.from_numpy(out).copy_(square.flip(1) if crop.flip else square)
 
     def _get_buffer(self, size_bytes: int) -> Pixels:
         # new memory per image would cost a page fault every 4 KiB
@@ -230,17 +292,7 @@ class JpegDecoder:
 
 
 _END_OF_IMAGE = b"\xff\xd9"
-
-
-def _stored_box(crop: Crop, header: _Header) -> _Box:
-    """The crop's box in the stored image."""
-    turn = header.turn
-    height, width = (header.width, header.height) if turn.swap else (header.height, header.width)
-    top = height - crop.top - crop.height if turn.reverse_rows else crop.top
-    left = width - crop.left - crop.width if turn.reverse_columns else crop.left
-    if turn.swap:
-        return _Box(top=left, bottom=left + crop.width, left=top, right=top + crop.height)
-    return _Box(top=top, bottom=top + crop.height, left=left, right=left + crop.width)
+_EXIF = b"Exif\0\0"
 
 
 def _reduction(crop: Crop) -> int:
@@ -252,11 +304,10 @@ def _reduction(crop: Crop) -> int:
     return 8 if spare >= 8 else 4 if spare >= 4 else 2 if spare >= 2 else 1
 
 
-def _slice_box(pixels: Pixels, box: _Box, factor: int) -> Pixels:
-    """The box of an image decoded at 1/factor, snapped to whole pixels."""
-    if factor == 1:
-        return pixels[box.top : box.bottom, box.left : box.right]
-    return pixels[box.top // factor : round(box.bottom / factor), box.left // factor : round(box.right / factor)]
+def _cut(pixels: Pixels, crop: Crop, factor: int) -> Pixels:
+    """The crop's box of an image decoded at 1/factor, snapped to whole pixels."""
+    bottom, right = crop.top + crop.height, crop.left + crop.width
+    return pixels[crop.top // factor : round(bottom / factor), crop.left // factor : round(right / factor)]
 
 
 def _resize(image: Tensor, out: Pixels) -> None:
@@ -275,14 +326,13 @@ def _as_image(pixels: Pixels) -> Tensor:
     return torch.from_numpy(pixels.transpose(2, 0, 1)[None])
 
 
-def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
-    """Size and orientation of an ordinary JPEG (8 bits, grey or three colours); None leaves it to Pillow.
+def _read_header(data: bytes) -> _Header | None:
+    """Size of an ordinary JPEG (8 bits, grey or three colours); None leaves it to Pillow.
 
     Walking the segments takes a few microseconds, opening the file with Pillow a hundred.
     """
     if data[:2] != b"\xff\xd8":
         return None
-    orientation = 1
     at = 2
     end = len(data)
     while at + 4 <= end and data[at] == 0xFF:
@@ -291,39 +341,18 @@ def _read_header(data: bytes, *, turn_by_exif: bool) -> _Header | None:
             at += 1
             continue
         length = (data[at + 2] << 8) | data[at + 3]
-        if turn_by_exif and marker == 0xE1 and orientation == 1 and data[at + 4 : at + 10] == b"Exif\0\0":
-            orientation = _exif_orientation(data[at + 10 : at + 2 + length])
-        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             if at + 10 > end or data[at + 4] != 8 or data[at + 9] not in (1, 3):
                 return None
             height, width = (data[at + 5] << 8) | data[at + 6], (data[at + 7] << 8) | data[at + 8]
             if height == 0 or width == 0:
                 return None
             _check_size(width, height)
-            return _Header(width=width, height=height, height_at=at + 5, turn=_TURNS[orientation])
-        elif marker in (0xD9, 0xDA) or length < 2:
+            return _Header(width=width, height=height, height_at=at + 5)
+        if marker in (0xD9, 0xDA) or length < 2:
             return None
         at += 2 + length
     return None
-
-
-def _exif_orientation(tiff: bytes) -> int:
-    """The orientation tag of an EXIF block's first directory; 1 if absent or invalid."""
-    order = {b"II": "little", b"MM": "big"}.get(tiff[:2])
-    if order is None:
-        return 1
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(tiff[at : at + size], "little" if order == "little" else "big")
-
-    directory = number(4, 4)
-    for entry in range(directory + 2, directory + 2 + 12 * number(directory, 2), 12):
-        if entry + 12 > len(tiff):
-            break
-        if number(entry, 2) == 0x0112:
-            value = number(entry + 8, 2)
-            return value if number(entry + 2, 2) == 3 and value in _TURNS else 1
-    return 1
 
 
 def _decode_with_pillow(data: bytes, *, turn_by_exif: bool) -> Pixels:

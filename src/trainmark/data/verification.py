@@ -1,16 +1,20 @@
-"""Verification reports of a set: size, problems and notes."""
+"""Verification of a set: its size, problems and notes, found by several processes."""
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+from PIL import Image, UnidentifiedImageError
+
+from trainmark.data.jpeg import FORMATS, BadImage, JpegDecoder
+from trainmark.record import cores
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError
 
@@ -21,15 +25,10 @@ Size = TypeVar("Size", bound=Any)
 Job = TypeVar("Job")
 Seen = TypeVar("Seen")
 
-
-def problem(path: str, text: str) -> CheckResult:
-    """A file that fails or misleads a run; the path is relative to the root, with forward slashes."""
-    return CheckResult(verdict="failed", subject=path, sentence=text)
-
-
-def note_on(path: str, text: str) -> CheckResult:
-    """Unusual but harmless: a PNG named .JPEG, a file that belongs to no clip."""
-    return CheckResult(verdict="note", subject=path, sentence=text)
+_WORTH_PROCESSES = 16
+"""Number of jobs from which starting processes pays off."""
+_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+_TAIL = 4 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,43 +67,67 @@ class Report(Generic[Size]):
 
 @dataclass(kw_only=True)
 class Findings:
-    """Results of one process for a part of a set."""
+    """What was found in a set, or in the part of it that one process checks."""
 
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[CheckResult] = field(default_factory=list)
+    """Files that fail or mislead a run; paths are relative to the root, with forward slashes."""
     notes: list[CheckResult] = field(default_factory=list)
+    """Unusual but harmless: a PNG named .JPEG, a file that belongs to no clip."""
 
     def add(self, path: str, fault: str = "", note: str = "") -> None:
         """Adds a file's fault and note, unless empty."""
-        self.problems += [problem(path, fault)] if fault else []
-        self.notes += [note_on(path, note)] if note else []
+        self.problems += [CheckResult(verdict="failed", subject=path, sentence=fault)] if fault else []
+        self.notes += [CheckResult(verdict="note", subject=path, sentence=note)] if note else []
 
-    @classmethod
-    def total(cls, parts: Iterable[Findings]) -> Findings:
-        found = cls()
+    def merge(self, parts: Iterable[Findings]) -> None:
         for part in parts:
-            found.counts.update(part.counts)
-            found.problems += part.problems
-            found.notes += part.notes
-        return found
+            self.counts.update(part.counts)
+            self.problems += part.problems
+            self.notes += part.notes
+
+    def report(self, found: Size, expected: Size | None) -> Report[Size]:
+        return Report(expected=expected, found=found, problems=tuple(self.problems), notes=tuple(self.notes))
 
 
-def inspect(verify: Callable[..., Report[Any]], folder: Path) -> tuple[str, str]:
-    """Summary of a folder by names and sizes alone, and its faults."""
-    report = verify(folder, decode="none")
-    return str(report.found), "" if report.ok else report.sentence()
-
-
-def map_parallel(check: Callable[[Job], Seen], jobs: Sequence[Job], processes: int, what: str) -> list[Seen]:
+def map_parallel(check: Callable[[Job], Seen], jobs: Sequence[Job], decode: Decode, what: str) -> list[Seen]:
     """What `check` finds in each job, in order; `what` names the items if a process dies."""
-    if processes == 1 or len(jobs) < 2:
+    if decode == "none" or len(jobs) < _WORTH_PROCESSES:
         return [check(job) for job in jobs]
+    processes = cores.count_usable_cores()
     # spawned, not forked: the caller may have threads, and forking those can hang
-    with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         try:
             return list(pool.map(check, jobs, chunksize=max(1, len(jobs) // (processes * 16))))
         except BrokenProcessPool as error:
             raise NotReadyError(
                 f"a process died while checking the {what} (out of memory, or a file that crashes the decoder); "
-                "try decode 'header', or one process to see where"
+                "try decode 'header'"
             ) from error
+
+
+def check_image(name: str, data: bytes, decode: Decode) -> tuple[tuple[int, int], str]:
+    """Width and height of an image file, and a note; BadImage if a run could not read it.
+
+    Checks the first and last bytes. With "full", or without an end marker, the decoder that a run uses decides.
+    """
+    if not data:
+        raise BadImage("is empty")
+    try:
+        with Image.open(io.BytesIO(data), formats=(*FORMATS, "GIF", "BMP", "WEBP", "TIFF")) as image:
+            kind, size = image.format or "", image.size
+    except UnidentifiedImageError as error:
+        raise BadImage("does not begin like a JPEG file") from error
+    except Exception as error:  # Pillow's readers may raise anything
+        raise BadImage(f"has a damaged header: {error}") from error
+    if kind not in FORMATS:
+        raise BadImage(f"is a {kind} file, which a run does not read; convert it to JPEG")
+    complaint = ""
+    if decode == "full" or _ENDS[kind] not in data[-_TAIL:]:
+        try:
+            complaint = JpegDecoder().check(data)
+        except BadImage as error:
+            raise BadImage(f"cannot be decoded: {error}") from error
+    if kind != "JPEG" and not name.endswith(".png"):
+        return size, f"is a {kind} file, not a JPEG"
+    return size, complaint and f"decodes with a complaint: {complaint}"

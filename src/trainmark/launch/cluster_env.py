@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 PORT = 29400
 """The default port of the rendezvous, as in torchrun."""
+SECRET = "TRAINMARK_SECRET"  # noqa: S105 - a variable's name
+"""The variable with the shared secret of the launchers of a run, proved in their handshake."""
+MIN_SECRET_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,3 +173,19 @@ def read_number(environ: Mapping[str, str], name: str, who: str) -> int:
         problem = "is not set" if value is None else f"is {value!r}, not a number"
         raise NotReadyError(f"this looks like a process of {who}, but {name} {problem}")
     return int(value)
+
+
+def make_secret() -> str:
+    return secrets.token_hex(32)
+
+
+def read_secret(environ: Mapping[str, str]) -> str:
+    """The secret of the environment."""
+    found = environ.get(SECRET, "")
+    if len(found) >= MIN_SECRET_LENGTH:
+        return found
+    wrong = f"is shorter than {MIN_SECRET_LENGTH} characters" if found else "is not set"
+    raise NotReadyError(
+        f"the launchers of this run need a shared secret, and {SECRET} {wrong}; "
+        f"give all of them the same random one: export {SECRET}=$(openssl rand -hex 32)"
+    )

@@ -10,8 +10,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -22,17 +22,17 @@ import torch
 from torch.distributed import DistStoreError
 
 import trainmark
-from trainmark.launch import rendezvous
-from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.launch import cluster_env, rendezvous, signals
+from trainmark.launch.cluster_env import SECRET, ClusterEnv
 from trainmark.launch.rendezvous import StoreServer
-from trainmark.launch.secret import VARIABLE as SECRET_VARIABLE
 from trainmark.platforms import files
+from trainmark.record import site
 from trainmark.record.atomic_files import write_atomic
-from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, error_from_exit_code
-from trainmark.record.plan import Plan
+from trainmark.record.errors import HangError, NotReadyError, TrainmarkError, UsageError, error_from_exit_code
+from trainmark.record.plan import Plan, Topology
 from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE, RunHead
+from trainmark.train.collectives import LostStoreError, RendezvousStore
 from trainmark.train.ranks import read_host_name
-from trainmark.train.rendezvous_store import LostStoreError, RendezvousStore
 
 JOIN_TIMEOUT_S = 60.0
 """How long launchers wait for each other to join."""
@@ -239,7 +239,7 @@ class Coordinator:
         )
         if self._server and self._server.rejected:
             raise NotReadyError(
-                f"{sentence}; rejected {', '.join(self._server.rejected)}: {SECRET_VARIABLE} does not match; "
+                f"{sentence}; rejected {', '.join(self._server.rejected)}: {SECRET} does not match; "
                 "give all nodes the same one"
             )
         return sentence
@@ -321,6 +321,34 @@ class Heartbeat:
             beat = self._store.get(key) if self._store.check([key]) else b""
             if launcher not in self._beats or self._beats[launcher][0] != beat:
                 self._beats[launcher] = (beat, time.monotonic())
+
+
+@contextmanager
+def join_launchers(
+    topology: Topology, own_command: Sequence[str] | None, *, port: int | None = None, wait_s: float | None = None
+) -> Iterator[Coordinator | None]:
+    """Joins the other launchers of the job; None where there are none.
+
+    In the batch script of a Slurm job it starts `own_command` on every node instead, and does not return.
+    """
+    network = site.load().network
+    here = cluster_env.detect_env(topology, os.environ, port or network.port)
+    if own_command is None and (here.is_batch or here.launchers > 1):
+        raise UsageError(
+            f"topology {topology} needs several processes of this job, and a script is only one of them; "
+            "start 'trainmark run' in the job instead, and read its record with trainmark.load('last')"
+        )
+    if here.is_batch:
+        cluster_env.start_tasks(here, topology, list(own_command or ()))
+    secret = signals.end_with_stdin() if signals.is_bound_to_stdin() else None
+    if here.launchers == 1:
+        yield None
+        return
+    together = Coordinator(here, secret=secret, interface=network.interface, join_timeout_s=wait_s)
+    try:
+        yield together
+    finally:
+        together.leave()
 
 
 def collect_versions(plan: Plan) -> dict[str, str]:

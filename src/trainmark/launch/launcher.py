@@ -21,9 +21,8 @@ import msgspec
 from trainmark import workloads
 from trainmark.launch import cluster_env
 from trainmark.launch.coordinator import LOST_S, Coordinator, Heartbeat
-from trainmark.launch.restarts import Restarts
 from trainmark.launch.signals import catch_signals
-from trainmark.launch.workers import WorkerProcesses, WorkerTask
+from trainmark.launch.workers import WorkerProcesses
 from trainmark.record import endings, gather
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import (
@@ -35,17 +34,55 @@ from trainmark.record.errors import (
     WorkloadError,
     error_from_exit_code,
 )
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import BatchFound, Event, Failed, FaultFound
+from trainmark.record.events import BatchFound, Event, EventWriter, Failed, FaultFound
 from trainmark.record.machine import FillSearch
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
-from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RunHead
+from trainmark.record.run_folder import HEAD_FILE, LAUNCHER_FILE, PLAN_FILE, RankLog, RunHead
 from trainmark.record.store import Store
 from trainmark.record.workload_facts import derive_facts
+from trainmark.train.collectives import LostStoreError
 from trainmark.train.ranks import read_host_name
-from trainmark.train.rendezvous_store import LostStoreError
+
+NEWS_TIMEOUT_S = 3.0
+"""How long a launcher whose ranks only lost peers waits for the report of another."""
+NEWS_POLL_S = 0.05
+
+
+class Restarts:
+    """The restarts of one run, as often as its plan allows."""
+
+    def __init__(
+        self, workers: WorkerProcesses, coordinator: Coordinator | None = None, heartbeat: Heartbeat | None = None
+    ) -> None:
+        self._workers = workers
+        self._coordinator, self._heartbeat = coordinator, heartbeat
+        self._stopped = not workers.plan.max_restarts
+
+    def is_due(self, *, ended: bool) -> bool:
+        """Whether to restart the ranks now; `ended` is whether all local ranks have ended."""
+        workers = self._workers
+        if self._stopped:
+            return False
+        if self._coordinator is None or self._heartbeat is None:
+            return workers.failed and workers.may_restart
+        if self._heartbeat.restarts > workers.restarts:
+            return True
+        if not workers.failed and not ended:
+            return False
+        useful = workers.failed and workers.may_restart
+        if useful and not workers.deaths and all(failed.consequence for _, failed in workers.failures):
+            self._wait_for_news(self._heartbeat)
+        # the first launcher decides for all: ranks cannot restart once others have finished
+        decision = self._coordinator.decide_restart(workers.restarts, "restart" if useful else "stop")
+        self._stopped = decision == "stop"
+        return not self._stopped
+
+    def _wait_for_news(self, heartbeat: Heartbeat) -> None:
+        """Another launcher knows better whether a restart could help."""
+        deadline_s = time.monotonic() + NEWS_TIMEOUT_S
+        while heartbeat.restarts == self._workers.restarts and not heartbeat.fault and time.monotonic() < deadline_s:
+            time.sleep(NEWS_POLL_S)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +263,6 @@ def run(
     note: str | None = None,
     watch: Watcher = lambda ranks: None,
     coordinator: Coordinator | None = None,
-    interface: str | None = None,
     fill: FillSearch | None = None,
 ) -> Outcome:
     """Runs a plan to its end and stores its record, whatever happened.
@@ -240,7 +276,7 @@ def run(
     leads = coordinator is None or coordinator.env.is_leader
     with catch_signals() as signals:
         try:
-            outcome = execute(plan, folder, watch, coordinator, interface, signals)
+            outcome = execute(plan, folder, watch, coordinator, signals)
         except BaseException as error:  # also of the watcher: what was measured is kept
             if leads:
                 with suppress(Exception):
@@ -281,22 +317,42 @@ def _write_event(folder: Path, event: Event) -> None:
     events.close()
 
 
+def run_task(
+    plan: Plan,
+    parent: Path,
+    task: str,
+    words: Sequence[str] = (),
+    *,
+    coordinator: Coordinator | None,
+    watch: Callable[[Path], None] = lambda folder: None,
+) -> Outcome:
+    """Starts the ranks of a plan for a feature's `worker_task`; its results are in a new folder below `parent`.
+
+    `watch` is called with the folder on new events.
+    """
+    make_folder = partial(make_run_folder, plan, parent)
+    folder = coordinator.begin_run(plan, parent.parent, make_folder) if coordinator else make_folder("")
+    with catch_signals() as signals:
+        outcome = execute(plan, folder, lambda ranks: watch(folder), coordinator, signals, task=task, words=words)
+        if signals and not outcome.error:
+            error = SignalError(endings.launcher_ending(signal.Signals(signals[0]).name), signals[0])
+            return replace(outcome, error=error)
+        return outcome
+
+
 def execute(
     plan: Plan,
     folder: Path,
     watch: Watcher,
     coordinator: Coordinator | None,
-    interface: str | None,
     signals: list[int],
     *,
-    task: WorkerTask = "train",
-    pair_rounds: int | None = None,
+    task: str = "train",
+    words: Sequence[str] = (),
 ) -> Outcome:
     """Starts and supervises the ranks, and finds the first fault together with the other launchers."""
     here = coordinator.env if coordinator else cluster_env.make_local_env(Topology.parse(plan.topology))
-    workers = WorkerProcesses(
-        plan, here, folder, task=task, pair_rounds=pair_rounds, interface=interface, coordinator=coordinator
-    )
+    workers = WorkerProcesses(plan, here, folder, task=task, words=words, coordinator=coordinator)
     heartbeat = coordinator.start_heartbeat(_compute_lost_after_s(plan)) if coordinator else None
     try:
         workers.start()

@@ -9,9 +9,9 @@ from dataclasses import Field, dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, NamedTuple, TypedDict
 
-from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import UsageError
 from trainmark.record.index import check_note, format_tags, parse_tags
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.recipe import LARGEST
@@ -114,7 +114,7 @@ class RunOptions:
     resume: str | None = _option(None, LOCAL, "resume an earlier run from its last checkpoint", "RUN")
     hosts: str | None = _option(None, LOCAL, "the nodes of a topology such as 2x8, reached by ssh", "A,B")
     port: int | None = _option(None, LOCAL, "port of the first of several nodes", "N", parse=int)
-    trust: bool = _option(False, LOCAL, "apply ssh and program settings of trainmark.toml in this folder")
+    trust: bool = _option(False, LOCAL, "run code and programs that a plan, or trainmark.toml in this folder, names")
     join_timeout_s: float | None = _option(
         None, RECORD, "seconds the nodes wait for each other (default: 60)", "S", flag="--join-timeout", parse=float
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from trainmark.record.recipe import (
     to_values,
 )
 from trainmark.record.store import Store, default_folder
+from trainmark.record.trust import trust_file
 from trainmark.train import meta_model
 from trainmark.workloads import weights
 
@@ -88,6 +90,8 @@ def make_plan(name: str, options: RunOptions) -> Plan:
     else:
         folder = NO_FOLDER
     init_from, init_sha256 = _resolve_weights(options.init_from)
+    if init_from and options.trust:
+        trust_file(Path(init_from))
     plan = Plan(
         workload=workload.name,
         workload_source=source,
@@ -110,6 +114,21 @@ def make_plan(name: str, options: RunOptions) -> Plan:
     )
     check_initial_weights(plan)
     return plan
+
+
+def needs_search(plan: Plan, options: RunOptions) -> bool:
+    """True where the batch of a plan is not known yet: recipe fill without --set batch_per_device."""
+    return get_recipe_kind(plan.recipe_name).finds_batch and not options.is_set("batch_per_device")
+
+
+def refuse_search(plans: Iterable[Plan], options: RunOptions) -> None:
+    """Launchers of one run must agree on the batch before the rendezvous, and each search might find another."""
+    for plan in plans:
+        if needs_search(plan, options):
+            raise UsageError(
+                f"recipe fill finds the batch of {plan.workload} where one process starts all ranks, not among several "
+                "nodes or tasks; find it with --topology 1x1, then give it: --set batch_per_device=N"
+            )
 
 
 def check_initial_weights(plan: Plan) -> None:

@@ -20,8 +20,8 @@ from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_f
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
 from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, ok
-from trainmark.record.duration import format_seconds
 from trainmark.record.errors import NotReadyError
+from trainmark.record.numbers import format_seconds
 from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import from_values

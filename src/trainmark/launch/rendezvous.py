@@ -20,11 +20,10 @@ import msgspec
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
 from trainmark.launch import network
-from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.secret import VARIABLE, make as make_secret, read as read_secret
+from trainmark.launch.cluster_env import SECRET, ClusterEnv, make_secret, read_secret
 from trainmark.platforms.device_errors import first_line
 from trainmark.record.errors import HangError, NotReadyError
-from trainmark.train.rendezvous_store import MAX_WAIT_S, Reply, Request, encode, receive_exactly, receive_message
+from trainmark.train.collectives import MAX_WAIT_S, Reply, Request, encode, receive_exactly, receive_message
 
 GREETING = b"trainmark store 2"
 """Sent by the server before a nonce: a client that receives anything else has reached another service."""
@@ -185,7 +184,7 @@ def connect(address: Address, timeout_s: float) -> socket.socket:
             return _connect_once(address, max(0.1, deadline_s - time.monotonic()))
         except WrongSecretError:
             raise NotReadyError(
-                f"rejected by the leader at {where}: {VARIABLE} does not match; give all nodes the same one"
+                f"rejected by the leader at {where}: {SECRET} does not match; give all nodes the same one"
             ) from None
         except OSError as error:
             if time.monotonic() + RETRY_S > deadline_s:

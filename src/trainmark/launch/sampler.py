@@ -19,8 +19,15 @@ from trainmark.platforms import files, proc, sensors
 from trainmark.platforms.reading import FIELDS, Reader
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import TrainmarkError
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import DeviceReading, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable
+from trainmark.record.events import (
+    DeviceReading,
+    DeviceSamples,
+    EventWriter,
+    HostSample,
+    SamplerBegin,
+    SamplerEnd,
+    Unavailable,
+)
 from trainmark.train.ranks import PARENT, read_host_name
 
 EVERY_S = 0.5

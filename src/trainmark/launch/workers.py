@@ -9,24 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import psutil
 
-from trainmark.launch import network, secret
-from trainmark.launch.cluster_env import ClusterEnv
+from trainmark.data import synthetic
+from trainmark.launch import network
+from trainmark.launch.cluster_env import SECRET, ClusterEnv
 from trainmark.launch.coordinator import Coordinator, plan_file_name
 from trainmark.platforms import files
-from trainmark.record import cores, endings
+from trainmark.record import cores, endings, site
 from trainmark.record.events import Failed
 from trainmark.record.plan import Plan
-from trainmark.record.rank_log import RECENT_STEPS, RankLog
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RECENT_STEPS, RankLog, RunFolder
 from trainmark.train.ranks import LAUNCHED, PARENT, RENDEZVOUS, RESTART
 
 INIT_LIMIT_S = 600.0
@@ -42,14 +41,12 @@ SAMPLER_LIMIT_S = 2.0
 
 
 OTHERS_VARIABLES = re.compile(
-    rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{secret.VARIABLE}"
+    rf"PET_.*|TORCHELASTIC_.*|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|ROLE_NAME|{SECRET}"
 )
 """Variables of another launcher, and the secret, which workers do not inherit."""
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 """torch warns of every host without reverse DNS."""
 
-WorkerTask = Literal["train", "trial", "probe", "pairs", "verify"]
-"""The task of a worker, as in `train/worker.py`."""
 SAMPLED = ("train", "verify")
 """Tasks with a sampler."""
 
@@ -78,19 +75,18 @@ class WorkerProcesses:
         env: ClusterEnv,
         folder: Path,
         *,
-        task: WorkerTask = "train",
-        pair_rounds: int | None = None,
-        interface: str | None = None,
+        task: str = "train",
+        words: Sequence[str] = (),
         coordinator: Coordinator | None = None,
     ) -> None:
-        """`interface` is the network interface of collectives; the rendezvous is at the coordinator, or without one
-        at a file in the folder."""
+        """`words` are for the task; the rendezvous is at the coordinator, or without one at a file in the folder."""
         self.plan = plan
+        interface = site.load().network.interface
         self._network = network.make_collective_variables(env, interface) if env.world > 1 else {}
         self._coordinator = coordinator
         self._launched_ns = 0
         self._task = task
-        self._words = [] if pair_rounds is None else ["--rounds", str(pair_rounds)]
+        self._words = words
         self.env = env
         self.folder = folder
         self.log = folder / ("launcher.log" if env.is_leader else f"launcher{env.launcher}.log")
@@ -305,6 +301,7 @@ class WorkerProcesses:
         file, env = files.load(self.plan.platform), self.env
         variables = {
             **QUIET,
+            "TORCHINDUCTOR_CACHE_DIR": str(synthetic.cache_folder() / "inductor"),
             **(file.host_settings if self.plan.recipe["host_settings"] == "tuned" else {}),
             **(file.deterministic_settings if self._task == "verify" else {}),
             **self._network,

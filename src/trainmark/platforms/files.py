@@ -162,7 +162,7 @@ def names() -> list[str]:
 def load(word: str) -> PlatformFile:
     """A platform by its name, or by the path of a file ending in .toml."""
     path = Path(word) if word.endswith(".toml") else Path(__file__).parent / f"{word}.toml"
-    if not path.is_file():
+    if not path.is_file() or (not word.endswith(".toml") and word not in names()):
         known = "there is no such file" if word.endswith(".toml") else nearest(word, names())
         raise UsageError(f"platform {word!r} is not known; {known}")
     try:

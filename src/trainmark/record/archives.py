@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import IO, Any, Protocol
 
 from trainmark.record.atomic_files import UNFINISHED
@@ -27,16 +26,6 @@ _MAX_EXTENDED_HEADER = 64 << 10
 _MAX_NAME_PART = 240  # bytes in one part of a name; 255 is the usual limit, and a temporary name needs a few more
 _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.XGLTYPE, *tarfile.GNU_TYPES)
 _DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-
-_REFUSED_KINDS = {
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.CHRTYPE: "a character device",
-    tarfile.BLKTYPE: "a block device",
-    tarfile.FIFOTYPE: "a named pipe",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
-}
-
 
 _END_MARK: Any = vars(tarfile)["EOFHeaderError"]  # what a block of zeros raises
 
@@ -136,8 +125,7 @@ def tar_members(source: Path | Readable, archive: str, limits: ArchiveLimits) ->
                 tar.members = []  # type: ignore[attr-defined]  # keep no list: an archive may hold millions
                 if number > 3 * limits.files + 100:  # folders cost time, even if nothing is written
                     raise NotReadyError(f"{archive}: more than {number} headers for at most {limits.files} files")
-                kind = "a sparse file" if info.issparse() else _kind(info)
-                if kind:
+                if kind := _refused_kind(info):
                     raise NotReadyError(
                         f"{archive}: member {info.name!r} is {kind}; only plain files are taken from archives"
                     )
@@ -164,62 +152,69 @@ def _open_tar(source: Path | Readable) -> tarfile.TarFile:
     return tarfile.open(fileobj=stream, mode="r:" if can_seek else "r|", **options)
 
 
-def _kind(info: tarfile.TarInfo) -> str:
+def _refused_kind(info: tarfile.TarInfo) -> str:
     """The kind of a member that is neither a file nor a folder; empty for those."""
-    if info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE):
-        return ""
-    return _REFUSED_KINDS.get(info.type, f"of the unknown kind {info.type!r}")
+    if info.issym() or info.islnk():
+        return "a link"
+    if info.isdev():
+        return "a device or a named pipe"
+    if info.issparse():
+        return "a sparse file"
+    plain = info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+    return "" if plain else f"of the unknown kind {info.type!r}"
 
 
 def zip_members(archive: Path, limits: ArchiveLimits) -> Iterator[Member]:
     """The plain files of a zip archive in order, each verified by its checksum once read to its end; refuses what
     `tar_members` refuses."""
+    gate = _Gate(archive.name, limits)
     try:
         file = zipfile.ZipFile(archive)
     except (OSError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or error
         raise NotReadyError(f"{archive} is no zip archive, or it is cut short ({reason}); fetch it again") from error
-    gate = _Gate(archive.name, limits)
     with file:
         for info in file.infolist():
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            what = "a link or a device" if kind not in (0, stat.S_IFREG, stat.S_IFDIR) else ""
-            what = what or ("encrypted" if info.flag_bits & 1 else "")
-            if what:
+            is_plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+            if not is_plain or info.flag_bits & 1:
+                what = "encrypted" if is_plain else "a link or a device"
                 raise NotReadyError(f"{archive.name}: member {info.filename!r} is {what}; only plain files are taken")
-            if not info.is_dir():
-                name = gate.admit(info.filename, info.file_size)
-                try:
-                    content = file.open(info)
-                except (NotImplementedError, RuntimeError, zipfile.BadZipFile, OSError) as error:
-                    raise NotReadyError(
-                        f"{archive.name}: member {name!r} cannot be read ({error}); fetch it again"
-                    ) from error
-                with content:
-                    yield Member(archive=archive.name, name=name, size=info.file_size, content=content)
+            if info.is_dir():
+                continue
+            name = gate.admit(info.filename, info.file_size)
+            try:
+                content = file.open(info)
+            except (NotImplementedError, RuntimeError, zipfile.BadZipFile, OSError) as error:
+                raise NotReadyError(
+                    f"{archive.name}: member {name!r} cannot be read ({error}); fetch it again"
+                ) from error
+            with content:
+                yield Member(archive=archive.name, name=name, size=info.file_size, content=content)
 
 
 def safe_path(name: str, archive: str) -> PurePosixPath:
     """The member's path below the destination; a name that leads outside or is not printable is refused."""
-    path = PurePosixPath(name)
+    path, problem = PurePosixPath(name), ""
     if not name.isprintable():
-        raise NotReadyError(f"{archive}: member {name!r} has control or undecodable characters in its name")
-    if path.is_absolute():
-        raise NotReadyError(f"{archive}: member {name!r} has an absolute name; it would be written outside the folder")
-    if ".." in path.parts:
-        raise NotReadyError(f"{archive}: member {name!r} has '..' in its name; it would be written outside the folder")
-    if not path.parts:
-        raise NotReadyError(f"{archive}: member {name!r} has no name")
-    if any(len(part.encode()) > _MAX_NAME_PART for part in path.parts):
-        raise NotReadyError(f"{archive}: member {name[:60]!r}... has too long a name")
+        problem = "control or undecodable characters in its name"
+    elif path.is_absolute():
+        problem = "an absolute name; it would be written outside the folder"
+    elif ".." in path.parts:
+        problem = "'..' in its name; it would be written outside the folder"
+    elif not path.parts:
+        problem = "no name"
+    elif any(len(part.encode()) > _MAX_NAME_PART for part in path.parts):
+        problem = "too long a name"
+    if problem:
+        raise NotReadyError(f"{archive}: member {name[:100]!r} has {problem}")
     return path
 
 
 class Destination:
     """A folder that files are written into; below it no symbolic link is followed.
 
-    Every folder is opened relative to its parent with O_NOFOLLOW, so a link planted at any time is an error. The folder
-    itself may be reached through links: it is what the user named. Folders created before a refusal are removed again.
+    The folder itself may be reached through links: it is what the user named. Folders created before a refusal are
+    removed again.
     """
 
     def __init__(self, root: Path) -> None:
@@ -227,17 +222,13 @@ class Destination:
         self._made = [path for path in (*reversed(root.parents), root) if not path.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
-            self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise NotReadyError(f"cannot write to the folder {root}: {error.strerror}") from error
 
     def __enter__(self) -> Destination:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.close(self._root_fd)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         for path in reversed(self._made) if error is not None else ():
             with suppress(OSError):  # not empty
                 path.rmdir()
@@ -247,90 +238,66 @@ class Destination:
 
         Atomic against a kill only: nothing is synced to disk, as there may be a million files.
         """
+        target = self._make_folder(path.parent) / path.name
+        partial = target.with_name(f".{path.name}{UNFINISHED}")
         try:
-            folder = self._open_folder(path.parent)
-        except OSError as error:
-            raise self._cannot_write(path, error) from error
-        try:
-            if _size_of_file(folder, path.name) == size and keep:
+            if _size_of_file(target) == size and keep:
                 return False
-            _write_stream(folder, path.name, source, size)
+            if _size_of_file(partial) is not None:  # left by a killed process
+                partial.unlink()
+            try:
+                _write_stream(partial, source, size, path.name)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+            partial.rename(target)
         except OSError as error:
-            raise self._cannot_write(path, error) from error
-        finally:
-            os.close(folder)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NotReadyError(
+                    f"the disk is full at {target}; free some space and start again to continue"
+                ) from error
+            raise NotReadyError(f"cannot write {target}: {error.strerror}") from error
         return True
 
     def read(self, path: PurePosixPath) -> bytes | None:
         """The content of a small file; None if it does not exist."""
+        file = self._make_folder(path.parent) / path.name
         try:
-            folder = self._open_folder(path.parent)
+            return None if _size_of_file(file) is None else file.read_bytes()
         except OSError as error:
-            raise self._cannot_write(path, error) from error
-        try:
-            with os.fdopen(os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise NotReadyError(f"cannot read {self.root / path}: {error.strerror}") from error
-        finally:
-            os.close(folder)
+            raise NotReadyError(f"cannot read {file}: {error.strerror}") from error
 
     def files(self, path: PurePosixPath) -> tuple[int, int]:
         """Number and bytes of the plain files of a folder, without unfinished ones."""
-        try:
-            folder = self._open_folder(path)
-        except OSError as error:
-            raise self._cannot_write(path, error) from error
-        try:
-            with os.scandir(folder) as entries:
-                sizes = [
-                    entry.stat(follow_symlinks=False).st_size
-                    for entry in entries
-                    if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
-                ]
-        finally:
-            os.close(folder)
+        with os.scandir(self._make_folder(path)) as entries:
+            sizes = [
+                entry.stat(follow_symlinks=False).st_size
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")
+            ]
         return len(sizes), sum(sizes)
 
-    def _open_folder(self, path: PurePosixPath) -> int:
-        folder, here = os.dup(self._root_fd), self.root
+    def _make_folder(self, path: PurePosixPath) -> Path:
+        folder = self.root
         for part in path.parts:
-            here /= part
+            folder /= part
             try:
-                below, is_new = _open_or_make_folder(folder, part)
-            finally:
-                os.close(folder)
-            folder = below
-            if is_new:
-                self._made.append(here)
+                folder.mkdir()
+                self._made.append(folder)
+            except FileExistsError:
+                if folder.is_symlink() or not folder.is_dir():
+                    raise NotReadyError(
+                        f"cannot write {folder}: a link or a file is in place of a folder; remove it"
+                    ) from None
+            except OSError as error:
+                raise NotReadyError(f"cannot write {folder}: {error.strerror}") from error
         return folder
 
-    def _cannot_write(self, path: PurePosixPath, error: OSError) -> NotReadyError:
-        target = self.root / path
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            return NotReadyError(f"cannot write {target}: a link or a file is in place of a folder; remove it")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return NotReadyError(f"the disk is full at {target}; free some space and start again to continue")
-        return NotReadyError(f"cannot write {target}: {error.strerror}")
 
-
-def _open_or_make_folder(parent: int, name: str) -> tuple[int, bool]:
-    """The folder, and whether it was created now."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-    try:
-        return os.open(name, flags, dir_fd=parent), False
-    except FileNotFoundError:
-        with suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=parent)
-        return os.open(name, flags, dir_fd=parent), True
-
-
-def _size_of_file(folder: int, name: str) -> int | None:
+def _size_of_file(path: Path) -> int | None:
     """The size of a plain file, None if there is none; anything else of that name is an OSError."""
     try:
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = path.lstat()
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
@@ -338,22 +305,11 @@ def _size_of_file(folder: int, name: str) -> int | None:
     return status.st_size
 
 
-def _write_stream(folder: int, name: str, source: Readable, size: int) -> None:
-    """Like `atomic_files`, but in chunks and relative to an open folder, so that no link leads outside."""
-    partial = f".{name}{UNFINISHED}"
-    if _size_of_file(folder, partial) is not None:  # left by a killed process
-        os.unlink(partial, dir_fd=folder)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(partial, flags, 0o600, dir_fd=folder), "wb") as file:
-            left = size
-            while left and (data := source.read(min(left, _CHUNK))):
-                file.write(data)
-                left -= len(data)
-            if left:
-                raise NotReadyError(f"the content of {name!r} ends {left} bytes early")
-            os.fchmod(file.fileno(), 0o644)
-    except BaseException:
-        os.unlink(partial, dir_fd=folder)
-        raise
-    os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+def _write_stream(path: Path, source: Readable, left: int, name: str) -> None:
+    with path.open("xb") as file:
+        while left and (data := source.read(min(left, _CHUNK))):
+            file.write(data)
+            left -= len(data)
+        if left:
+            raise NotReadyError(f"the content of {name!r} ends {left} bytes early")
+        os.fchmod(file.fileno(), 0o644)

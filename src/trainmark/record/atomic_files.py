@@ -24,15 +24,22 @@ def write_atomic(path: Path, content: bytes, *, beside: Path | None = None, sync
     A killed process leaves a file that ends in `UNFINISHED` in `beside`, by default next to `path`. Unless `synced`, a
     power cut may tear the file.
     """
-    unfinished = (beside or path.parent) / f".{secrets.token_hex(8)}{UNFINISHED}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _unfinished_file(beside or path.parent, content, synced=synced) as unfinished:
+        unfinished.replace(path)
+
+
+@contextlib.contextmanager
+def _unfinished_file(folder: Path, content: bytes, *, synced: bool) -> Iterator[Path]:
+    """A file under a temporary name, gone at the end unless it was renamed."""
+    unfinished = folder / f".{secrets.token_hex(8)}{UNFINISHED}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with unfinished.open("xb") as stream:
             stream.write(content)
             if synced:
                 stream.flush()
                 os.fsync(stream.fileno())
-        unfinished.replace(path)
+        yield unfinished
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
@@ -95,12 +102,7 @@ def atomic_folder(final: Path, *, beside: Path | None = None) -> Iterator[Path]:
 
 def write_once(path: Path, content: bytes) -> None:
     """Writes a file atomically; FileExistsError if the name is taken, even by a concurrent writer."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with unfinished.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+    with _unfinished_file(path.parent, content, synced=True) as unfinished:
         try:
             os.link(unfinished, path)
         except OSError as error:
@@ -109,9 +111,6 @@ def write_once(path: Path, content: bytes) -> None:
             with path.open("xb"):  # no hard links: take the name first, then replace it
                 pass
             unfinished.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
     for folder in (path.parent, path.parent.parent):
         sync(folder)  # the name must survive a power cut, too
 

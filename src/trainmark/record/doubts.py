@@ -1,27 +1,24 @@
-"""Finds reasons to trust a result less: a code and values, which `doubt_text` puts into words."""
+"""Reasons to trust a result less: found as a code with values, and written as a sentence in the reader's language."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from trainmark.record import learning, statistics
+from trainmark.record import statistics
 from trainmark.record.cores import FOREIGN_LOAD
-from trainmark.record.doubt_text import doubt_text
 from trainmark.record.events import Resumed
-from trainmark.record.format import number
-from trainmark.record.intervals import TOO_NOISY
-from trainmark.record.language import ENGLISH
-from trainmark.record.machine import Environment, MachineTelemetry, Telemetry
-from trainmark.record.metrics import Quantity
-from trainmark.record.numbers import digits_to_tell_apart
+from trainmark.record.format import TOO_NOISY_WORDS, number
+from trainmark.record.language import ENGLISH, Say
+from trainmark.record.numbers import TOO_NOISY, digits_to_tell_apart
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import describe_inside, describe_matmuls
-from trainmark.record.record import Doubt, Quality, Restart, Status
-from trainmark.record.timeline import Timeline
-from trainmark.record.workload_facts import QualityFacts
+from trainmark.record.record import Doubt, Quality, Record
+from trainmark.record.workload_facts import CHANCE, CLASSES, QualityFacts
 
 RANK_SKEW = 0.05
 CLOCKS_APART, CLOCKS_FAR_APART = 0.03, 0.10
@@ -42,133 +39,216 @@ JUST_ABOVE_PERCENT = 1.1
 MAX_MORE = 50
 """Beyond this many times the steps made, more steps are no advice."""
 
+Values = Mapping[str, Any]
+"""What a check found, formatted, by placeholder name."""
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What a check may use."""
+TEMPLATES = {
+    "incomplete": "the run did not reach its end: the numbers cover what was measured before",
+    "stand-in": "this is a stand-in, not a device: its speed, memory and power mean nothing",
+    "generated-data": "synthetic data, not the real {name} set: {said}",
+    "init-from": "training began with the weights of {name}, so its time to target is not that of training from "
+    "scratch",
+    "random-start": "training began with random weights where the published run began with trained ones: its quality "
+    "will stay far below; give a file with --init-from",
+    "target-missed": "target missed: {name} {sign} {goal}{unit} asked, {reached}",
+    "loss-rose": "the loss rose from {before} to {after} over the run: it did not learn; a smaller learning_rate may "
+    "help",
+    "at-chance": "{quality} of {value} % is what guessing{among} gives ({chance} %): nothing shows yet that the "
+    "network learnt",
+    "below-bar": "has not learnt: {quality} of {value}{unit} is {side} {bar_word}, which gives {bar} on the same "
+    "samples",
+    "below-floor": "{name} of {value} is below what the data makes possible, {floor}: validation text was trained on, "
+    "or something is counted wrongly",
+    "few-steps": "{known}: {remedy}",
+    "drifting": "the run became {how} {where}: from {before} to {after} {unit}, so that a step takes {times}{until}; "
+    "p_core is the mean over all of it",
+    "rank-skew": "ranks differ by more than 5 %: {slow} took {factor} times as long for {own} as rank {rank}, the "
+    "fastest{same}",
+    "device-clock": "the events of rank {rank}'s device count {device_s} s of training where the host's clock shows "
+    "{host_s} s: its step times are not to be trusted; `trainmark platform check` looks at its events",
+    "time-unaccounted": "{other_s} of {training_s} s of training belong to no step: p_core does not tell how long "
+    "training takes",
+    "small-batch": "{batch} is below the reference recipe's {reference}",
+    "left-out": "the recipe left {left_out} of {samples} training samples out: it trained on {kept}",
+    "emulated-precision": "this CPU has no instructions for {precision}: matmuls are computed in float32 and rounded",
+    "precision-differs": "{asked} was asked for and {ran} ran: the first step had {seen}",
+    "cpu-differs": "one step of this network on rank {rank}'s device does not come out as on the CPU: {first} {by}, "
+    "where rounding explains {allowed} %, and {differing} of {quantities} quantities differ; `trainmark platform "
+    "check` names operators that are wrong",
+    "skipped-steps": "{skipped} of {steps} steps changed no weight: their gradients were not finite under the loss "
+    "scale of the time",
+    "mfu-above-100": "mfu is {value} %, more than a device can do in {precision}: that label is wrong, or its peak of "
+    "{peak}",
+    "crowded-cores": "{ranks} ranks shared {cores}: they took turns, so the speed says little of more devices",
+    "foreign-load": "other programs, or other guests of the host, used {share} % of the machine meanwhile",
+    "sampler-ended": "the sampler on {host} ended by itself {last_s} s after the launch: what devices and host did "
+    "later is not known",
+    "power-sampling": "power does not keep to MLPerf's rule of 60 samples at 1 Hz: {missed}",
+    "throttled": "a device was slowed in {share} % of the samples: {reasons}",
+    "ecc-errors": "device {device} of {host} counted {errors} memory errors it could not correct during the run",
+    "skip-bad": "up to {files} unreadable data files were allowed to be left out",
+    "resumed": "resumed at step {step}: times cover only the part after it",
+    "restarted": "restarted {times}, at step {where}, {lost_s} s lost, which no throughput holds",
+    "torn-events": "the events of rank {ranks} end in the middle of a line, which was dropped",
+    "no-sample": "the trained model left no sample of its work: {reason}",
+}
 
-    plan: Plan
-    status: Status
-    timeline: Timeline
-    metrics: Mapping[str, Quantity]
-    quality: Quality
-    environment: Environment
-    telemetry: Telemetry = field(default_factory=Telemetry)
-    """Sampled sensors, as recorded."""
-    reference_global_batch: int
-    resumed: Resumed | None = None
-    restarts: tuple[Restart, ...] = ()
-    torn_ranks: tuple[int, ...] = ()
-    """Ranks whose event file ends in the middle of a line."""
-    loss: Sequence[float | None] = ()
-    """Of each step's global batch."""
-    data_facts: Mapping[str, float] = field(default_factory=dict)
-    """Facts about the data, such as the accuracy of guessing."""
-    no_sample: str | None = None
-    """Why the trained model left no sample of its work, where it should have."""
-    judged: QualityFacts | None = None
-    """The workload's facts about its target quality."""
+
+def translate_doubt(doubt: Doubt, say: Say) -> str:
+    """The doubt in the reader's language; the recorded text where an earlier version worded it otherwise."""
+    try:
+        known = doubt_text(doubt.code, doubt.values, ENGLISH) == doubt.text
+        return doubt_text(doubt.code, doubt.values, say) if known else doubt.text
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # a record may hold anything
+        return doubt.text
 
 
-def collect_doubts(facts: Facts) -> tuple[Doubt, ...]:
-    return tuple(
-        Doubt(code=code, text=doubt_text(code, values, ENGLISH), values=values)
-        for check in CHECKS
-        for code, values in check(facts)
-    )
+def doubt_text(code: str, values: Values, say: Say) -> str:
+    if code == "few-steps" and "steps" in values:
+        return say("too few counted steps for a 95 % interval: {size}").format(size=values["steps"])
+    text = say(TEMPLATES[code]).format(**{**values, **_write_phrases(code, values, say)})
+    further = {"resumed": "damaged", "restarted": "reasons"}.get(code)
+    return say("; ").join([text, *values[further]]) if further else text
 
 
-Found = Iterator[tuple[str, dict[str, Any]]]
+def _write_phrases(code: str, v: Values, say: Say) -> dict[str, str]:
+    """The parts of a doubt's sentence that are words themselves, or may be missing."""
+    match code:
+        case "generated-data":
+            outcomes = {
+                "not evaluated": say("{name} was not evaluated"),
+                "learnt": say("{name} only shows that training works"),
+                "not learnt": say("{name} says nothing about the real one"),
+            }
+            return {"name": v["data"], "said": outcomes[v["outcome"]].format(name=say(v["quality"]))}
+        case "at-chance":
+            among = say(" among {classes} classes").format(classes=v["classes"]) if v.get("classes") else ""
+            return {"quality": say(v["quality"]), "among": among}
+        case "below-bar":
+            return {name: say(v[name]) for name in ("quality", "side", "bar_word")}
+        case "target-missed":
+            measured = v.get("value") is not None
+            return {"reached": say("{value}{unit} was reached").format(**v) if measured else say("none was measured")}
+        case "few-steps":
+            known = say("p_core is known to ±{percent} %, not ±1 %").format(percent=v.get("percent"))
+            if v.get("percent") is None:
+                known = say("{noisy} what p_core is").format(noisy=say(TOO_NOISY_WORDS))
+            remedy = say("about {more} more steps would do").format(more=v.get("more"))
+            return {"known": known, "remedy": say("a quieter machine would help") if v.get("more") is None else remedy}
+        case "drifting":
+            ratio = v["before"] / v["after"]
+            times = say("{ratio} times as long").format(ratio=number(ratio))
+            if 1 / 2 < ratio < 2:
+                percent = number(abs(100 * (ratio - 1)), 2)
+                times = (say("{percent} % longer") if ratio > 1 else say("{percent} % less")).format(percent=percent)
+            step, until = v.get("step"), v.get("until")
+            return {
+                "how": say("slower") if ratio > 1 else say("faster"),
+                "where": say("little by little") if step is None else say("at step {step}").format(step=step),
+                "before": number(v["before"]),
+                "after": number(v["after"]),
+                "times": times,
+                "until": "" if until is None else say(", until step {step}").format(step=until),
+            }
+        case "rank-skew":
+            return {
+                "slow": f"rank {v['rank']}" + (say(" on {host}").format(host=v["host"]) if v["host"] else ""),
+                "own": say("its own computing") if v["exchange_known"] else say("its steps"),
+                "rank": v["fastest"],
+                "same": say(" for as many items") if v["more_items"] else "",
+            }
+        case "small-batch":
+            batch = say("global batch {batch}")
+            if v["all_data"]:
+                batch = say("global batch {batch}, for want of more data than that,")
+            return {"batch": batch.format(batch=v["batch"])}
+        case "precision-differs":
+            inside = say(", and the device itself computes {inside}").format(inside=v["inside"]) if v["inside"] else ""
+            return {"seen": (v["seen"] or say("no matmul")) + inside}
+        case "cpu-differs":
+            finite = v.get("difference") is not None
+            return {"by": say("differs by {difference} %").format(**v) if finite else say("is not a number")}
+        case "mfu-above-100":
+            return {"peak": v.get("peak") or say("unknown")}
+        case "crowded-cores":
+            cores = say("{cores} usable core") if v["cores"] == 1 else say("{cores} usable cores")
+            return {"cores": cores.format(cores=v["cores"])}
+        case "power-sampling":
+            missed = {
+                "samples": say("{samples} samples of {wanted}"),
+                "rate_hz": say("{rate_hz} a second"),
+                "gap_s": say("a gap of {gap_s} s"),
+            }
+            parts = [text.format(**v) for name, text in missed.items() if v.get(name) is not None]
+            return {"missed": say(", ").join(parts)}
+        case "throttled":
+            return {"reasons": say(", ").join(say(reason) for reason in v["reasons"])}
+        case "restarted":
+            times = say("{count} time") if len(v["steps"]) == 1 else say("{count} times")
+            where = say(" and ").join(str(step) for step in v["steps"])
+            return {"times": times.format(count=len(v["steps"])), "where": where}
+    return {}
 
 
-def check_stand_in(f: Facts) -> Found:
-    if f.environment.device.stand_in:
-        yield "stand-in", {}
+def collect_doubts(
+    record: Record,
+    *,
+    reference_global_batch: int,
+    resumed: Resumed | None = None,
+    torn_ranks: Sequence[int] = (),
+    no_sample: str | None = None,
+) -> tuple[Doubt, ...]:
+    """The doubts about a record; those on it do not count.
+
+    `torn_ranks` are ranks whose event file ends in the middle of a line; `no_sample` says why the trained model left no
+    sample of its work, where it should have.
+    """
+    found = [
+        *_doubt_training(record),
+        *_doubt_learning(record),
+        *_doubt_times(record),
+        *_doubt_batch(record, reference_global_batch),
+        *_doubt_arithmetic(record),
+        *_doubt_machine(record),
+        *_doubt_sensors(record),
+    ]
+    if record.plan.skip_bad:
+        found.append(make_doubt("skip-bad", files=record.plan.skip_bad))
+    if resumed:
+        found.append(make_doubt("resumed", step=resumed.step, damaged=list(resumed.damaged)))
+    if record.restarts:
+        reasons = [restart.reason for restart in record.restarts if restart.reason]
+        damaged = [sentence for restart in record.restarts for sentence in restart.damaged]
+        steps, lost_s = [restart.step for restart in record.restarts], f"{record.timeline.seconds('restart'):.1f}"
+        found.append(make_doubt("restarted", steps=steps, lost_s=lost_s, reasons=[*reasons, *damaged]))
+    if torn_ranks:
+        found.append(make_doubt("torn-events", ranks=", ".join(str(rank) for rank in torn_ranks)))
+    if no_sample:
+        found.append(make_doubt("no-sample", reason=no_sample))
+    return tuple(found)
 
 
-def check_synthetic_data(f: Facts) -> Found:
-    if f.plan.data.synthetic:
-        outcome = "not evaluated" if f.quality.value is None else "learnt" if _has_learnt(f) else "not learnt"
+def make_doubt(code: str, **values: Any) -> Doubt:
+    return Doubt(code=code, text=doubt_text(code, values, ENGLISH), values=values)
+
+
+def _doubt_training(record: Record) -> Iterator[Doubt]:
+    """What was trained, on what, and from where."""
+    plan, quality = record.plan, record.quality
+    if record.status == "incomplete":
+        yield make_doubt("incomplete")
+    if record.environment.device.stand_in:
+        yield make_doubt("stand-in")
+    if plan.data.synthetic:
+        shown = (find_chance_level(record), find_missed_bar(record), loss_rise(record.loss))
+        learnt = "learnt" if shown == (None, None, None) else "not learnt"
+        outcome = "not evaluated" if quality.value is None else learnt
         # the code on records of every version
-        yield "generated-data", {"data": f.plan.data.name, "quality": _quality_name(f.quality), "outcome": outcome}
-
-
-def _has_learnt(f: Facts) -> bool:
-    """True unless something shows that it did not."""
-    found = (
-        learning.find_chance_level(f.quality, f.data_facts),
-        learning.find_missed_bar(f.quality, f.judged, f.data_facts),
-        learning.loss_rise(f.loss),
-    )
-    return found == (None, None, None)
-
-
-def check_loss_rise(f: Facts) -> Found:
-    if rise := learning.loss_rise(f.loss):
-        before, after = (number(value) for value in rise)
-        yield "loss-rose", {"before": before, "after": after}
-
-
-def check_chance_level(f: Facts) -> Found:
-    chance = learning.find_chance_level(f.quality, f.data_facts)
-    if chance is not None:
-        classes = f.data_facts.get(learning.CLASSES)
-        yield (
-            "at-chance",
-            {
-                "quality": _quality_name(f.quality),
-                "value": f"{f.quality.value:.2f}",
-                "chance": f"{chance:.3g}",
-                "classes": f"{classes:g}" if classes else None,
-            },
-        )
-
-
-def check_bar(f: Facts) -> Found:
-    bar = learning.find_missed_bar(f.quality, f.judged, f.data_facts)
-    if bar is not None and f.judged is not None and f.quality.value is not None:
-        yield (
-            "below-bar",
-            {
-                "quality": _quality_name(f.quality),
-                "value": f"{f.quality.value:.2f}",
-                "unit": _unit(f.quality),
-                "side": "below" if f.quality.better == "higher" else "above",
-                "bar_word": f.judged.bar_word,
-                "bar": f"{bar:.2f}",
-            },
-        )
-
-
-def check_floor(f: Facts) -> Found:
-    floor, value = f.data_facts.get("loss_floor"), f.quality.value
-    if floor is not None and value is not None and value < MIN_OF_FLOOR * floor:
-        yield "below-floor", {"name": f.quality.name, "value": f"{value:.4g}", "floor": f"{floor:.4g}"}
-
-
-def _quality_name(quality: Quality) -> str:
-    return "accuracy" if quality.name == "acc1" else quality.name
-
-
-def _unit(quality: Quality) -> str:
-    return "" if quality.unit == "-" else f" {quality.unit}"
-
-
-def check_target(f: Facts) -> Found:
-    if f.plan.limits.full and not f.quality.reached and f.status == "valid":
-        value = None
-        if f.quality.value is not None:
-            value = f"{f.quality.value:.{digits_to_tell_apart(f.quality.value, f.quality.goal, f.quality.better)}g}"
-        yield (
-            "target-missed",
-            {
-                "name": f.quality.name,
-                "sign": ">=" if f.quality.better == "higher" else "<=",
-                "goal": f"{f.quality.goal:g}",
-                "unit": _unit(f.quality),
-                "value": value,
-            },
-        )
+        yield make_doubt("generated-data", data=plan.data.name, quality=_quality_name(quality), outcome=outcome)
+    if plan.init_from and not is_fine_tuning(plan):
+        yield make_doubt("init-from", name=Path(plan.init_from).name)
+    if is_fine_tuning(plan) and not plan.init_from and not plan.resume_from:
+        yield make_doubt("random-start")
 
 
 def is_fine_tuning(plan: Plan) -> bool:
@@ -176,285 +256,222 @@ def is_fine_tuning(plan: Plan) -> bool:
     return plan.recipe.get("begins_with") == "trained"
 
 
-def check_random_start(f: Facts) -> Found:
-    if is_fine_tuning(f.plan) and not f.plan.init_from and not f.plan.resume_from:
-        yield "random-start", {}
-
-
-def check_initial_weights(f: Facts) -> Found:
-    if f.plan.init_from and not is_fine_tuning(f.plan):
-        yield "init-from", {"name": Path(f.plan.init_from).name}
-
-
-def check_step_count(f: Facts) -> Found:
-    if not f.timeline.steps:
-        return
-    compute_s, items = f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items)
-    found = statistics.mean_interval(compute_s, items)
-    if found is None:
-        yield "few-steps", {"steps": int(compute_s.size)}
-    elif found.share > WANTED_HALF_WIDTH:
-        more = int(statistics.estimate_steps_needed(compute_s, items, WANTED_HALF_WIDTH))
-        percent = max(100 * found.share, JUST_ABOVE_PERCENT)
-        yield (
-            "few-steps",
-            {
-                "percent": None if found.share > TOO_NOISY else f"{percent:.1f}",
-                "more": more if more < MAX_MORE * compute_s.size else None,
-            },
+def _doubt_learning(record: Record) -> Iterator[Doubt]:
+    quality, value = record.quality, record.quality.value
+    name, unit = _quality_name(quality), "" if quality.unit == "-" else f" {quality.unit}"
+    if record.plan.limits.full and not quality.reached and record.status == "valid":
+        reached = None
+        if value is not None:
+            reached = f"{value:.{digits_to_tell_apart(value, quality.goal, quality.better)}g}"
+        sign = ">=" if quality.better == "higher" else "<="
+        yield make_doubt(
+            "target-missed", name=quality.name, sign=sign, goal=f"{quality.goal:g}", unit=unit, value=reached
         )
-
-
-def check_drift(f: Facts) -> Found:
-    if not f.timeline.steps:
+    if rise := loss_rise(record.loss):
+        yield make_doubt("loss-rose", before=number(rise[0]), after=number(rise[1]))
+    if value is None:
         return
-    found = statistics.detect_drift(f.timeline.steady(f.timeline.compute_s), f.timeline.steady(f.timeline.step_items))
-    if found is not None and found.is_drifting:
-        before, after = found.rates
-        places = {"step": found.at, "until": found.until}
-        yield (
-            "drifting",
-            {
-                "before": float(before),
-                "after": float(after),
-                "unit": f.metrics["p_core"].unit,
-                **{name: None if at is None else int(f.timeline.steady_from + at) for name, at in places.items()},
-            },
+    if (chance := find_chance_level(record)) is not None:
+        classes = record.data_facts.get(CLASSES)
+        yield make_doubt(
+            "at-chance",
+            quality=name,
+            value=f"{value:.2f}",
+            chance=f"{chance:.3g}",
+            classes=f"{classes:g}" if classes else None,
         )
+    judged, bar = _judged_by(record), find_missed_bar(record)
+    if judged is not None and bar is not None:
+        side = "below" if quality.better == "higher" else "above"
+        yield make_doubt(
+            "below-bar",
+            quality=name,
+            value=f"{value:.2f}",
+            unit=unit,
+            side=side,
+            bar_word=judged.bar_word,
+            bar=f"{bar:.2f}",
+        )
+    floor = record.data_facts.get("loss_floor")
+    if floor is not None and value < MIN_OF_FLOOR * floor:
+        yield make_doubt("below-floor", name=quality.name, value=f"{value:.4g}", floor=f"{floor:.4g}")
 
 
-def check_rank_skew(f: Facts) -> Found:
-    skew = f.timeline.skew
-    if skew is not None and skew.factor > 1 + RANK_SKEW:
-        yield (
+def _quality_name(quality: Quality) -> str:
+    return "accuracy" if quality.name == "acc1" else quality.name
+
+
+def _judged_by(record: Record) -> QualityFacts | None:
+    """The workload's facts about its target quality."""
+    return record.workload_facts.find_quality(record.quality.name) if record.workload_facts else None
+
+
+def _doubt_times(record: Record) -> Iterator[Doubt]:
+    t = record.timeline
+    if t.steps:
+        compute_s, items = t.steady(t.compute_s), t.steady(t.step_items)
+        found = statistics.mean_interval(compute_s, items)
+        if found is None:
+            yield make_doubt("few-steps", steps=int(compute_s.size))
+        elif found.share > WANTED_HALF_WIDTH:
+            more = int(statistics.estimate_steps_needed(compute_s, items, WANTED_HALF_WIDTH))
+            yield make_doubt(
+                "few-steps",
+                percent=None if found.share > TOO_NOISY else f"{max(100 * found.share, JUST_ABOVE_PERCENT):.1f}",
+                more=more if more < MAX_MORE * compute_s.size else None,
+            )
+        drift = statistics.detect_drift(compute_s, items)
+        if drift is not None and drift.is_drifting:
+            before, after = drift.rates
+            step, until = (None if at is None else int(t.steady_from + at) for at in (drift.at, drift.until))
+            unit = record.metrics["p_core"].unit
+            yield make_doubt("drifting", before=float(before), after=float(after), unit=unit, step=step, until=until)
+    if t.skew is not None and t.skew.factor > 1 + RANK_SKEW:
+        slow, fast = t.skew.slow, t.skew.fast
+        yield make_doubt(
             "rank-skew",
-            {
-                "rank": skew.slow.rank,
-                "host": skew.slow.host,
-                "factor": f"{skew.factor:.2f}",
-                "fastest": skew.fast.rank,
-                "more_items": bool(sum(skew.slow.items) > sum(skew.fast.items)),
-                "exchange_known": bool(f.timeline.exchange_known),
-            },
+            rank=slow.rank,
+            host=slow.host,
+            factor=f"{t.skew.factor:.2f}",
+            fastest=fast.rank,
+            more_items=bool(sum(slow.items) > sum(fast.items)),
+            exchange_known=bool(t.exchange_known),
         )
-
-
-def check_device_clock(f: Facts) -> Found:
-    found = f.environment.clock
-    if found is not None and found.apart > CLOCKS_APART:
-        yield (
-            "device-clock",
-            {"rank": found.rank, "device_s": f"{found.device_s:.2f}", "host_s": f"{found.host_s:.2f}"},
-        )
-
-
-def check_unaccounted_time(f: Facts) -> Found:
-    clock = f.environment.clock
+    clock = record.environment.clock
     if clock is not None and clock.apart > CLOCKS_APART:
-        return  # check_device_clock reports it
-    other_s = f.timeline.seconds("other")
-    training_s = other_s + f.timeline.seconds("warmup", "data_wait", "compute")
+        device_s, host_s = f"{clock.device_s:.2f}", f"{clock.host_s:.2f}"
+        yield make_doubt("device-clock", rank=clock.rank, device_s=device_s, host_s=host_s)
+        return  # time that no step accounts for follows from it
+    other_s = t.seconds("other")
+    training_s = other_s + t.seconds("warmup", "data_wait", "compute")
     if other_s > max(MAX_OTHER * training_s, MAX_OTHER_S):
-        yield "time-unaccounted", {"other_s": f"{other_s:.2f}", "training_s": f"{training_s:.2f}"}
+        yield make_doubt("time-unaccounted", other_s=f"{other_s:.2f}", training_s=f"{training_s:.2f}")
 
 
-def check_batch_size(f: Facts) -> Found:
-    micro_batches = int(f.plan.recipe.get("accumulate", 1))  # records of older versions do not have it
-    batch = int(f.plan.recipe["batch_per_device"]) * micro_batches * Topology.parse(f.plan.topology).devices
-    samples = int(f.data_facts.get("train_samples", batch))
-    if min(batch, samples) < f.reference_global_batch:
-        yield (
-            "small-batch",
-            {"batch": min(batch, samples), "all_data": batch > samples, "reference": f.reference_global_batch},
-        )
+def _doubt_batch(record: Record, reference: int) -> Iterator[Doubt]:
+    recipe, facts = record.plan.recipe, record.data_facts
+    micro_batches = int(recipe.get("accumulate", 1))  # records of older versions do not have it
+    batch = int(recipe["batch_per_device"]) * micro_batches * Topology.parse(record.plan.topology).devices
+    samples = int(facts.get("train_samples", batch))
+    if min(batch, samples) < reference:
+        yield make_doubt("small-batch", batch=min(batch, samples), all_data=batch > samples, reference=reference)
+    if left_out := int(facts.get("left_out_samples", 0)):
+        kept = int(facts["train_samples"])
+        yield make_doubt("left-out", left_out=f"{left_out:,}", samples=f"{left_out + kept:,}", kept=f"{kept:,}")
 
 
-def check_left_out_samples(f: Facts) -> Found:
-    if samples := int(f.data_facts.get("left_out_samples", 0)):
-        kept = int(f.data_facts["train_samples"])
-        yield "left-out", {"left_out": f"{samples:,}", "samples": f"{samples + kept:,}", "kept": f"{kept:,}"}
-
-
-def check_emulation(f: Facts) -> Found:
-    if f.environment.emulated_precision:
-        yield "emulated-precision", {"precision": f.plan.precision}
-
-
-def check_precision(f: Facts) -> Found:
-    found = f.environment.precision
-    if found and found.ran != found.asked:
-        yield (
-            "precision-differs",
-            {
-                "asked": found.asked,
-                "ran": found.ran,
-                "seen": describe_matmuls(found.computed),
-                "inside": describe_inside(found.narrowed),
-            },
-        )
-
-
-def check_step(f: Facts) -> Found:
-    found = f.environment.step_check
-    if found is not None and found.differing:
-        yield (
+def _doubt_arithmetic(record: Record) -> Iterator[Doubt]:
+    environment, asked = record.environment, record.plan.precision
+    if environment.emulated_precision:
+        yield make_doubt("emulated-precision", precision=asked)
+    proof = environment.precision
+    if proof and proof.ran != proof.asked:
+        seen, inside = describe_matmuls(proof.computed), describe_inside(proof.narrowed)
+        yield make_doubt("precision-differs", asked=proof.asked, ran=proof.ran, seen=seen, inside=inside)
+    step = environment.step_check
+    if step is not None and step.differing:
+        yield make_doubt(
             "cpu-differs",
-            {
-                "rank": found.rank,
-                "first": found.first,
-                "difference": None if found.difference is None else f"{100 * found.difference:.3g}",
-                "allowed": f"{100 * (found.allowed or 0):.2g}",
-                "differing": found.differing,
-                "quantities": found.quantities,
-            },
+            rank=step.rank,
+            first=step.first,
+            difference=None if step.difference is None else f"{100 * step.difference:.3g}",
+            allowed=f"{100 * (step.allowed or 0):.2g}",
+            differing=step.differing,
+            quantities=step.quantities,
         )
-
-
-def check_skipped_steps(f: Facts) -> Found:
-    skipped = f.environment.precision.skipped_steps if f.environment.precision else 0
-    if skipped > MAX_SKIPPED * f.timeline.steps:
-        yield "skipped-steps", {"skipped": skipped, "steps": f.timeline.steps}
-
-
-def check_mfu(f: Facts) -> Found:
-    mfu = f.metrics.get("mfu")
+    if proof and proof.skipped_steps > MAX_SKIPPED * record.timeline.steps:
+        yield make_doubt("skipped-steps", skipped=proof.skipped_steps, steps=record.timeline.steps)
+    mfu, flops = record.metrics.get("mfu"), environment.flops
     if mfu is not None and mfu.value is not None and mfu.value > 100:
-        flops = f.environment.flops
         peak = None if flops is None else f"{flops.peak_tflops or 0:.3g} TFLOP/s ({flops.peak_source})"
-        yield "mfu-above-100", {"value": f"{mfu.value:.0f}", "precision": f.plan.precision, "peak": peak}
+        yield make_doubt("mfu-above-100", value=f"{mfu.value:.0f}", precision=asked, peak=peak)
 
 
-def check_core_count(f: Facts) -> Found:
-    ranks, cores = Topology.parse(f.plan.topology).devices_per_node, f.environment.cpu.usable_cores
-    if f.environment.device.type == "cpu" and cores and ranks > cores:
-        yield "crowded-cores", {"ranks": ranks, "cores": cores}
+def _doubt_machine(record: Record) -> Iterator[Doubt]:
+    environment = record.environment
+    ranks, cores = Topology.parse(record.plan.topology).devices_per_node, environment.cpu.usable_cores
+    if environment.device.type == "cpu" and cores and ranks > cores:
+        yield make_doubt("crowded-cores", ranks=ranks, cores=cores)
+    if environment.foreign_load is not None and environment.foreign_load > FOREIGN_LOAD:
+        yield make_doubt("foreign-load", share=f"{100 * environment.foreign_load:.0f}")
 
 
-def check_foreign_load(f: Facts) -> Found:
-    share = f.environment.foreign_load
-    if share is not None and share > FOREIGN_LOAD:
-        yield "foreign-load", {"share": f"{100 * share:.0f}"}
-
-
-def check_sampling(f: Facts) -> Found:
-    machines = f.telemetry.machines
+def _doubt_sensors(record: Record) -> Iterator[Doubt]:
+    machines = record.telemetry.machines
+    devices = [(machine, device) for machine in machines for device in machine.devices]
     for machine in machines:
         if machine.ended_early:
-            yield "sampler-ended", {"host": machine.host, "last_s": f"{machine.last_s:.0f}"}
-    power = f.metrics.get("power")
-    if power is None or power.value is None:
-        return
-    devices = [(machine, device) for machine in machines for device in machine.devices]
-    fewest = min(device.power_samples for _, device in devices)
-    slowest_hz = min(device.power_samples / _training_s(machine) for machine, device in devices)
-    longest_s = max(device.power_gap_s or 0.0 for _, device in devices)
-    missed: dict[str, Any] = {}
-    if fewest < MIN_POWER_SAMPLES:
-        missed.update(samples=fewest, wanted=MIN_POWER_SAMPLES)
-    if slowest_hz < 1:
-        missed["rate_hz"] = f"{slowest_hz:.2f}"
-    if longest_s > LONGEST_POWER_GAP_S:
-        missed["gap_s"] = f"{longest_s:.1f}"
-    if missed:
-        yield "power-sampling", missed
+            yield make_doubt("sampler-ended", host=machine.host, last_s=f"{machine.last_s:.0f}")
+    power, throttled = record.metrics.get("power"), record.metrics.get("throttled")
+    if power is not None and power.value is not None:
+        fewest = min(device.power_samples for _, device in devices)
+        trained_s = [max(1e-9, machine.training_s[1] - machine.training_s[0]) for machine, _ in devices]
+        slowest_hz = min(device.power_samples / each_s for (_, device), each_s in zip(devices, trained_s, strict=True))
+        longest_s = max(device.power_gap_s or 0.0 for _, device in devices)
+        missed: dict[str, Any] = {}
+        if fewest < MIN_POWER_SAMPLES:
+            missed.update(samples=fewest, wanted=MIN_POWER_SAMPLES)
+        if slowest_hz < 1:
+            missed["rate_hz"] = f"{slowest_hz:.2f}"
+        if longest_s > LONGEST_POWER_GAP_S:
+            missed["gap_s"] = f"{longest_s:.1f}"
+        if missed:
+            yield make_doubt("power-sampling", **missed)
+    if throttled is not None and throttled.value:
+        reasons = [(count, reason) for _, device in devices for reason, count in device.throttled.items()]
+        gravest = list(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
+        yield make_doubt("throttled", share=f"{throttled.value:.0f}", reasons=gravest)
+    for machine, device in devices:
+        if device.ecc_errors_new:
+            errors = f"{device.ecc_errors_new:.0f}"
+            yield make_doubt("ecc-errors", device=device.device, host=machine.host, errors=errors)
 
 
-def _training_s(machine: MachineTelemetry) -> float:
-    begin_s, end_s = machine.training_s
-    return max(1e-9, float(end_s - begin_s))
+def loss_trend(loss: Sequence[float | None]) -> str | None:
+    """`fell`, `rose` or `level`, from the first to the last steps; None where there are too few."""
+    finite = [value for value in loss if value is not None]
+    if len(finite) < 4:
+        return None
+    part = min(max(1, len(finite) // 4), 20)
+    first, last = fmean(finite[:part]), fmean(finite[-part:])
+    if abs(last - first) <= 0.005 * max(abs(first), abs(last)):
+        return "level"
+    return "fell" if last < first else "rose"
 
 
-def check_throttling(f: Facts) -> Found:
-    share = f.metrics.get("throttled")
-    if share is None or not share.value:
-        return
-    reasons = [
-        (count, reason)
-        for machine in f.telemetry.machines
-        for device in machine.devices
-        for reason, count in device.throttled.items()
-    ]
-    gravest = list(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
-    yield "throttled", {"share": f"{share.value:.0f}", "reasons": gravest}
+def loss_rise(loss: Sequence[float | None]) -> tuple[float, float] | None:
+    """The loss at the start and at the end, if it certainly rose; None where it did not, or there are too few steps.
+
+    The medians of the first quarter and the last are compared, so that single steps do not count. The rise must be
+    above 2 %, and above four standard errors by the unrest of neighbouring steps, which no trend makes larger.
+    """
+    finite = [value for value in loss if value is not None]
+    if len(finite) < 12:
+        return None
+    part = len(finite) // 4
+    first, last = median(finite[:part]), median(finite[-part:])
+    unrest = 1.4826 * median(abs(b - a) for a, b in pairwise(finite)) / math.sqrt(2)
+    error = 1.25 * unrest * math.sqrt(2 / part)  # the standard error of a median is 1.25 times that of a mean
+    return (first, last) if last - first > max(0.02 * abs(first), 4 * error) else None
 
 
-def check_memory_errors(f: Facts) -> Found:
-    for machine in f.telemetry.machines:
-        for device in machine.devices:
-            if device.ecc_errors_new:
-                errors = f"{device.ecc_errors_new:.0f}"
-                yield "ecc-errors", {"device": device.device, "host": machine.host, "errors": errors}
+def find_chance_level(record: Record) -> float | None:
+    """The accuracy of guessing, if the quality is no better; None where it is, or chance is unknown.
+
+    No better means within two binomial standard errors.
+    """
+    quality, chance = record.quality, record.data_facts.get(CHANCE)
+    if chance is None or quality.value is None or quality.unit != "%" or not quality.history or not 0 < chance < 100:
+        return None
+    samples = max(1, quality.history[-1].samples)
+    return chance if quality.value <= chance + 2 * math.sqrt(chance * (100 - chance) / samples) else None
 
 
-def check_skipped_files(f: Facts) -> Found:
-    if f.plan.skip_bad:
-        yield "skip-bad", {"files": f.plan.skip_bad}
-
-
-def check_resume(f: Facts) -> Found:
-    if f.resumed:
-        yield "resumed", {"step": f.resumed.step, "damaged": list(f.resumed.damaged)}
-
-
-def check_restarts(f: Facts) -> Found:
-    if f.restarts:
-        reasons = [restart.reason for restart in f.restarts if restart.reason]
-        yield (
-            "restarted",
-            {
-                "steps": [restart.step for restart in f.restarts],
-                "lost_s": f"{f.timeline.seconds('restart'):.1f}",
-                "reasons": [*reasons, *(sentence for restart in f.restarts for sentence in restart.damaged)],
-            },
-        )
-
-
-def check_torn_events(f: Facts) -> Found:
-    if f.torn_ranks:
-        yield "torn-events", {"ranks": ", ".join(str(rank) for rank in f.torn_ranks)}
-
-
-def check_no_sample(f: Facts) -> Found:
-    if f.no_sample:
-        yield "no-sample", {"reason": f.no_sample}
-
-
-def check_completeness(f: Facts) -> Found:
-    if f.status == "incomplete":
-        yield "incomplete", {}
-
-
-CHECKS = (
-    check_completeness,
-    check_stand_in,
-    check_synthetic_data,
-    check_initial_weights,
-    check_random_start,
-    check_target,
-    check_loss_rise,
-    check_chance_level,
-    check_bar,
-    check_floor,
-    check_step_count,
-    check_drift,
-    check_rank_skew,
-    check_device_clock,
-    check_unaccounted_time,
-    check_batch_size,
-    check_left_out_samples,
-    check_emulation,
-    check_precision,
-    check_step,
-    check_skipped_steps,
-    check_mfu,
-    check_core_count,
-    check_foreign_load,
-    check_sampling,
-    check_throttling,
-    check_memory_errors,
-    check_skipped_files,
-    check_resume,
-    check_restarts,
-    check_torn_events,
-    check_no_sample,
-)
+def find_missed_bar(record: Record) -> float | None:
+    """The quality of a simpler method on the same samples, if the network's is no better; None otherwise."""
+    quality, judged = record.quality, _judged_by(record)
+    bar = record.data_facts.get(judged.bar) if judged and judged.bar else None
+    if bar is None or quality.value is None:
+        return None
+    better = quality.value > bar if quality.better == "higher" else quality.value < bar
+    return None if better else bar

@@ -1,4 +1,4 @@
-"""Escapes untrusted text for terminals, Markdown cells, CSV cells and narrow encodings."""
+"""Escapes untrusted text for terminals, file names, Markdown cells, CSV cells and narrow encodings."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ def _spell_out(sign: str) -> str:
     if sign in "\n\r\t":
         return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[sign]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def file_name(text: str) -> str:
+    """The text as the name of one file, which cannot leave its folder, be hidden or be too long."""
+    return re.sub(r"[^\w.-]", "_", text).lstrip(".-")[:150] or "_"
 
 
 def can_encode(encoding: str, text: str) -> bool:

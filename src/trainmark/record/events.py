@@ -1,16 +1,23 @@
 """The events that the processes of a run write: one tagged type per event.
 
 A run's folder holds three kinds of files, one JSON document per line: `rank3.jsonl` of each rank, `telemetry0.jsonl` of
-the sampler of each launcher, and `launcher.jsonl` of the leading launcher. Older lines are compressed; see
-`event_files.py`.
+the sampler of each launcher, and `launcher.jsonl` of the leading launcher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
+import msgspec
 from msgspec import Struct
 
+from trainmark.record.errors import WorkloadError
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
     Artifact,
@@ -23,7 +30,6 @@ from trainmark.record.machine import (
     StepProfile,
 )
 from trainmark.record.numbers import Count, Finite, Whole
-from trainmark.record.verify import BitDifference, Operators
 
 
 class Event(Struct, frozen=True, tag_field="event"):
@@ -35,12 +41,6 @@ class Unknown(Struct, frozen=True, kw_only=True):
 
     kind: str
     raw: bytes
-
-
-class Folded(Event, tag="folded", frozen=True, kw_only=True):
-    """The first line of a plain file whose older lines are in compressed chunks."""
-
-    chunks: Count
 
 
 # -- a rank
@@ -205,6 +205,46 @@ class NoSample(Event, tag="no-sample", frozen=True, kw_only=True):
     reason: str
 
 
+Kind = Literal["repeat", "replica", "product", "link", "operator"]
+
+
+class BitDifference(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Bits that are not as they were, as on other ranks, or as they must be."""
+
+    kind: Kind
+    round: Whole
+    """Which computation of all the steps, counted from 1."""
+    rank: Whole
+    step: Whole | None = None
+    """Counted from 1."""
+    stage: str = ""
+    """One of `STAGES` of a verify; of a matmul its type, of a link what was exchanged."""
+    layers: Sequence[str] = ()
+    """The first of those that differ."""
+    count: Whole = 1
+    """How many differ."""
+    never_alike: bool = False
+    """No two rounds gave the same, so that none can be called the wrong one."""
+
+
+class Operators(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which operators of a step give other bits when they are called again with the same numbers."""
+
+    seen: Whole = 0
+    steadied: Sequence[str] = ()
+    """Those that do so only while torch.use_deterministic_algorithms is off."""
+    unsteady: Sequence[str] = ()
+    """Those that do so even while it is on."""
+    warned: Sequence[str] = ()
+    """Those of which torch says that they have no deterministic implementation here."""
+    unavailable: str = ""
+    """Why it was not tested."""
+
+    @property
+    def not_deterministic(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.unsteady, *self.warned)))
+
+
 class RoundVerified(Event, tag="verify-round", frozen=True, kw_only=True, omit_defaults=True):
     """All steps of a verify were computed once more."""
 
@@ -343,4 +383,109 @@ class FaultFound(Event, tag="fault", frozen=True, kw_only=True):
 
 
 LauncherEvent = BatchFound | FaultFound
-AnyEvent = RankEvent | SamplerEvent | LauncherEvent | Folded
+AnyEvent = RankEvent | SamplerEvent | LauncherEvent
+
+
+# -- files: readable up to the last complete line whatever happened to the writer
+
+Source = Literal["rank", "telemetry", "launcher"]
+_NAME = re.compile(r"(rank|telemetry)([0-9]+)\.jsonl|(launcher)\.jsonl")
+_KINDS: dict[Source, Any] = {"rank": RankEvent, "telemetry": SamplerEvent, "launcher": LauncherEvent}
+_DECODERS: dict[Source, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in _KINDS.items()}
+
+
+class Writer(NamedTuple):
+    """Who writes a file: `rank3.jsonl` rank 3, `telemetry0.jsonl` the sampler of launcher 0."""
+
+    source: Source
+    number: int
+
+
+def parse_writer(name: str) -> Writer | None:
+    """The writer by the name of its file; None where it is no event file."""
+    if not (match := _NAME.fullmatch(name)):
+        return None
+    return Writer(cast(Source, match[1] or match[3]), int(match[2] or 0))
+
+
+class EventWriter:
+    """Writes one JSON line per event, in one write call, so that lines are complete or missing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._encoder = msgspec.json.Encoder()
+        self._one_at_a_time = threading.Lock()  # a sampler's threads share one file
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            if os.fstat(self._descriptor).st_size:  # an earlier writer may have been killed within a line
+                os.write(self._descriptor, b"\n")
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def write(self, event: Event) -> None:
+        left = memoryview(self._encoder.encode(event) + b"\n")
+        with self._one_at_a_time:
+            try:
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
+            except OSError as error:
+                raise self._write_error(error) from error
+
+    def _write_error(self, error: OSError) -> WorkloadError:
+        return WorkloadError(f"cannot write {self.path}: {error.strerror}; what was written before is kept")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class EventTail:
+    """Reads a growing event file; an incomplete last line waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        writer = parse_writer(path.name)
+        self._source: Source = writer.source if writer else "rank"
+        self._offset = 0
+        self._rest = b""
+
+    def new_events(self) -> Iterator[AnyEvent | Unknown]:
+        """The events written since the last call."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offset)
+            while data := file.read(1 << 20):
+                self._offset += len(data)
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    if (event := read_line(line, self._source)) is not None:
+                        yield event
+
+    @property
+    def torn(self) -> bool:
+        """Whether the file ends within a line."""
+        return bool(self._rest)
+
+
+def read_line(line: bytes, source: Source) -> AnyEvent | Unknown | None:
+    """The event of a line; None where it is no event."""
+    event: AnyEvent
+    try:
+        event = _DECODERS[source].decode(line)
+        return event
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        # files of earlier versions may hold NaN
+        document = json.loads(line, parse_constant=lambda constant: None)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(document, dict) or not isinstance(document.get("event"), str):
+        return None
+    try:
+        event = _DECODERS[source].decode(msgspec.json.encode(document))
+        return event
+    except (msgspec.ValidationError, UnicodeEncodeError, OverflowError, RecursionError):
+        return Unknown(kind=document["event"], raw=line)

@@ -8,10 +8,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.record import endings
-from trainmark.record.intervals import Bounds, is_too_noisy, share
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.links import AllReduce, PairLink, best_pairs, format_size
-from trainmark.record.numbers import digits_to_tell_apart, number as number
+from trainmark.record.numbers import Bounds, digits_to_tell_apart, is_too_noisy, number as number, share
 
 if TYPE_CHECKING:
     from trainmark.record.record import Quality, Record

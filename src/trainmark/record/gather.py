@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 import trainmark
-from trainmark.record import endings, series, statistics, telemetry_summary as samplers
-from trainmark.record.doubts import CLOCKS_FAR_APART, Facts, collect_doubts
+from trainmark.record import endings, statistics, telemetry_summary as samplers
+from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
 from trainmark.record.errors import NotReadyError
 from trainmark.record.events import Failed, FaultFound
 from trainmark.record.machine import (
@@ -32,11 +32,20 @@ from trainmark.record.machine import (
 from trainmark.record.metrics import Measured, measure, withhold
 from trainmark.record.numbers import Target
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, describe_coverage
-from trainmark.record.run_folder import RunFolder, open_run, read_rank
-from trainmark.record.series import StepSeries
-from trainmark.record.timeline import NO_STEPS, RankSums, RankTrace, Timeline
+from trainmark.record.run_folder import RankLog, RunFolder, open_run, read_rank
+from trainmark.record.timeline import (
+    MAX_INSIDE,
+    NO_STEPS,
+    RankSums,
+    RankTrace,
+    SeriesFile,
+    StepSeries,
+    Timeline,
+    build_timeline,
+    describe_file,
+    thin_series,
+)
 from trainmark.record.workload_facts import WorkloadFacts
 
 
@@ -61,8 +70,8 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
         trace = log.trace()
         together.add(trace, log.loss)
         ranks.append(log)
-        if together.rank_steps > series.MAX_INSIDE:
-            if together.rank_steps - trace.steps <= series.MAX_INSIDE:  # this rank exceeds the limit
+        if together.rank_steps > MAX_INSIDE:
+            if together.rank_steps - trace.steps <= MAX_INSIDE:  # this rank exceeds the limit
                 traces = [_without_series(before) for before in traces]
             trace = _without_series(trace)
         traces.append(trace)
@@ -75,7 +84,7 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
     compute_s = np.asarray(slowest.compute_ns[: whole.steps], dtype=np.float64) / 1e9
     steady = statistics.find_steady_start(compute_s, together.items.astype(np.float64)) if whole.steps else 0
     warmup = 0 if full else steady
-    if together.rank_steps <= series.MAX_INSIDE:
+    if together.rank_steps <= MAX_INSIDE:
         timeline = replace(whole, warmup_steps=warmup, steady_from=steady)
         return ReducedRanks(ranks=ranks, timeline=timeline, loss=together.mean_loss())
     steps = StepSeries(
@@ -89,7 +98,7 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
         replace(trace, sums=_sums(folder, log, slowest if slowest.rank == trace.rank else trace, warmup, whole.steps))
         for log, trace in zip(ranks, traces, strict=True)
     ]
-    timeline = series.build_timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
+    timeline = build_timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
     return ReducedRanks(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
 
 
@@ -177,7 +186,6 @@ def gather(folder: RunFolder) -> Record:
     machines = Topology.parse(plan.topology).nodes
     nodes = samplers.summarise_nodes(folder, of=machines, settling_ns=timeline.settling_ns)
     environment = _environment(folder, first, clock, nodes)
-    flops = environment.flops
     measured = Measured(
         item=head.item,
         timeline=timeline,
@@ -185,20 +193,11 @@ def gather(folder: RunFolder) -> Record:
         steps_planned=_planned_steps(plan, first, reached=quality.reached),
         target_reached_ns=_reached_ns(head.target, plan, first),
         sensed=samplers.summarise_sensors(nodes, machines),
-        flops_per_item=flops.per_item if flops else None,
-        peak_tflops=flops.peak_tflops if flops else None,
-        peak_source=flops.peak_source if flops else None,
-        peak_error=flops.peak_error if flops else None,
+        flops=environment.flops,
         others=environment.others,
     )
     metrics = measure(measured)
-    if status == "invalid":
-        metrics = withhold(metrics)
-    telemetry = samplers.collect_telemetry(nodes)
-    restarts = _restarts(ranks)
-    data_facts = _finite(first.end.facts) if first.end else {}
-    workload_facts = WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None
-    return Record(
+    record = Record(
         run_id=head.run_id,
         created=head.created,
         trainmark=trainmark.__version__,
@@ -210,41 +209,30 @@ def gather(folder: RunFolder) -> Record:
         note=head.note,
         plan=plan,
         item=head.item,
-        metrics=metrics,
+        metrics=withhold(metrics) if status == "invalid" else metrics,
         coverage=describe_coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
         quality=quality,
         timeline=timeline,
         loss=reduced.loss,
-        series_file=series.describe_file(head.run_id, reduced.steps) if reduced.steps else None,
-        points=series.thin_series(reduced.steps, timeline.steady_from) if reduced.steps else None,
-        restarts=restarts,
+        series_file=describe_file(head.run_id, reduced.steps) if reduced.steps else None,
+        points=thin_series(reduced.steps, timeline.steady_from) if reduced.steps else None,
+        restarts=_restarts(ranks),
         environment=environment,
-        telemetry=telemetry,
-        doubts=collect_doubts(
-            Facts(
-                plan=plan,
-                status=status,
-                timeline=timeline,
-                metrics=metrics,
-                quality=quality,
-                environment=environment,
-                telemetry=telemetry,
-                reference_global_batch=head.reference_global_batch,
-                resumed=first.resumed,
-                restarts=restarts,
-                torn_ranks=tuple(log.rank for log in ranks if log.torn),
-                loss=reduced.loss,
-                data_facts=data_facts,
-                no_sample=first.no_sample,
-                judged=workload_facts.find_quality(quality.name) if workload_facts else None,
-            )
-        ),
+        telemetry=samplers.collect_telemetry(nodes),
         skipped_files=tuple(first.end.skipped) if first.end else (),
         artifacts=first.artifacts,
         event_files=folder.event_files(),
-        data_facts=data_facts,
-        workload_facts=workload_facts,
+        data_facts=_finite(first.end.facts) if first.end else {},
+        workload_facts=WorkloadFacts.from_json(head.workload_facts) if head.workload_facts else None,
     )
+    doubts = collect_doubts(
+        record,
+        reference_global_batch=head.reference_global_batch,
+        resumed=first.resumed,
+        torn_ranks=[log.rank for log in ranks if log.torn],
+        no_sample=first.no_sample,
+    )
+    return replace(record, doubts=doubts)
 
 
 def restore_series(record: Record, folder: Path) -> Record:
@@ -252,9 +240,9 @@ def restore_series(record: Record, folder: Path) -> Record:
     if record.means_only is None:
         return record
 
-    def read(expected: series.SeriesFile) -> series.StepSeries:
+    def read(expected: SeriesFile) -> StepSeries:
         steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
-        if steps is None or series.describe_file(record.run_id, steps) != expected:
+        if steps is None or describe_file(record.run_id, steps) != expected:
             raise ValueError("the run's events give another series")
         return steps
 

@@ -1,8 +1,7 @@
-"""English or Chinese: the reader's language, and translation by gettext."""
+"""English or Chinese: the reader's language, and translation by gettext's catalogues."""
 
 from __future__ import annotations
 
-import gettext
 import json
 import os
 import re
@@ -11,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 LANGUAGES = ("en", "zh")
 LOCALE = Path(__file__).parent.parent / "locale"
@@ -56,14 +54,12 @@ def _(sentence: str) -> str:
 def translator(language: str, context: str = "") -> Say:
     """A function that translates into a language; a `context`, such as a table's form, may have its own terms."""
     if language == LANGUAGES[0]:
-        return _unchanged
-    found = translations(language)
+        return str
+    found = catalogue(language)
 
     def say(sentence: str) -> str:
         plain = unwrap(sentence)
-        in_context = found.pgettext(context, plain) if context else plain
-        translated = in_context if in_context != plain else found.gettext(plain)
-        return sentence if translated == plain else translated
+        return found.get(f"{context}\x04{plain}") or found.get(plain) or sentence
 
     return say
 
@@ -73,25 +69,10 @@ def unwrap(text: str) -> str:
     return "\n\n".join(" ".join(part.split()) if "\n" in part else part for part in text.split("\n\n"))
 
 
-class PoTranslations(gettext.GNUTranslations):
-    """Translations read from the .po file itself, without compiling it."""
-
-    messages: Mapping[str, str]
-
-    def _parse(self, fp: Any) -> None:  # gettext's hook for another format
-        self._catalog = self.messages = read_po(fp.read().decode("utf-8"))
-        self.plural = lambda n: int(n != 1)
-
-
 @cache
-def translations(language: str) -> PoTranslations:
-    with (LOCALE / language / "LC_MESSAGES" / "trainmark.po").open("rb") as stream:
-        return PoTranslations(stream)
-
-
 def catalogue(language: str) -> Mapping[str, str]:
-    """Every message of a language by its English, after its context where it has one."""
-    return translations(language).messages
+    """Every message of a language by its English, after its context and \\x04 where it has one."""
+    return read_po((LOCALE / language / "LC_MESSAGES" / "trainmark.po").read_text(encoding="utf-8"))
 
 
 def read_po(text: str) -> dict[str, str]:
@@ -108,10 +89,6 @@ def read_po(text: str) -> dict[str, str]:
             context = f"{parts['msgctxt']}\x04" if "msgctxt" in parts else ""
             found[context + parts["msgid"]] = parts["msgstr"]
     return found
-
-
-def _unchanged(sentence: str) -> str:
-    return sentence
 
 
 ENGLISH = translator(LANGUAGES[0])

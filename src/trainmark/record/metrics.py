@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +14,9 @@ import numpy as np
 from trainmark.record import statistics
 from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.intervals import WIDEST, around, quantile
-from trainmark.record.machine import Sensed
-from trainmark.record.numbers import Finite
-from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
+from trainmark.record.machine import FlopsFacts, Sensed
+from trainmark.record.numbers import WIDEST, Finite, around, quantile
+from trainmark.record.site import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.timeline import Timeline
 
 MEASURED = "measured: "
@@ -34,13 +34,8 @@ class Measured:
     steps_planned: int | None = None
     target_reached_ns: int | None = None
     """End-to-end time at which the target was first met."""
-    flops_per_item: float | None = None
-    peak_tflops: float | None = None
-    """What one device could reach at most in the precision asked for."""
-    peak_source: str | None = None
-    """Where that figure is from, or why there is none."""
-    peak_error: float | None = None
-    """Standard error of its logarithm, where it was measured."""
+    flops: FlopsFacts | None = None
+    """What an item needs, and what one device could reach at most in the precision asked for."""
     others: float | None = None
     """The share that others used of the processors that trained; None where these are not what trained."""
     sensed: Sensed = field(default_factory=Sensed)
@@ -64,6 +59,10 @@ class Quantity:
     unavailable: str | None = None
     """Why there is no value. A missing number is never 0."""
 
+    def __post_init__(self) -> None:
+        if self.interval and self.interval[0] > self.interval[1]:
+            raise ValueError("the interval ends before it begins")
+
 
 Better = Literal["higher", "lower"]
 Formula = Callable[[Measured], float | None]
@@ -84,8 +83,8 @@ class Metric:
     """Which way a result is better; None for a fact that no two results are compared by."""
     missing: Missing = "it was not measured"
     """Why there is no value where there is none."""
-    needs: tuple[str, ...] = ()
-    """What of `Measured` it rests on beside the timeline, by the names of the fields."""
+    beyond_steps: bool = False
+    """It rests on more than the timeline, so that a record's series alone do not give it."""
     any_length: bool = False
     """A longer run of the same kind does not change it, so that 60 steps may stand beside 200."""
     withheld: bool = False
@@ -122,23 +121,10 @@ WITHHELD = "the result is not valid"
 
 
 def metric(
-    unit: str,
-    *,
-    alias: str | None = None,
-    formula: str = "",
-    better: Better | None = None,
-    missing: Missing = "it was not measured",
-    needs: tuple[str, ...] = (),
-    any_length: bool = False,
-    withheld: bool = False,
-    interval: Spread | None = None,
-    priced: bool = False,
+    unit: str, alias: str = "", formula: str = "", *, priced: bool = False, **about: Any
 ) -> Callable[[Formula], Formula]:
-    """Registers a function as a metric; its docstring is the public definition, all else has a safe default.
-
-    One that is `priced` is no part of a record."""
-    if unknown := set(needs) - {entry.name for entry in fields(Measured)}:
-        raise TypeError(f"a metric cannot need {', '.join(sorted(unknown))}: Measured has no such field")
+    """Registers a function as a metric; its docstring is the public definition, `about` are fields of `Metric`, all of
+    which have a safe default. One that is `priced` is no part of a record."""
 
     def register(function: Formula) -> Formula:
         entry = Metric(
@@ -148,12 +134,7 @@ def metric(
             definition=inspect.cleandoc(function.__doc__ or ""),
             formula=formula,
             compute=function,
-            better=better,
-            missing=missing,
-            needs=needs,
-            any_length=any_length,
-            withheld=withheld,
-            interval=interval,
+            **about,
         )
         (PRICED if priced else METRICS)[entry.alias] = entry
         return function
@@ -164,11 +145,16 @@ def metric(
 NO_STEP = "no step was counted"
 NO_MEMORY = "the platform reports no memory"
 NOTHING_SAMPLED = "nothing was sampled during the run"
+rate_metric = partial(metric, "{item}/s", better="higher", missing=NO_STEP, withheld=True)
 
 
-def _explain_sensor(name: str) -> Callable[[Measured], str]:
-    """Why a sensor gave nothing, by the field that would hold it."""
-    return lambda m: m.sensed.reasons.get(name, NOTHING_SAMPLED)
+def sensor_metric(unit: str, sensor: str, alias: str, formula: str, **about: Any) -> Callable[[Formula], Formula]:
+    """A metric that rests on a field of `Sensed`, which says why a sensor gave nothing; less is better by default."""
+
+    def explain(m: Measured) -> str:
+        return m.sensed.reasons.get(sensor, NOTHING_SAMPLED)
+
+    return metric(unit, alias, formula, **{"better": "lower", "missing": explain, "beyond_steps": True, **about})
 
 
 def _explain_exchange(m: Measured) -> str:
@@ -180,8 +166,8 @@ def _explain_exchange(m: Measured) -> str:
 def _explain_utilisation(m: Measured) -> str:
     if m.is_disturbed:
         return "others used the processors that trained, and what these could have reached meanwhile is not known"
-    if m.flops_per_item is not None and m.peak_tflops is None and m.peak_source:
-        return m.peak_source
+    if m.flops and m.flops.peak_tflops is None and m.flops.peak_source:
+        return m.flops.peak_source
     if (_utilisation(m) or 0) > 100:
         return "the run itself was faster than the matmuls that were measured beside it"
     return "FLOPs are counted after the last step, which was not reached"
@@ -200,10 +186,10 @@ def _compute_spread(m: Measured) -> statistics.Interval | None:
 def _utilisation_spread(m: Measured) -> statistics.Interval | None:
     """That of p_core, and of a peak that was measured."""
     found = _compute_spread(m)
-    if found is None or not m.peak_error:
+    if found is None or not m.flops or not m.flops.peak_error:
         return found
-    half_width = math.hypot(found.half_width, quantile(0.975, math.inf) * m.peak_error)
-    return replace(found, error=math.hypot(found.error, m.peak_error), half_width=min(half_width, WIDEST))
+    half_width = math.hypot(found.half_width, quantile(0.975, math.inf) * m.flops.peak_error)
+    return replace(found, error=math.hypot(found.error, m.flops.peak_error), half_width=min(half_width, WIDEST))
 
 
 def _rate(m: Measured, *phases: str) -> float | None:
@@ -211,21 +197,13 @@ def _rate(m: Measured, *phases: str) -> float | None:
     return m.timeline.items / seconds if m.timeline.items and seconds > 0 else None
 
 
-@metric("s", alias="e2e_time", formula="sum of all phases", better="lower")
+@metric("s", "e2e_time", "sum of all phases", better="lower")
 def end_to_end_time(m: Measured) -> float | None:
     """Wall time from the launcher's start to the end of the slowest rank's last phase."""
     return sum(m.timeline.phases_ns.values()) / 1e9
 
 
-@metric(
-    "{item}/s",
-    alias="p_whole",
-    formula="items / (data_wait + compute + evaluate + checkpoint + other)",
-    interval=_training_spread,
-    better="higher",
-    missing=NO_STEP,
-    withheld=True,
-)
+@rate_metric("p_whole", "items / (data_wait + compute + evaluate + checkpoint + other)", interval=_training_spread)
 def overall_throughput(m: Measured) -> float | None:
     """Items trained per second of everything after set-up: waiting for data, computing, evaluating, saving.
 
@@ -234,31 +212,13 @@ def overall_throughput(m: Measured) -> float | None:
     return _rate(m, "data_wait", "compute", "evaluate", "checkpoint", "other")
 
 
-@metric(
-    "{item}/s",
-    alias="p_train",
-    formula="items / (data_wait + compute + other)",
-    interval=_training_spread,
-    better="higher",
-    missing=NO_STEP,
-    any_length=True,
-    withheld=True,
-)
+@rate_metric("p_train", "items / (data_wait + compute + other)", interval=_training_spread, any_length=True)
 def training_throughput(m: Measured) -> float | None:
     """Items trained per second of training, evaluation and checkpoints left out."""
     return _rate(m, "data_wait", "compute", "other")
 
 
-@metric(
-    "{item}/s",
-    alias="p_core",
-    formula="items / compute",
-    interval=_compute_spread,
-    better="higher",
-    missing=NO_STEP,
-    any_length=True,
-    withheld=True,
-)
+@rate_metric("p_core", "items / compute", interval=_compute_spread, any_length=True)
 def compute_throughput(m: Measured) -> float | None:
     """Items trained per second of forward, backward, gradient exchange and optimizer: the wait for data is left out.
 
@@ -267,15 +227,12 @@ def compute_throughput(m: Measured) -> float | None:
     return _rate(m, "compute")
 
 
-@metric(
-    "{item}/s",
-    alias="p_steady",
-    formula="mean of the middle 3 of 5 equal parts of the steady steps, each items / (data_wait + compute)",
+@rate_metric(
+    "p_steady",
+    "mean of the middle 3 of 5 equal parts of the steady steps, each items / (data_wait + compute)",
     interval=_training_spread,
-    better="higher",
     missing="fewer than 5 steps were steady",
     any_length=True,
-    withheld=True,
 )
 def steady_throughput(m: Measured) -> float | None:
     """Items trained per second of steady training by all devices together: what DeepSpark calls Performance.
@@ -298,13 +255,13 @@ def steady_throughput(m: Measured) -> float | None:
 
 @metric(
     "%",
-    alias="mfu",
-    formula="p_core x FLOPs of an item / (devices x peak)",
+    "mfu",
+    "p_core x FLOPs of an item / (devices x peak)",
     interval=_utilisation_spread,
     better="higher",
     missing=_explain_utilisation,
-    needs=("flops_per_item", "peak_tflops", "others"),
     any_length=True,
+    beyond_steps=True,
     withheld=True,
 )
 def model_flops_utilisation(m: Measured) -> float | None:
@@ -322,49 +279,33 @@ def model_flops_utilisation(m: Measured) -> float | None:
     shares.
     """
     used = _utilisation(m)
+    if m.is_disturbed or used is None or not m.flops:
+        return None
     # a peak that was measured and lies below what the run reached was disturbed
-    return None if m.is_disturbed or used is None or (used > 100 and _peak_is_measured(m)) else used
+    return None if used > 100 and (m.flops.peak_source or "").startswith(MEASURED) else used
 
 
 def _utilisation(m: Measured) -> float | None:
     rate = _rate(m, "compute")
-    if rate is None or m.flops_per_item is None or m.peak_tflops is None:
+    if rate is None or m.flops is None or m.flops.peak_tflops is None:
         return None
-    return 100 * rate * m.flops_per_item / (len(m.timeline.ranks) * m.peak_tflops * 1e12)
+    return 100 * rate * m.flops.per_item / (len(m.timeline.ranks) * m.flops.peak_tflops * 1e12)
 
 
-def _peak_is_measured(m: Measured) -> bool:
-    return (m.peak_source or "").startswith(MEASURED)
-
-
-@metric(
-    "GiB",
-    alias="mem",
-    formula="max over ranks of the peak, / 2**30",
-    better="lower",
-    missing=NO_MEMORY,
-    any_length=True,
-)
+@metric("GiB", "mem", "max over ranks of the peak, / 2**30", better="lower", missing=NO_MEMORY, any_length=True)
 def peak_device_memory(m: Measured) -> float | None:
     """The most memory the worst rank held at once, by the device's allocator; on a CPU, its resident memory."""
     peaks = [trace.memory_peak_bytes for trace in m.timeline.ranks if trace.memory_peak_bytes is not None]
     return max(peaks) / 2**30 if peaks else None
 
 
-@metric("GiB", alias="mem_total", formula="bytes / 2**30", missing=NO_MEMORY, needs=("memory_capacity_bytes",))
+@metric("GiB", "mem_total", "bytes / 2**30", missing=NO_MEMORY, beyond_steps=True)
 def device_memory_capacity(m: Measured) -> float | None:
     """The memory one device has; on a CPU, the memory of the machine."""
     return m.memory_capacity_bytes / 2**30 if m.memory_capacity_bytes else None
 
 
-@metric(
-    "GiB",
-    alias="mem_device",
-    formula="max over devices and samples of the memory in use, / 2**30",
-    better="lower",
-    missing=_explain_sensor("memory_peak_bytes"),
-    needs=("sensed",),
-)
+@sensor_metric("GiB", "memory_peak_bytes", "mem_device", "max over devices and samples of the memory in use, / 2**30")
 def peak_memory_in_use(m: Measured) -> float | None:
     """The most memory in use at once on the fullest device while it trained, as the device's own tool sees it.
 
@@ -374,13 +315,11 @@ def peak_memory_in_use(m: Measured) -> float | None:
     return None if m.sensed.memory_peak_bytes is None else m.sensed.memory_peak_bytes / 2**30
 
 
-@metric(
+@sensor_metric(
     "GiB",
-    alias="mem_steady",
-    formula="mean over devices and samples of steady training of the memory in use, / 2**30",
-    better="lower",
-    missing=_explain_sensor("steady_memory_bytes"),
-    needs=("sensed",),
+    "steady_memory_bytes",
+    "mem_steady",
+    "mean over devices and samples of steady training of the memory in use, / 2**30",
     any_length=True,
 )
 def steady_memory(m: Measured) -> float | None:
@@ -392,15 +331,7 @@ def steady_memory(m: Measured) -> float | None:
     return None if m.sensed.steady_memory_bytes is None else m.sensed.steady_memory_bytes / 2**30
 
 
-@metric(
-    "W",
-    alias="power",
-    formula="mean over devices of energy / training time",
-    better="lower",
-    missing=_explain_sensor("power_w"),
-    needs=("sensed",),
-    any_length=True,
-)
+@sensor_metric("W", "power_w", "power", "mean over devices of energy / training time", any_length=True)
 def mean_power(m: Measured) -> float | None:
     """The power one device drew while it trained, as a mean over time and devices.
 
@@ -410,13 +341,11 @@ def mean_power(m: Measured) -> float | None:
     return m.sensed.power_w
 
 
-@metric(
+@sensor_metric(
     "W",
-    alias="power_steady",
-    formula="mean over devices and samples of steady training of the power",
-    better="lower",
-    missing=_explain_sensor("steady_power_w"),
-    needs=("sensed",),
+    "steady_power_w",
+    "power_steady",
+    "mean over devices and samples of steady training of the power",
     any_length=True,
 )
 def steady_power(m: Measured) -> float | None:
@@ -428,27 +357,13 @@ def steady_power(m: Measured) -> float | None:
     return m.sensed.steady_power_w
 
 
-@metric(
-    "W",
-    alias="power_peak",
-    formula="max over devices and samples of the power",
-    better="lower",
-    missing=_explain_sensor("power_peak_w"),
-    needs=("sensed",),
-)
+@sensor_metric("W", "power_peak_w", "power_peak", "max over devices and samples of the power")
 def peak_power(m: Measured) -> float | None:
     """The highest power any device reported while it trained; what happens between two samples is not seen."""
     return m.sensed.power_peak_w
 
 
-@metric(
-    "J",
-    alias="energy",
-    formula="sum over devices of their energy counter's growth, or of power x time",
-    better="lower",
-    missing=_explain_sensor("energy_j"),
-    needs=("sensed",),
-)
+@sensor_metric("J", "energy_j", "energy", "sum over devices of their energy counter's growth, or of power x time")
 def training_energy(m: Measured) -> float | None:
     """The energy all devices used from the first step to the last, evaluations in between included.
 
@@ -458,28 +373,14 @@ def training_energy(m: Measured) -> float | None:
     return m.sensed.energy_j
 
 
-@metric(
-    "J/item",
-    alias="energy_per_item",
-    formula="energy / items of all steps",
-    better="lower",
-    missing=_explain_sensor("energy_j"),
-    needs=("sensed",),
-)
+@sensor_metric("J/item", "energy_j", "energy_per_item", "energy / items of all steps")
 def energy_per_item(m: Measured) -> float | None:
     """The energy one trained item took: evaluations are in it, so compare it between full runs only."""
     items = sum(trace.whole.items for trace in m.timeline.ranks)
     return None if m.sensed.energy_j is None or not items else m.sensed.energy_j / items
 
 
-@metric(
-    "{item}/J",
-    alias="items_per_joule",
-    formula="items of all steps / energy",
-    better="higher",
-    missing=_explain_sensor("energy_j"),
-    needs=("sensed",),
-)
+@sensor_metric("{item}/J", "energy_j", "items_per_joule", "items of all steps / energy", better="higher")
 def items_per_joule(m: Measured) -> float | None:
     """What one joule of the devices trained: 1 / energy_per_item.
 
@@ -489,26 +390,17 @@ def items_per_joule(m: Measured) -> float | None:
     return 1 / one if one else None
 
 
-@metric(
-    "°C",
-    alias="temperature_peak",
-    formula="max over devices and samples of the temperature",
-    better="lower",
-    missing=_explain_sensor("temperature_peak_c"),
-    needs=("sensed",),
-)
+@sensor_metric("°C", "temperature_peak_c", "temperature_peak", "max over devices and samples of the temperature")
 def peak_temperature(m: Measured) -> float | None:
     """How warm the warmest device became while it trained, by its own sensor."""
     return m.sensed.temperature_peak_c
 
 
-@metric(
+@sensor_metric(
     "%",
-    alias="throttled",
-    formula="samples in which the device said it was slowed / samples, of the worst device",
-    better="lower",
-    missing=_explain_sensor("throttled_percent"),
-    needs=("sensed",),
+    "throttled_percent",
+    "throttled",
+    "samples in which the device said it was slowed / samples, of the worst device",
 )
 def throttled_share(m: Measured) -> float | None:
     """How often the device that was slowed most said that heat or its power limit slowed it."""
@@ -517,8 +409,8 @@ def throttled_share(m: Measured) -> float | None:
 
 @metric(
     "s",
-    alias="step_time",
-    formula="median over counted steps of data_wait + compute",
+    "step_time",
+    "median over counted steps of data_wait + compute",
     better="lower",
     missing=NO_STEP,
     any_length=True,
@@ -530,8 +422,8 @@ def median_step_time(m: Measured) -> float | None:
 
 @metric(
     "%",
-    alias="step_spread",
-    formula="(95th - 5th percentile) / median of counted steps",
+    "step_spread",
+    "(95th - 5th percentile) / median of counted steps",
     better="lower",
     missing=NO_STEP,
     any_length=True,
@@ -551,8 +443,8 @@ def step_time_spread(m: Measured) -> float | None:
 
 @metric(
     "%",
-    alias="exchange",
-    formula="exchange not hidden / compute, of the slowest rank's counted steps",
+    "exchange",
+    "exchange not hidden / compute, of the slowest rank's counted steps",
     better="lower",
     missing=_explain_exchange,
     any_length=True,
@@ -570,8 +462,8 @@ def exposed_exchange_share(m: Measured) -> float | None:
 
 @metric(
     "%",
-    alias="rank_skew",
-    formula="(compute - exchange) of the slowest rank / that of the fastest - 1",
+    "rank_skew",
+    "(compute - exchange) of the slowest rank / that of the fastest - 1",
     better="lower",
     missing=_explain_exchange,
     any_length=True,
@@ -587,11 +479,11 @@ def rank_skew(m: Measured) -> float | None:
 
 @metric(
     "s",
-    alias="time_to_target",
-    formula="end-to-end time at the first evaluation that met the target",
+    "time_to_target",
+    "end-to-end time at the first evaluation that met the target",
     better="lower",
     missing="the target was not reached",
-    needs=("target_reached_ns",),
+    beyond_steps=True,
 )
 def time_to_target(m: Measured) -> float | None:
     """Wall time from the launcher's start until an evaluation first met the recipe's target."""
@@ -600,11 +492,11 @@ def time_to_target(m: Measured) -> float | None:
 
 @metric(
     "%",
-    alias="completed",
-    formula="steps done / steps planned",
+    "completed",
+    "steps done / steps planned",
     better="higher",
     missing="the run's length is open",
-    needs=("steps_planned",),
+    beyond_steps=True,
 )
 def completed_share(m: Measured) -> float | None:
     """How much of the planned training was done; 100 when the target ended it early."""
@@ -614,15 +506,7 @@ def completed_share(m: Measured) -> float | None:
 NO_PRICE = "no price is known; give --price 2.10/h, or [price] in trainmark.toml"
 
 
-@metric(
-    "kWh",
-    alias="energy_kwh",
-    formula="energy x PUE / 3,600,000",
-    better="lower",
-    missing=_explain_sensor("energy_j"),
-    needs=("sensed", "price"),
-    priced=True,
-)
+@sensor_metric("kWh", "energy_j", "energy_kwh", "energy x PUE / 3,600,000", priced=True)
 def building_energy(m: Measured) -> float | None:
     """The devices' energy as a bill counts it, times what the building uses for each watt of its machines (PUE).
 
@@ -634,11 +518,11 @@ def building_energy(m: Measured) -> float | None:
 
 @metric(
     "{currency}",
-    alias="cost",
-    formula="devices x e2e_time / 3600 x price of a device-hour",
+    "cost",
+    "devices x e2e_time / 3600 x price of a device-hour",
     better="lower",
     missing=NO_PRICE,
-    needs=("price",),
+    beyond_steps=True,
     priced=True,
 )
 def run_cost(m: Measured) -> float | None:
@@ -653,13 +537,13 @@ def run_cost(m: Measured) -> float | None:
 
 @metric(
     "{currency}/million {item}",
-    alias="cost_per_million",
-    formula="devices x price of a device-hour / (3600 x p_train) x 1,000,000",
+    "cost_per_million",
+    "devices x price of a device-hour / (3600 x p_train) x 1,000,000",
     interval=_training_spread,
     better="lower",
     missing=NO_PRICE,
-    needs=("price",),
     any_length=True,
+    beyond_steps=True,
     withheld=True,
     priced=True,
 )
@@ -724,9 +608,6 @@ def find_metric(word: str) -> Metric:
 
 
 def quantity_to_json(quantity: Quantity) -> dict[str, Any]:
-    document: dict[str, Any] = {"value": quantity.value, "unit": quantity.unit}
-    if quantity.interval:
-        document["interval"] = list(quantity.interval)
-    if quantity.unavailable:
-        document["unavailable"] = quantity.unavailable
-    return document
+    document = {"interval": quantity.interval and list(quantity.interval), "unavailable": quantity.unavailable}
+    known = {name: value for name, value in document.items() if value}
+    return {"value": quantity.value, "unit": quantity.unit, **known}

@@ -40,6 +40,8 @@ class Topology:
 
 
 PLAN_SCHEMA = 1
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.:-]*"
+"""A name out of a document: of a workload, recipe or built-in platform. It never leads to a file."""
 NO_FOLDER = ""
 """The data folder of an external workload that makes its data in memory."""
 
@@ -156,6 +158,10 @@ class Plan:
             if isinstance(data, Mapping):
                 document = {**document, "data": {**data, "synthetic": data.get("generated")}}
             plan = msgspec.convert(document, cls)
+            names = [plan.workload, plan.recipe_name, plan.precision]
+            names += [] if plan.platform.endswith(".toml") else [plan.platform]
+            if strange := [name for name in names if not re.fullmatch(NAME, name)]:
+                raise UsageError(f"this plan is damaged: {strange[0]!r} is no name")
             msgspec.convert(plan.recipe, _SharedValues)
             Topology.parse(plan.topology)
         except msgspec.ValidationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,15 +30,13 @@ def knob(
     most: float | None = None,
     words: Sequence[str] = (),
     span: bool = False,
-    formerly: str = "",
     run: bool = False,
 ) -> Any:
     """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column. Where `span`
-    is true, a length such as `500 steps` is taken beside the words. `formerly` is its name in plans of old, which can
-    then be trained again. Where `run` is true it names a run; planning puts the file of its weights in its place, and
-    their hash into the field of the same name with `_sha256`."""
-    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span, "formerly": formerly}
-    return field(default=default, metadata={**bounds, "run": run})
+    is true, a length such as `500 steps` is taken beside the words. Where `run` is true it names a run; planning puts
+    the file of its weights in its place, and their hash into the field of the same name with `_sha256`."""
+    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span, "run": run}
+    return field(default=default, metadata=bounds)
 
 
 @dataclass(frozen=True)
@@ -126,19 +124,16 @@ class Limits:
         return min((most for most in (self.steps, by_items) if most is not None), default=None)
 
     def __str__(self) -> str:
-        parts = []
-        if self.steps is not None:
-            parts.append(f"{self.steps} steps")
-        if self.items is not None:
-            parts.append(f"{self.items} items")
-        if self.half_width is not None:
-            parts.append(f"p_core known to ±{100 * self.half_width:g} %")
-        if self.seconds is not None:
-            parts.append(f"{self.seconds:g} s")
-        if self.epochs is not None:
-            parts.append(f"{self.epochs} epochs")
+        shown = {
+            "{} steps": self.steps,
+            "{} items": self.items,
+            "p_core known to ±{:g} %": None if self.half_width is None else 100 * self.half_width,
+            "{:g} s": self.seconds,
+            "{} epochs": self.epochs,
+        }
+        parts = [text.format(value) for text, value in shown.items() if value is not None]
         if self.wall_s is not None:
-            parts += ([] if parts else ["the target"]) + [f"{self.wall_s:g} s with start-up"]
+            parts = [*(parts or ["the target"]), f"{self.wall_s:g} s with start-up"]
         return " or ".join(parts) or "the target or the recipe's cap"
 
 
@@ -267,78 +262,56 @@ def to_values(recipe: DataclassInstance) -> dict[str, Value]:
 
 def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe:
     """A recipe from plain values, checked field by field."""
-    known, types = {f.name: f for f in fields(kind)}, _types(kind)
-    renamed = {f.metadata["formerly"]: f.name for f in known.values() if f.metadata.get("formerly")}
-    values = {renamed.get(name, name): value for name, value in _convert_epochs(values)}
-    for name, value in values.items():
+    known, hints = {f.name: f.metadata for f in fields(kind)}, typing.get_type_hints(kind)
+    for name in values:
         if name not in known:
             raise UsageError(f"setting {name!r} is not known; {nearest(name, known)}")
-        bounds = known[name].metadata
-        words = bounds.get("words", ())
+    return kind(**{name: _check_value(name, value, hints[name], known[name]) for name, value in values.items()})
+
+
+_TYPE_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+def _check_value(name: str, value: Any, wanted: Any, bounds: Mapping[str, Any]) -> Value:
+    """The value, a length in its usual spelling; UsageError where the field does not take it."""
+    words, least, most = bounds.get("words", ()), bounds.get("least"), bounds.get("most")
+    problem = ""
+    try:
+        msgspec.convert(value, wanted)
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"setting {name} must be a finite number, not {value}")
         if isinstance(value, (int, float)) and abs(value) > LARGEST:
-            raise UsageError(f"setting {name} must be at most {LARGEST:g}, not {value}")
-        try:
-            msgspec.convert(value, types[name])
-        except msgspec.ValidationError:
-            raise UsageError(f"setting {name} must be {_describe_type(types[name], value)}, not {value!r}") from None
-        if bounds.get("span") and value not in words:
-            values[name] = _parse_span(name, str(value), words)
-        elif words and value not in words:
-            raise UsageError(
-                f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
-            )
-    return kind(**values)
-
-
-def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
-    """The type of each field with its bounds."""
-    hints = typing.get_type_hints(kind)
-    return {
-        f.name: typing.Annotated[hints[f.name], msgspec.Meta(ge=f.metadata.get("least"), le=f.metadata.get("most"))]
-        for f in fields(kind)
-    }
-
-
-def _describe_type(held_to: Any, value: Value) -> str:
-    """What a field accepts, for the error about an invalid value."""
-    wanted, meta = typing.get_args(held_to)
-    try:
-        msgspec.convert(value, wanted)
+            problem = f"at most {LARGEST:g}"
+        elif least is not None and value < least:
+            problem = f"at least {least:g}"
+        elif most is not None and value > most:
+            problem = f"at most {most:g}"
     except msgspec.ValidationError:
-        return {int: "a whole number", float: "a number", bool: "true or false"}.get(wanted, "text")
-    return f"at least {meta.ge:g}" if meta.ge is not None and value < meta.ge else f"at most {meta.le:g}"
-
-
-def _parse_span(name: str, text: str, words: Sequence[str]) -> str:
+        problem = _TYPE_WORDS.get(wanted, "text")
+    if problem:
+        raise UsageError(f"setting {name} must be {problem}, not {value!r}")
+    if value in words or not (words or bounds.get("span")):
+        return typing.cast(Value, value)
+    if not bounds.get("span"):
+        raise UsageError(
+            f"setting {name} must be one of {', '.join(words)}, not {value!r}; {nearest(str(value), words)}"
+        )
     try:
-        return str(Span.parse(text))
+        return str(Span.parse(value))
     except UsageError as error:
         raise UsageError(f"setting {name} must be {' or '.join(words)} or a length: {error}") from None
 
 
-def _convert_epochs(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Converts old plans that count epochs where a length is used now."""
-    for name, value in values.items():
-        if name in ("evaluate_every_epochs", "checkpoint_every_epochs"):
-            words = {0: "end", -1: "never"}
-            yield name.removesuffix("_epochs"), words.get(int(value), str(Span(int(value), "epochs")))
-        else:
-            yield name, value
-
-
 def _parse_setting(kind: type[DataclassInstance], key: str, text: str) -> Value:
-    names = [f.name for f in fields(kind)]
-    by_short = {f.metadata["short"]: f.name for f in fields(kind) if f.metadata.get("short")}
+    names = {f.name: f.metadata.get("short") for f in fields(kind)}
     if key not in names:
-        hint = f"did you mean {by_short[key]!r}?" if key in by_short else nearest(key, names)
+        meant = next((name for name, short in names.items() if short == key), None)
+        hint = f"did you mean {meant!r}?" if meant else nearest(key, names)
         raise UsageError(f"setting {key!r} is not known; {hint}")
-    held_to = _types(kind)[key]
-    wanted = typing.get_args(held_to)[0]
+    wanted = typing.get_type_hints(kind)[key]
     if wanted is bool:
         text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:
         return typing.cast(Value, msgspec.convert(text, wanted, strict=False))
     except msgspec.ValidationError:
-        raise UsageError(f"setting {key} must be {_describe_type(held_to, text)}, not {text!r}") from None
+        raise UsageError(f"setting {key} must be {_TYPE_WORDS.get(wanted, 'text')}, not {text!r}") from None

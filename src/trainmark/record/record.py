@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
-from trainmark.record import series
 from trainmark.record.errors import UsageError, describe_misfit
-from trainmark.record.intervals import around
 from trainmark.record.language import ENGLISH, Say
 from trainmark.record.machine import Artifact, Environment, Telemetry
 from trainmark.record.metrics import Quantity, quantity_to_json
-from trainmark.record.numbers import Count, Finite, Whole
+from trainmark.record.numbers import Count, Finite, Whole, around
 from trainmark.record.plan import Plan
-from trainmark.record.series import Points, SeriesFile, StepSeries
-from trainmark.record.timeline import RankSums, RankTrace, Timeline
+from trainmark.record.timeline import (
+    Points,
+    RankSums,
+    RankTrace,
+    SeriesFile,
+    StepSeries,
+    Timeline,
+    build_timeline,
+    expand_means,
+    extract_series,
+)
 from trainmark.record.workload_facts import WorkloadFacts
 
 RECORD_SCHEMA = 2
@@ -140,14 +147,12 @@ class Record:
     """The user's note."""
     skipped_files: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    data_facts: Mapping[str, float] = field(default_factory=dict)
+    data_facts: Mapping[str, Finite] = field(default_factory=dict)
     """How the data was read, such as the share of padding, as rank 0 saw it."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     """Thinned samples of devices and hosts; empty where nothing was sampled."""
     event_files: Mapping[str, str] = field(default_factory=dict)
     """The SHA-256 of every file of events this was made of, by its name in the run's folder."""
-    unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a newer version: shown, and written back in place."""
     workload_facts: WorkloadFacts | None = None
     """Facts of the workload, for readers without it; older records have none."""
 
@@ -169,14 +174,10 @@ class Record:
     @property
     def steps(self) -> StepSeries:
         """Of a long run, what lies in the file beside its record."""
-        return series.extract_series(self.timeline, self.loss)
+        return extract_series(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = _merge(self._known_fields(), self.unknown)
-        return document
-
-    def _known_fields(self) -> dict[str, Any]:
-        return {
+        document = {
             "schema": RECORD_SCHEMA,
             "kind": KIND,
             "run_id": self.run_id,
@@ -191,7 +192,10 @@ class Record:
             "metrics": {alias: quantity_to_json(quantity) for alias, quantity in self.metrics.items()},
             "coverage": self.coverage,
             "quality": asdict(self.quality),
-            "doubts": [_doubt_to_json(doubt) for doubt in self.doubts],
+            "doubts": [
+                {"code": doubt.code, "text": doubt.text, **({"values": dict(doubt.values)} if doubt.values else {})}
+                for doubt in self.doubts
+            ],
             "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
             "restarts": [asdict(restart) for restart in self.restarts],
             "environment": self.environment.to_json(),
@@ -200,23 +204,20 @@ class Record:
             "data_facts": dict(self.data_facts),
             "telemetry": msgspec.to_builtins(self.telemetry),
             "event_files": dict(self.event_files),
-            **({"tags": dict(self.tags)} if self.tags else {}),
-            **({"note": self.note} if self.note is not None else {}),
-            **({"workload_facts": self.workload_facts.to_json()} if self.workload_facts else {}),
-            "series": self._series(),
         }
-
-    def _series(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "warmup_steps": self.timeline.warmup_steps,
-            "steady_from": self.timeline.steady_from,
-        }
+        if self.tags:
+            document["tags"] = dict(self.tags)
+        if self.note is not None:
+            document["note"] = self.note
+        if self.workload_facts:
+            document["workload_facts"] = self.workload_facts.to_json()
+        series: dict[str, Any] = {"warmup_steps": self.timeline.warmup_steps, "steady_from": self.timeline.steady_from}
         if self.series_file and self.points:
-            points = msgspec.to_builtins(self.points)
-            document |= {"file": msgspec.to_builtins(self.series_file), "points": points}
+            series |= {"file": msgspec.to_builtins(self.series_file), "points": msgspec.to_builtins(self.points)}
         else:
-            document["loss"] = list(self.loss)
-        return {**document, "ranks": [_trace_to_json(trace) for trace in self.timeline.ranks]}
+            series["loss"] = list(self.loss)
+        series["ranks"] = [_trace_to_json(trace) for trace in self.timeline.ranks]
+        return {**document, "series": series}
 
     def dumps(self) -> str:
         return json.dumps(self.to_json(), ensure_ascii=False, allow_nan=False)
@@ -230,14 +231,14 @@ class Record:
         """
         upgraded = upgrade(document)
         try:
-            found = msgspec.convert(upgraded, _Document)
-            steps, means_only = _steps(found.series, read)
-            timeline = _timeline(found.series, steps)
+            found: Any = msgspec.convert(upgraded, _DOCUMENT)
+            steps, means_only = _read_steps(found.series, read)
+            timeline = _read_timeline(found.series, steps)
         except msgspec.ValidationError as error:
             raise UsageError(f"this record is damaged: {describe_misfit(error)}") from error
         except ValueError as error:
             raise UsageError(f"this record is damaged: {error}") from error
-        record = cls(
+        return cls(
             plan=Plan.from_json(upgraded["plan"]),
             timeline=timeline,
             loss=steps.loss if steps else found.series.loss or [],
@@ -246,10 +247,6 @@ class Record:
             means_only=means_only,
             **{name: getattr(found, name) for name in _PLAIN},
         )
-        known = {**record._known_fields(), "environment": msgspec.to_builtins(record.environment)}
-        known["telemetry"] = {"machines": known["telemetry"].get("machines", ())}
-        unknown = unknown_fields(upgraded, known)
-        return replace(record, unknown=unknown) if unknown else record
 
 
 def parse(content: bytes) -> Any:
@@ -322,11 +319,6 @@ def translate_coverage(record: Record, say: Say) -> str:
     return covers(say=say) if covers() == record.coverage else record.coverage
 
 
-def _doubt_to_json(doubt: Doubt) -> dict[str, Any]:
-    values = {"values": dict(doubt.values)} if doubt.values else {}
-    return {"code": doubt.code, "text": doubt.text, **values}
-
-
 def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
     document: dict[str, Any] = {
         "rank": trace.rank,
@@ -336,11 +328,11 @@ def _trace_to_json(trace: RankTrace) -> dict[str, Any]:
     }
     if trace.sums:
         return {**document, "sums": msgspec.to_builtins(trace.sums)}
-    for name in ("wait_ns", "compute_ns", "exchange_ns"):
-        document[name] = list(getattr(trace, name))
-    if not trace.exchange_ns:
-        del document["exchange_ns"]
-    return {**document, "items": _pack(trace.items)}
+    document |= {"wait_ns": list(trace.wait_ns), "compute_ns": list(trace.compute_ns)}
+    if trace.exchange_ns:
+        document["exchange_ns"] = list(trace.exchange_ns)
+    # items of a step are nearly always the same number: [count, value] pairs keep a long run's record small
+    return {**document, "items": [[len(list(alike)), value] for value, alike in groupby(trace.items)]}
 
 
 class _Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,6 +357,19 @@ class _Trace(msgspec.Struct, frozen=True, kw_only=True):
         if not len(self.wait_ns) == sum(count for count, _ in self.items) == steps or len(self.exchange_ns) > steps:
             raise ValueError(f"{steps} steps have one wait and one count of items each")
 
+    def to_trace(self) -> RankTrace:
+        return RankTrace(
+            rank=self.rank,
+            host=self.host,
+            phases_ns=self.phases_ns,
+            wait_ns=() if self.wait_ns is None else self.wait_ns,
+            compute_ns=() if self.compute_ns is None else self.compute_ns,
+            exchange_ns=self.exchange_ns or (),
+            items=() if self.items is None else [value for count, value in self.items for _ in range(count)],
+            memory_peak_bytes=self.memory_peak_bytes,
+            sums=self.sums,
+        )
+
 
 class _Series(msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: Count
@@ -383,13 +388,13 @@ class _Series(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("every rank has its series, or every rank what they sum to")
 
 
-def _steps(
+def _read_steps(
     found: _Series, read: Callable[[SeriesFile], StepSeries] | None
 ) -> tuple[StepSeries | None, MeansOnly | None]:
     """The series that are not inside the record, as they are or as means; and why only as means."""
     if found.file is None or found.points is None:
         return None, None
-    means = series.expand_means(found.points, found.file.steps, found.steady_from)
+    means = expand_means(found.points, found.file.steps, found.steady_from)
     if read is None:
         return means, MeansOnly(reason=f"{found.file.name} is not at hand")
     try:
@@ -402,104 +407,29 @@ def _steps(
         return means, MeansOnly(reason=f"{found.file.name} is not the record's: {error}", damaged=True)
 
 
-def _timeline(found: _Series, steps: StepSeries | None) -> Timeline:
-    ranks = [_trace_from_json(trace) for trace in found.ranks]
+def _read_timeline(found: _Series, steps: StepSeries | None) -> Timeline:
+    ranks = [trace.to_trace() for trace in found.ranks]
     if steps is None:
         return Timeline(ranks=tuple(ranks), warmup_steps=found.warmup_steps, steady_from=found.steady_from)
     if min(trace.steps for trace in ranks) != len(steps.compute_ns):
         raise ValueError("its ranks have other steps than its series")
-    return series.build_timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
+    return build_timeline(ranks, steps, warmup_steps=found.warmup_steps, steady_from=found.steady_from)
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of a record, beside its plan and what follows from the series."""
-
-    run_id: str
-    created: str
-    trainmark: str
-    revision: str | None
-    status: Status
-    ended: str
-    group: str | None
-    item: str
-    metrics: dict[str, Quantity]
-    coverage: str
-    quality: Quality
-    doubts: tuple[Doubt, ...]
-    restarts: tuple[Restart, ...]
-    environment: Environment
-    skipped_files: tuple[str, ...]
-    artifacts: tuple[Artifact, ...]
-    data_facts: dict[str, Finite]
-    telemetry: Telemetry
-    event_files: dict[str, str]
-    tags: dict[str, str] = {}
-    note: str | None = None
-    workload_facts: WorkloadFacts | None = None
-    plan: dict[str, Any]
-    series: _Series
-
-    def __post_init__(self) -> None:
-        for alias, quantity in self.metrics.items():
-            if quantity.interval and quantity.interval[0] > quantity.interval[1]:
-                raise ValueError(f"the interval of {alias} ends before it begins")
-
-
-_PLAIN = tuple(name for name in _Document.__struct_fields__ if name not in ("plan", "series"))
-
-
-def _trace_from_json(trace: _Trace) -> RankTrace:
-    return RankTrace(
-        rank=trace.rank,
-        host=trace.host,
-        phases_ns=trace.phases_ns,
-        wait_ns=() if trace.wait_ns is None else trace.wait_ns,
-        compute_ns=() if trace.compute_ns is None else trace.compute_ns,
-        exchange_ns=trace.exchange_ns or (),
-        items=() if trace.items is None else _unpack(trace.items),
-        memory_peak_bytes=trace.memory_peak_bytes,
-        sums=trace.sums,
-    )
-
-
-def _pack(items: Sequence[int]) -> list[list[int]]:
-    """Items of a step are nearly always the same number: [count, value] pairs keep a long run's record small."""
-    return [[len(list(alike)), value] for value, alike in groupby(items)]
-
-
-def _unpack(runs: Sequence[tuple[int, int]]) -> list[int]:
-    items: list[int] = []
-    for count, value in runs:
-        items += [value] * count
-    return items
-
-
-def unknown_fields(document: Any, known: Any) -> dict[str, Any]:
-    """The part of a document that `known`, which was parsed from it, lacks; list entries go by index."""
-    if isinstance(document, Mapping) and isinstance(known, Mapping):
-        pairs = [(str(name), value, name in known, known.get(name)) for name, value in document.items()]
-    elif isinstance(document, list) and isinstance(known, (list, tuple)) and len(document) == len(known):
-        if not document or not isinstance(document[0], Mapping):  # a series of numbers has no names to know
-            return {}
-        pairs = [(str(place), entry, True, known[place]) for place, entry in enumerate(document)]
-    else:
-        return {}
-    found = {}
-    for name, value, is_known, counterpart in pairs:
-        if not is_known:
-            found[name] = value
-        elif more := unknown_fields(value, counterpart):
-            found[name] = more
-    return found
-
-
-def _merge(known: Any, more: Mapping[str, Any]) -> Any:
-    """A document with the part put back that `unknown_fields` took out of it."""
-    if not more:
-        return known
-    if isinstance(known, (list, tuple)):
-        return [_merge(entry, more.get(str(place), {})) for place, entry in enumerate(known)]
-    whole = dict(known)
-    for name, value in more.items():
-        whole[name] = _merge(known[name], value) if name in known else value
-    return whole
+_OPTIONAL: dict[str, Any] = {"tags": {}, "note": None, "workload_facts": None}
+_PLAIN = {
+    name: hint
+    for name, hint in get_type_hints(Record, include_extras=True).items()
+    if name not in ("plan", "timeline", "loss", "series_file", "points", "means_only")
+}
+"""Fields that stand in the document as they are."""
+_DOCUMENT = msgspec.defstruct(
+    "_DOCUMENT",
+    [
+        *((name, hint) for name, hint in _PLAIN.items() if name not in _OPTIONAL),
+        *((name, _PLAIN[name], default) for name, default in _OPTIONAL.items()),
+        ("plan", dict[str, Any]),
+        ("series", _Series),
+    ],
+    kw_only=True,
+)

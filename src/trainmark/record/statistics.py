@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainmark.record.intervals import CONFIDENCE, WIDEST, around, quantile
+from trainmark.record.numbers import CONFIDENCE, WIDEST, around, quantile
 
 Series = NDArray[np.float64]
 

@@ -8,9 +8,8 @@ import errno
 import os
 import re
 import secrets
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +27,102 @@ from trainmark.record.index import (
     query_index,
     sort_newest_first,
 )
+from trainmark.record.published_row import PREFIX
 
 if TYPE_CHECKING:  # a listing comes from the index alone, and numpy would be most of its time
+    from trainmark.record.published_row import PublishedRow
     from trainmark.record.record import Record
-    from trainmark.record.series import SeriesFile, StepSeries
+    from trainmark.record.timeline import SeriesFile, StepSeries
 
-SWEEP_AFTER_S = 24 * 3600
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is to be compared, audited or reported on: a run, repeats of one plan, or a published row."""
+
+    word: str
+    """As typed."""
+    label: str
+    """Its name in a sentence; untrusted, so escape it where it is shown."""
+    records: tuple[Record, ...] = ()
+    """One, or the repeats of one plan; none for a published row."""
+    row: PublishedRow | None = None
+
+
+def find_runs(word: str, store: Store) -> Subject:
+    """The runs an argument names; UsageError suggests what it could have meant.
+
+    It is a run's id or its start or end, `last`, a record file, the id of a group of repeats or its start, or several,
+    joined by commas.
+    """
+    if word.startswith(PREFIX):
+        raise UsageError(f"{word!r} is a published row, and only runs can stand here; name a run or a group")
+    if "," in word and not Path(word).is_file():
+        parts = [find_runs(part.strip(), store) for part in word.split(",") if part.strip()]
+        return make_subject(word, [record for part in parts for record in part.records])
+    if word.lower().endswith((".md", ".markdown")):
+        raise UsageError(f"{word} is a page, not a record; 'trainmark import {word}' imports its rows, then name one")
+    if word.endswith(".json") or os.sep in word:
+        return make_subject(word, _read_records(Path(word).expanduser()))
+    try:
+        path = store.find(word)
+    except UsageError:
+        if repeats := find_group(word, store):
+            return make_subject(word, repeats, label=f"group {repeats[0].group} ({len(repeats)} runs)")
+        raise
+    return make_subject(word, _read_records(path))
+
+
+def find_records(words: Iterable[str], store: Store) -> list[Record]:
+    """All runs the arguments name, each once."""
+    found = {record.run_id: record for word in words for record in find_runs(word, store).records}
+    return list(found.values())
+
+
+def make_subject(word: str, records: Sequence[Record], *, label: str | None = None) -> Subject:
+    """Records as one subject: one run, or repeats of one plan; duplicates count once."""
+    unique = tuple({record.run_id: record for record in records}.values())
+    if not unique:
+        raise UsageError(f"{word!r} names no run; give a run id, a record file or a group")
+    if len(unique) == 1:
+        return Subject(word=word, label=f"run {unique[0].run_id}", records=unique)
+    first = unique[0]
+    for other in unique[1:]:
+        if other.plan.fingerprint != first.plan.fingerprint:
+            raise UsageError(
+                f"runs {first.run_id} and {other.run_id} of {word!r} are not repeats of one plan; "
+                "name runs of the same plan, or one run"
+            )
+    named = _list_some([record.run_id.rpartition("-")[2] for record in unique], 4)
+    return Subject(word=word, label=label or f"runs {named}", records=unique)
+
+
+def _list_some(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _read_records(path: Path) -> list[Record]:
+    """The records of a file: one, or those that `run --json` prints of several."""
+    from trainmark.record.record import Record, list_repeats, parse
+
+    with _explain_damage(path):
+        document = list_repeats(parse(path.read_bytes()))
+        if isinstance(document, list):
+            return [Record.from_json(each) for each in document]
+        return [Record.from_json(document, series_reader(path))]
+
+
+def find_group(word: str, store: Store) -> list[Record]:
+    """The records of a group, by its id or the start of it; empty where there is none."""
+    if len(word) < SHORTEST_GROUP:
+        return []
+    rows = store.rows(RunFilter(group=word))
+    rows = [row for row in rows if row.group == word] or rows
+    names = sorted({str(row.group) for row in rows})
+    if len(names) > 1:
+        raise UsageError(f"{word!r} could be any of {len(names)} groups: {', '.join(names[:5])}")
+    return [read_record(store.path(row.run_id)) for row in reversed(rows)]
+
+
 LAST = "last"
 """Names the newest run; `last-WORKLOAD` the newest of a workload."""
 SHORTEST_GROUP = 4
@@ -115,7 +204,8 @@ class Store:
             raise UsageError(f"run id {record.run_id!r} cannot name a file; use letters, digits, '.', '_' and '-'")
         path = self.path(record.run_id)
         text = record.dumps()
-        self._make_folder()
+        with self._explain_folder("made"):
+            self.records.mkdir(parents=True, exist_ok=True)
         try:
             self._add_series(record)
             write_once(path, text.encode())
@@ -134,37 +224,22 @@ class Store:
 
     def _add_series(self, record: Record) -> None:
         """Writes the series file of a long run, before the record that names it."""
-        from trainmark.record import series
+        from trainmark.record import timeline
 
         if record.series_file is None or record.means_only:
             return
         if self.path(record.run_id).exists():
             raise FileExistsError
-        write_atomic(self.records / record.series_file.name, series.pack_series(record.steps), synced=True)
+        write_atomic(self.records / record.series_file.name, timeline.pack_series(record.steps), synced=True)
 
     def check_writable(self) -> None:
         """Raises before training, rather than after it, if a record could not be saved."""
-        self._make_folder()
-        self._sweep()
-        probe = self.records / f".{secrets.token_hex(8)}.tmp"
-        try:
-            with probe.open("xb") as stream:
-                stream.write(b"\0" * 4096)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise NotReadyError(f"the store {self.folder} cannot be written: {error.strerror}; {_ELSEWHERE}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink(missing_ok=True)
-
-    def _sweep(self) -> None:
-        """Removes unfinished files of processes killed a day ago or earlier."""
-        for folder in (self.folder, self.records):
-            for path in (*folder.glob(".*.tmp"), *folder.glob(f".*{UNFINISHED}")):
-                with contextlib.suppress(OSError):
-                    if path.is_file() and time.time() - path.stat().st_mtime > SWEEP_AFTER_S:
-                        path.unlink()
+        with self._explain_folder("made"):
+            self.records.mkdir(parents=True, exist_ok=True)
+        probe = self.records / f".{secrets.token_hex(8)}{UNFINISHED}"
+        with self._explain_folder("written"):
+            write_atomic(probe, b"\0" * 4096, synced=True)
+            probe.unlink()
 
     def rows(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> list[StoreRow]:
         """Rows of the records, newest first; damaged files are only in `contents`."""
@@ -198,16 +273,16 @@ class Store:
 
     def _file_names(self) -> set[str]:
         names: list[str] = []
-        with self._explain_folder_errors():
+        with self._explain_folder("read"), contextlib.suppress(FileNotFoundError):
             names = os.listdir(self.records)  # noqa: PTH208 - a Path for each of many thousand names is slow
         return {name for name in names if _is_record_name(name)}
 
     def find(self, word: str | None = None) -> Path:
         """The record file of a run id, a unique start or end of one, a path, `last-WORKLOAD`; by default the newest."""
-        if not word or _is_newest(word):
-            workload = _newest_of(word)
+        workload = _parse_newest(word)
+        if not word or workload is not None:
             # prefer a run with results to one that failed before its first step
-            for wanted in (RunFilter(workload=workload, measured=True), RunFilter(workload=workload)):
+            for wanted in (RunFilter(workload=workload or None, measured=True), RunFilter(workload=workload or None)):
                 if newest := self.rows(wanted, limit=1):
                     return self.path(newest[0].run_id)
             kind = f" of {workload}" if workload else ""
@@ -228,19 +303,20 @@ class Store:
         hint = _suggest(word, [row.run_id for row in newest]) if newest else "it holds no records yet"
         raise UsageError(f"no run {word!r} in the store {self.folder}; {hint}")
 
-    def run_folder(self, word: str | None = None, *, of_group: bool = False) -> Path:
-        """The folder of a run, named like its record, whether or not it left one; with `of_group` also by its
-        group, whose newest run counts."""
-        if word and not _is_newest(word) and (match := _find_only_match(word, self._folder_names())):
+    def run_folder(self, word: str | None = None) -> Path:
+        """The folder of a run, named like its record, whether or not it left one; or of a group's newest run."""
+        workload = _parse_newest(word)
+        if word and workload is None and (match := _find_only_match(word, self._folder_names())):
             return self.runs / match
-        workload = _newest_of(word)
-        newest = [folder for folder in self.newest_folders() if workload in (None, make_folder_row(folder).workload)]
+        newest = self.newest_folders()
+        if workload:
+            newest = [folder for folder in newest if make_folder_row(folder).workload == workload]
         if not newest:
             kind = f" of {workload}" if workload else ""
             raise UsageError(f"the store {self.folder} holds no runs{kind} yet; 'trainmark run' makes one")
-        if not word or _is_newest(word):
+        if not word or workload is not None:
             return newest[0]
-        if of_group and len(word) >= SHORTEST_GROUP:
+        if len(word) >= SHORTEST_GROUP:
             wanted = RunFilter(group=word)
             if repeats := [folder for folder in newest if wanted.fits(make_folder_row(folder))]:
                 return repeats[0]
@@ -251,7 +327,7 @@ class Store:
         """The ids of the runs that an argument names, with or without a record: one, or those of a group."""
         if os.sep in word or word.endswith(".json"):
             raise UsageError(f"{word} is a path; name runs of the store {self.folder} by their ids")
-        if _is_newest(word):
+        if _parse_newest(word) is not None:
             return [self.find(word).stem]
         if match := _find_only_match(word, {*self.run_ids(), *self._folder_names()}):
             return [match]
@@ -277,25 +353,15 @@ class Store:
         """The record `find` finds."""
         return read_record(self.find(word))
 
-    def _make_folder(self) -> None:
+    @contextlib.contextmanager
+    def _explain_folder(self, done: str) -> Iterator[None]:
+        """Raises NotReadyError where the store's folder is none, or something cannot be done with it."""
         try:
-            self.records.mkdir(parents=True, exist_ok=True)
+            yield
         except (FileExistsError, NotADirectoryError):
             raise NotReadyError(f"the store {self.folder} is a file, not a folder; {_ELSEWHERE}") from None
         except OSError as error:
-            raise NotReadyError(f"the store {self.folder} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
-
-    @contextlib.contextmanager
-    def _explain_folder_errors(self) -> Iterator[None]:
-        """Ignores a missing folder; raises NotReadyError for an unreadable one."""
-        try:
-            yield
-        except FileNotFoundError:
-            pass
-        except NotADirectoryError:
-            raise NotReadyError(f"the store {self.folder} is a file, not a folder; {_ELSEWHERE}") from None
-        except OSError as error:
-            raise NotReadyError(f"the store {self.folder} cannot be read: {error.strerror}; {_ELSEWHERE}") from error
+            raise NotReadyError(f"the store {self.folder} cannot be {done}: {error.strerror}; {_ELSEWHERE}") from error
 
     def _folder_names(self) -> list[str]:
         try:
@@ -361,8 +427,14 @@ def read_record(path: Path) -> Record:
     """The record in a file; UsageError names the file and the problem."""
     from trainmark.record.record import Record, parse
 
-    try:
+    with _explain_damage(path):
         return Record.from_json(parse(path.read_bytes()), series_reader(path))
+
+
+@contextlib.contextmanager
+def _explain_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UsageError(f"record file {path} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
@@ -372,12 +444,12 @@ def read_record(path: Path) -> Record:
 
 def series_reader(path: Path) -> Callable[[SeriesFile], StepSeries]:
     """Reads the series files of the record in this file."""
-    from trainmark.record import series
+    from trainmark.record import timeline
 
     def read(expected: SeriesFile) -> StepSeries:
-        if not (expected.name.endswith(series.ENDING) and _RUN_ID.fullmatch(expected.name)):
+        if not (expected.name.endswith(timeline.ENDING) and _RUN_ID.fullmatch(expected.name)):
             raise ValueError("its name is not that of a series file")
-        return series.read(path.parent / expected.name, expected)
+        return timeline.read_series(path.parent / expected.name, expected)
 
     return read
 
@@ -388,14 +460,11 @@ def _shorten_names(shown: list[str], run_ids: set[str]) -> dict[str, str]:
     return {run_id: run_id if ends[end := run_id.rpartition("-")[2]] > 1 else end for run_id in shown}
 
 
-def _is_newest(word: str) -> bool:
-    """`last`, or `last-WORKLOAD`; run ids begin with a workload's name, which cannot be `last`."""
-    return word == LAST or word.startswith(f"{LAST}-")
-
-
-def _newest_of(word: str | None) -> str | None:
-    """The workload whose newest run is meant; None for any."""
-    return (word or "").partition("-")[2] or None if word and _is_newest(word) else None
+def _parse_newest(word: str | None) -> str | None:
+    """Of `last` and of no word an empty text, of `last-WORKLOAD` the workload; None of another word. Run ids begin with
+    a workload's name, which cannot be `last`."""
+    first, _, workload = (word or LAST).partition("-")
+    return workload if first == LAST else None
 
 
 def _is_record_name(name: str) -> bool:
@@ -417,8 +486,7 @@ def _find_only_match(word: str, names: Iterable[str]) -> str | None:
     if word in matches:
         return word
     if len(matches) > 1:
-        shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
-        raise UsageError(f"{word!r} could be any of {len(matches)} runs: {shown}")
+        raise UsageError(f"{word!r} could be any of {len(matches)} runs: {_list_some(matches, 5)}")
     return matches[0] if matches else None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,17 @@ NOT_TRAINED = "the training did not begin"
 
 SERIES = ("power_w", "temperature_c", "memory_used_bytes", "utilisation_percent", "clock_mhz")
 HOST_SERIES = ("memory_used_bytes", "load", "shm_free_bytes")
-_OF_HOST = ("busy_s", "own_s", *HOST_SERIES)
-_OF_DEVICE = (*SERIES, "energy_j", "ecc_errors")
+COMBINED: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "power_w": ("power_w", np.mean),
+    "power_peak_w": ("power_w", max),
+    "energy_j": ("power_w", sum),
+    "temperature_peak_c": ("temperature_c", max),
+    "throttled_percent": ("throttled", max),
+    "memory_peak_bytes": ("memory_used_bytes", max),
+    "steady_power_w": ("power_w", np.mean),
+    "steady_memory_bytes": ("memory_used_bytes", np.mean),
+}
+"""For each field of `Sensed` the sensor it comes from, and how the devices are combined."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,8 +50,10 @@ Floats = npt.NDArray[np.float64]
 class Columns:
     """Samples in columns of eight bytes per value: a week has millions."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, *names: str) -> None:
         self.at_ns = array("q")
+        self.throttled: list[tuple[str, ...] | None] = []
+        """Throttle reasons of each reading of a device; None where unknown."""
         self._values = {name: array("d") for name in names}
 
     def add(self, at_ns: int, sample: object) -> None:
@@ -62,28 +74,30 @@ class Node:
     """One machine's samples, and when its first rank trained, by the machine's monotonic clock."""
 
     begin: SamplerBegin
-    host: Columns = field(default_factory=lambda: Columns(_OF_HOST))
+    host: Columns = field(default_factory=lambda: Columns("busy_s", "own_s", *HOST_SERIES))
     devices: dict[int, Columns] = field(default_factory=dict)
-    throttled: dict[int, list[tuple[str, ...] | None]] = field(default_factory=dict)
-    """Throttle reasons per reading of a device; None where unknown."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: SamplerEnd | None = None
     idle_until_ns: int | None = None
     """When the first of its ranks opened a device."""
     from_ns: int | None = None
-    steady_ns: int | None = None
-    """When training became steady."""
+    settling_ns: int = 0
+    """Of training, before it became steady."""
     until_ns: int | None = None
 
     def add(self, event: AnyEvent | Unknown) -> None:
         match event:
+            case SamplerBegin():
+                self.begin = event
             case HostSample():
                 self.host.add(event.at_ns, event)
             case DeviceSamples():
                 for reading in event.readings:
-                    self.devices.setdefault(reading.device, Columns(_OF_DEVICE)).add(event.at_ns, reading)
+                    if reading.device not in self.devices:
+                        self.devices[reading.device] = Columns(*SERIES, "energy_j", "ecc_errors")
+                    self.devices[reading.device].add(event.at_ns, reading)
                     reasons = None if reading.throttled is None else tuple(reading.throttled)
-                    self.throttled.setdefault(reading.device, []).append(reasons)
+                    self.devices[reading.device].throttled.append(reasons)
             case Unavailable():
                 self.unavailable = event.fields
             case SamplerEnd():
@@ -92,6 +106,18 @@ class Node:
     @property
     def last_ns(self) -> int:
         return max(columns.at_ns[-1] for columns in (self.host, *self.devices.values()) if columns.at_ns)
+
+    @property
+    def late_s(self) -> float:
+        return max(LATE_S, 3 * self.begin.every_s)
+
+    @property
+    def cut_short(self) -> bool:
+        late_ns = 1e9 * self.late_s
+        return self.end is None and self.until_ns is not None and self.until_ns - self.last_ns > late_ns
+
+    def seconds(self, at_ns: int) -> float:
+        return float(at_ns - self.begin.launched_ns) / 1e9
 
     def series(self, device: int, name: str, *, training: bool = False) -> tuple[Floats, Floats]:
         """Seconds since the launch, and values; with `training` only those samples taken in the training part."""
@@ -103,41 +129,22 @@ class Node:
             at_ns, values = at_ns[inside], values[inside]
         return (at_ns - self.begin.launched_ns) / 1e9, values
 
-    def throttle_reasons(self, device: int) -> Iterator[tuple[str, ...]]:
+    def throttle_reasons(self, device: int) -> list[tuple[str, ...]]:
         """Throttle reasons of each reading during training, where known."""
         if self.from_ns is None or device not in self.devices:
-            return
-        for at_ns, reasons in zip(self.devices[device].at_ns, self.throttled[device], strict=True):
-            if reasons is not None and self.from_ns <= at_ns <= (self.until_ns or at_ns):
-                yield reasons
-
-    def seconds(self, at_ns: int) -> float:
-        return float(at_ns - self.begin.launched_ns) / 1e9
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceSums:
-    """Summary of one device; None is unknown."""
-
-    energy_j: float | None
-    training_s: float
-    peaks: Mapping[str, float | None]
-    steady: Mapping[str, float | None]
-    """Means over the samples of steady training."""
-    throttled_percent: float | None
-    idle_power_w: float | None
-    """Before any rank of its machine opened a device."""
+            return []
+        columns, until_ns = self.devices[device], self.until_ns or math.inf
+        readings = zip(columns.at_ns, columns.throttled, strict=True)
+        return [given for at_ns, given in readings if given is not None and self.from_ns <= at_ns <= until_ns]
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
     """Summary of one machine."""
 
-    host: str
-    devices: Sequence[DeviceSums]
-    """Those the run used."""
+    devices: Sequence[Mapping[str, float | None]]
+    """Of each that the run used, the fields of `Sensed` and `idle_power_w`; None is unknown."""
     foreign_load: float | None
-    unavailable: Mapping[str, str]
     trained: bool
     cut_short: bool
     telemetry: MachineTelemetry
@@ -152,17 +159,24 @@ def summarise_nodes(folder: RunFolder, of: int = 1, settling_ns: int = 0) -> lis
     for number in folder.list_samplers():
         node: Node | None = None
         for event in folder.sampler_events(number):
-            if isinstance(event, SamplerBegin):
-                node = Node(begin=event) if node is None else replace(node, begin=event)
-            elif node:
+            if node is None and isinstance(event, SamplerBegin):
+                node = Node(begin=event, settling_ns=settling_ns)
+            if node:
                 node.add(event)
         if node and (node.host.at_ns or node.devices):
             node.idle_until_ns = _first_device_use_ns(folder, node.begin)
             log = folder.ranks.get(node.begin.first_rank)
             if log and log.trained_from_ns is not None:
                 node.from_ns, node.until_ns = log.trained_from_ns, log.trained_until_ns or node.last_ns
-                node.steady_ns = log.trained_from_ns + settling_ns
-            found.append(_node_sums(node, max_points(of)))
+            points = min(MAX_POINTS, max(MIN_POINTS, MAX_POINTS_OF_ALL // max(1, of)))  # fewer for more machines
+            sums = NodeSums(
+                devices=[_sum_device(node, device) for device in node.begin.devices or ()],
+                foreign_load=_measure_foreign_load(node),
+                trained=node.from_ns is not None,
+                cut_short=node.cut_short,
+                telemetry=_thin_machine(node, points),
+            )
+            found.append(sums)
     return found
 
 
@@ -175,72 +189,32 @@ def _first_device_use_ns(folder: RunFolder, begin: SamplerBegin) -> int | None:
     return min((log.device_from_ns for log in here if log.device_from_ns is not None), default=None)
 
 
-def max_points(machines: int) -> int:
-    """Points per series on the record, fewer for more machines."""
-    return min(MAX_POINTS, max(MIN_POINTS, MAX_POINTS_OF_ALL // max(1, machines)))
-
-
-def _node_sums(node: Node, points: int) -> NodeSums:
-    used = node.begin.devices or ()
-    return NodeSums(
-        host=node.begin.host,
-        devices=[
-            DeviceSums(
-                energy_j=_energy(node, device),
-                training_s=_training_s(node),
-                peaks={name: _peak(node, device, name) for name in SERIES},
-                steady={name: _steady_mean(node, device, name) for name in ("power_w", "memory_used_bytes")},
-                throttled_percent=_throttled_percent(node, device),
-                idle_power_w=_idle_power(node, device),
-            )
-            for device in used
-        ],
-        foreign_load=_foreign_load(node),
-        unavailable=node.unavailable,
-        trained=node.from_ns is not None,
-        cut_short=_is_cut_short(node),
-        telemetry=_machine(node, points),
-    )
-
-
 def summarise_sensors(machines: Sequence[NodeSums], nodes: int) -> Sensed:
     """Sensors of all devices over training; a field that any device lacks is unavailable."""
     if len(machines) < nodes:
         missing = NOTHING_SAMPLED if not machines else f"of {nodes} machines {len(machines)} sent their samples"
         return Sensed(reasons={field.name: missing for field in fields(Sensed)})
+    values: dict[str, float] = {}
     reasons: dict[str, str] = {}
+    for name, (source, combine) in COMBINED.items():
+        known = [device[name] for machine in machines for device in machine.devices]
+        if known and None not in known:
+            values[name] = float(combine(known))
+        else:
+            reasons[name] = _explain_missing(machines, source)
+    return Sensed(**values, reasons=reasons)
 
-    def combine(name: str, source: str, values: Iterable[float | None], of_all: Any) -> float | None:
-        found = list(values)
-        known = [value for value in found if value is not None]
-        if found and len(known) == len(found):
-            return float(of_all(known))
-        reasons[name] = _explain_missing(machines, source)
-        return None
 
-    devices = [device for machine in machines for device in machine.devices]
-    energies = [device.energy_j for device in devices]
-    powers = [None if device.energy_j is None else device.energy_j / device.training_s for device in devices]
-
-    def peaks(name: str) -> list[float | None]:
-        return [device.peaks[name] for device in devices]
-
-    def steady(name: str) -> list[float | None]:
-        return [device.steady[name] for device in devices]
-
-    return Sensed(
-        power_w=combine("power_w", "power_w", powers, np.mean),
-        power_peak_w=combine("power_peak_w", "power_w", peaks("power_w"), max),
-        energy_j=combine("energy_j", "power_w", energies, sum),
-        temperature_peak_c=combine("temperature_peak_c", "temperature_c", peaks("temperature_c"), max),
-        throttled_percent=combine(
-            "throttled_percent", "throttled", [device.throttled_percent for device in devices], max
-        ),
-        memory_peak_bytes=combine("memory_peak_bytes", "memory_used_bytes", peaks("memory_used_bytes"), max),
-        steady_power_w=combine("steady_power_w", "power_w", steady("power_w"), np.mean),
-        steady_memory_bytes=combine("steady_memory_bytes", "memory_used_bytes", steady("memory_used_bytes"), np.mean),
-        reasons=reasons,
-    )
+def _explain_missing(machines: Sequence[NodeSums], source: str) -> str:
+    for machine in machines:
+        on = f" on {machine.telemetry.host}" if len(machines) > 1 else ""
+        if source in machine.telemetry.unavailable:
+            return machine.telemetry.unavailable[source] + on
+        if not machine.trained:
+            return NOT_TRAINED + on
+        if machine.cut_short:
+            return CUT_SHORT + on
+    return TOO_SHORT
 
 
 def foreign_load(machines: Sequence[NodeSums]) -> float | None:
@@ -250,25 +224,9 @@ def foreign_load(machines: Sequence[NodeSums]) -> float | None:
 
 def idle_power(machines: Sequence[NodeSums]) -> float | None:
     """Mean power of a device before the run; None unless all were sampled."""
-    found = [device.idle_power_w for machine in machines for device in machine.devices]
+    found = [device["idle_power_w"] for machine in machines for device in machine.devices]
     known = [power for power in found if power is not None]
     return _round(float(np.mean(known))) if known and len(known) == len(found) else None
-
-
-def _foreign_load(machine: Node) -> float | None:
-    at_ns, busy_s, own_s = _cpu_use(machine, machine.until_ns)
-    if at_ns.size < 2 or at_ns[-1] <= at_ns[0]:
-        return None
-    length_s = (at_ns[-1] - at_ns[0]) / 1e9
-    others_s = (busy_s[-1] - busy_s[0]) - (own_s[-1] - own_s[0])
-    return max(0.0, float(others_s / (length_s * machine.begin.cores)))
-
-
-def _cpu_use(machine: Node, until_ns: int | None = None) -> tuple[Floats, Floats, Floats]:
-    """Sample times, busy core-seconds until then, and those of this run."""
-    at_ns, busy_s, own_s = machine.host.read_known("busy_s", "own_s")
-    before = at_ns <= (math.inf if until_ns is None else until_ns)
-    return at_ns[before], busy_s[before], own_s[before]
 
 
 def collect_telemetry(machines: Sequence[NodeSums]) -> Telemetry:
@@ -276,143 +234,115 @@ def collect_telemetry(machines: Sequence[NodeSums]) -> Telemetry:
     return Telemetry(machines=[machine.telemetry for machine in machines])
 
 
-def _machine(machine: Node, points: int) -> MachineTelemetry:
+def _sum_device(node: Node, device: int) -> dict[str, float | None]:
+    energy_j, is_covered = _measure_energy(node, device), node.from_ns is not None and not node.cut_short
+    trained_s = ((node.until_ns or 0) - (node.from_ns or 0)) / 1e9
+    steady_from_s = node.seconds((node.from_ns or 0) + node.settling_ns)
+    found: dict[str, float | None] = {
+        "energy_j": energy_j,
+        "power_w": None if energy_j is None else energy_j / trained_s,
+    }
+    for name, peak, steady in (
+        ("power_w", "power_peak_w", "steady_power_w"),
+        ("memory_used_bytes", "memory_peak_bytes", "steady_memory_bytes"),
+        ("temperature_c", "temperature_peak_c", ""),
+    ):
+        at_s, values = node.series(device, name, training=True)
+        settled = values[at_s >= steady_from_s]
+        found[peak] = float(values.max()) if values.size and is_covered else None
+        found[steady] = float(settled.mean()) if settled.size and is_covered else None
+    throttled = [bool(reasons) for reasons in node.throttle_reasons(device)]
+    found["throttled_percent"] = 100 * sum(throttled) / len(throttled) if throttled and is_covered else None
+    at_s, power = node.series(device, "power_w")
+    idle = power[at_s < node.seconds(node.idle_until_ns)] if node.idle_until_ns is not None else power[:0]
+    found["idle_power_w"] = _round(float(np.median(idle))) if idle.size >= IDLE_SAMPLES else None
+    return found
+
+
+def _measure_energy(node: Node, device: int) -> float | None:
+    """Joules of the training part: from the device's own counter, else from its power between samples."""
+    at_s, sums = node.series(device, "energy_j")
+    if sums.size > 1 and (np.diff(sums) >= 0).all():
+        sums = sums - sums[0]
+    else:
+        at_s, power = node.series(device, "power_w")
+        if power.size < 2:
+            return None
+        sums = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * (power[1:] + power[:-1]) / 2)])
+    if node.from_ns is None or node.until_ns is None:
+        return None
+    from_s, until_s = node.seconds(node.from_ns), node.seconds(node.until_ns)
+    first_s, last_s = max(from_s, float(at_s[0])), min(until_s, float(at_s[-1]))
+    if last_s <= first_s or first_s - from_s > node.late_s or until_s - last_s > node.late_s:
+        return None
+    if np.count_nonzero((at_s >= from_s) & (at_s <= until_s)) < 2:
+        return None
+    grown = float(np.interp(last_s, at_s, sums) - np.interp(first_s, at_s, sums))
+    return grown * (until_s - from_s) / (last_s - first_s)  # short ends that were not sampled count alike
+
+
+def _measure_foreign_load(node: Node) -> float | None:
+    at_ns, busy_s, own_s = node.host.read_known("busy_s", "own_s")
+    before = at_ns <= (math.inf if node.until_ns is None else node.until_ns)
+    at_ns, busy_s, own_s = at_ns[before], busy_s[before], own_s[before]
+    if at_ns.size < 2 or at_ns[-1] <= at_ns[0]:
+        return None
+    length_s = (at_ns[-1] - at_ns[0]) / 1e9
+    others_s = (busy_s[-1] - busy_s[0]) - (own_s[-1] - own_s[0])
+    return max(0.0, float(others_s / (length_s * node.begin.cores)))
+
+
+def _thin_machine(node: Node, points: int) -> MachineTelemetry:
     return MachineTelemetry(
-        host=machine.begin.host,
-        first_rank=machine.begin.first_rank,
-        every_s=machine.begin.every_s,
-        samples=len(machine.host.at_ns),
-        ended_early=machine.end is None,
-        sampler_cpu_s=machine.end.cpu_s if machine.end else None,
-        last_s=_round(machine.seconds(machine.last_ns)),
-        training_s=[_round(machine.seconds(ns)) for ns in (machine.from_ns, machine.until_ns) if ns is not None],
-        unavailable=machine.unavailable,
-        host_series=_host_series(machine, points),
-        devices=[_device(machine, device, points) for device in sorted(machine.devices)],
+        host=node.begin.host,
+        first_rank=node.begin.first_rank,
+        every_s=node.begin.every_s,
+        samples=len(node.host.at_ns),
+        ended_early=node.end is None,
+        sampler_cpu_s=node.end.cpu_s if node.end else None,
+        last_s=_round(node.seconds(node.last_ns)),
+        training_s=[_round(node.seconds(ns)) for ns in (node.from_ns, node.until_ns) if ns is not None],
+        unavailable=node.unavailable,
+        host_series=_thin_host(node, points),
+        devices=[_thin_device(node, device, points) for device in sorted(node.devices)],
     )
 
 
-def _device(machine: Node, device: int, points: int) -> DeviceTelemetry:
-    kept: dict[str, Series] = {}
-    for name in SERIES:
-        at_s, values = machine.series(device, name)
-        if values.size:
-            kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
-    reasons: dict[str, int] = {}
-    for given in machine.throttle_reasons(device):
-        for reason in given:
-            reasons[reason] = reasons.get(reason, 0) + 1
-    errors = machine.series(device, "ecc_errors")[1]
-    power_s = machine.series(device, "power_w", training=True)[0]
+def _thin_device(node: Node, device: int, points: int) -> DeviceTelemetry:
+    series = {name: node.series(device, name) for name in SERIES}
+    errors = node.series(device, "ecc_errors")[1]
+    power_s = node.series(device, "power_w", training=True)[0]
     return DeviceTelemetry(
         device=device,
-        series=kept,
-        throttled=reasons,
+        series={name: _thin_series(at_s, values, points) for name, (at_s, values) in series.items() if values.size},
+        throttled=dict(Counter(reason for given in node.throttle_reasons(device) for reason in given)),
         ecc_errors_new=float(max(0.0, errors[-1] - errors[0])) if errors.size else None,
         power_samples=int(power_s.size),
         power_gap_s=_round(float(np.diff(power_s).max())) if power_s.size > 1 else None,
     )
 
 
-def _idle_power(machine: Node, device: int) -> float | None:
-    if machine.idle_until_ns is None:
-        return None
-    at_s, power = machine.series(device, "power_w")
-    idle = power[at_s < machine.seconds(machine.idle_until_ns)]
-    return _round(float(np.median(idle))) if idle.size >= IDLE_SAMPLES else None
-
-
-def _host_series(machine: Node, points: int) -> dict[str, Series]:
+def _thin_host(node: Node, points: int) -> dict[str, Series]:
     kept: dict[str, Series] = {}
     for name in HOST_SERIES:
-        at_ns, values = machine.host.read_known(name)
-        if values.size == len(machine.host.at_ns):
-            at_s = (at_ns - machine.begin.launched_ns) / 1e9
-            kept[name] = Series(at_s=_thin(at_s, points), values=_thin(values, points))
-    at_ns, busy, own = _cpu_use(machine)
+        at_ns, values = node.host.read_known(name)
+        if values.size == len(node.host.at_ns):
+            kept[name] = _thin_series((at_ns - node.begin.launched_ns) / 1e9, values, points)
+    at_ns, busy, own = node.host.read_known("busy_s", "own_s")
     if at_ns.size > 1:
-        times = (at_ns - machine.begin.launched_ns) / 1e9
-        passed_s = np.maximum(np.diff(times), 1e-9) * machine.begin.cores
+        times = (at_ns - node.begin.launched_ns) / 1e9
+        passed_s = np.maximum(np.diff(times), 1e-9) * node.begin.cores
         for name, used in (("cpu_percent", busy), ("foreign_percent", busy - own)):
-            shares = np.clip(100 * np.diff(used) / passed_s, 0, 100)
+            shares = np.append(np.nan, np.clip(100 * np.diff(used) / passed_s, 0, 100))
             # a share covers the time before its sample, so the first has none; kept while thinning, so that all series
             # of a machine have the same borders
             first = 0 if times.size > points else 1
-            kept[name] = Series(
-                at_s=_thin(times[first:], points), values=_thin(np.append(np.nan, shares)[first:], points)
-            )
+            kept[name] = _thin_series(times[first:], shares[first:], points)
     return kept
 
 
-def _energy(machine: Node, device: int) -> float | None:
-    """Joules of the training part: from the device's own counter, else from its power between samples."""
-    counted_s, counter = machine.series(device, "energy_j")
-    if counter.size > 1 and (np.diff(counter) >= 0).all():
-        return _growth_over_training(machine, counted_s, counter - counter[0])
-    at_s, power = machine.series(device, "power_w")
-    if power.size < 2:
-        return None
-    steps = np.diff(at_s) * (power[1:] + power[:-1]) / 2
-    return _growth_over_training(machine, at_s, np.concatenate([[0.0], np.cumsum(steps)]))
-
-
-def _growth_over_training(machine: Node, at_s: Floats, sums: Floats) -> float | None:
-    """Growth of a cumulative sum over training, extrapolated over short uncovered ends."""
-    if machine.from_ns is None or machine.until_ns is None:
-        return None
-    from_s, until_s = machine.seconds(machine.from_ns), machine.seconds(machine.until_ns)
-    first_s, last_s = max(from_s, float(at_s[0])), min(until_s, float(at_s[-1]))
-    late_s = max(LATE_S, 3 * machine.begin.every_s)
-    if last_s <= first_s or first_s - from_s > late_s or until_s - last_s > late_s:
-        return None
-    inside = int(np.count_nonzero((at_s >= from_s) & (at_s <= until_s)))
-    if inside < 2:
-        return None
-    grown = float(np.interp(last_s, at_s, sums) - np.interp(first_s, at_s, sums))
-    return grown * (until_s - from_s) / (last_s - first_s)
-
-
-def _training_s(machine: Node) -> float:
-    if machine.from_ns is None or machine.until_ns is None:
-        return 0.0
-    return (machine.until_ns - machine.from_ns) / 1e9
-
-
-def _peak(machine: Node, device: int, name: str) -> float | None:
-    values = machine.series(device, name, training=True)[1]
-    return float(values.max()) if values.size and machine.from_ns is not None and not _is_cut_short(machine) else None
-
-
-def _steady_mean(machine: Node, device: int, name: str) -> float | None:
-    at_s, values = machine.series(device, name, training=True)
-    if machine.steady_ns is None or _is_cut_short(machine):
-        return None
-    settled = values[at_s >= machine.seconds(machine.steady_ns)]
-    return float(settled.mean()) if settled.size else None
-
-
-def _throttled_percent(machine: Node, device: int) -> float | None:
-    if machine.from_ns is None or _is_cut_short(machine):
-        return None
-    throttled = [bool(reasons) for reasons in machine.throttle_reasons(device)]
-    return 100 * sum(throttled) / len(throttled) if throttled else None
-
-
-def _is_cut_short(machine: Node) -> bool:
-    late_ns = 1e9 * max(LATE_S, 3 * machine.begin.every_s)
-    return machine.end is None and machine.until_ns is not None and machine.until_ns - machine.last_ns > late_ns
-
-
-def _explain_missing(machines: Sequence[NodeSums], source: str) -> str:
-    for machine in machines:
-        on = f" on {machine.host}" if len(machines) > 1 else ""
-        if source in machine.unavailable:
-            return machine.unavailable[source] + on
-        if not machine.trained:
-            return NOT_TRAINED + on
-        if machine.cut_short:
-            return CUT_SHORT + on
-    return TOO_SHORT
+def _thin_series(at_s: Floats, values: Floats, points: int) -> Series:
+    return Series(at_s=_thin(at_s, points), values=_thin(values, points))
 
 
 def _thin(values: Floats, points: int) -> list[float]:

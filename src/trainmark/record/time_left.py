@@ -13,7 +13,7 @@ from trainmark.record.recipe import Span
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan
-    from trainmark.record.rank_log import RankLog
+    from trainmark.record.run_folder import RankLog
 
 RECENT_STEPS = 200
 """The last steps that the speed of a running training is measured over."""

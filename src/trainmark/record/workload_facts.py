@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trainmark.record.plan import Plan
 
 
+CHANCE, CLASSES = "chance", "classes"
+"""The data facts with the accuracy of guessing, and among how many."""
 Place = Literal["in the band", "above the band", "below the band"]
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from trainmark.record.atomic_files import UNFINISHED, atomic_folder, sha256, sync
 from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.trust import check_pickle
 from trainmark.train.collectives import Collectives, SingleRank
 from trainmark.workloads import pieces
 from trainmark.workloads.pieces import MANIFEST, STATE, Piece, Stored
@@ -220,6 +221,7 @@ def measure_size_bytes(path: Path) -> int:
 
 
 def _load_state(path: Path, *, mapped: bool) -> dict[str, Any]:
+    check_pickle(path / STATE, torch.__version__)
     state = torch.load(path / STATE, map_location="cpu", weights_only=True, mmap=mapped)
     found: dict[str, Any] = pieces.open_state(state, path)
     return found

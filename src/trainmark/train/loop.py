@@ -12,8 +12,7 @@ import torch
 from trainmark.platforms.platform import Device
 from trainmark.record import endings
 from trainmark.record.errors import WorkloadError
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import Evaluated, StretchTimed
+from trainmark.record.events import Evaluated, EventWriter, StretchTimed
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Recipe
 from trainmark.record.record import Evaluation

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from trainmark.record import endings, statistics
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import Alive, Steps
+from trainmark.record.events import Alive, EventWriter, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule

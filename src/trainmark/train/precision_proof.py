@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from trainmark.platforms.number_types import find_computed_types
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import PrecisionSeen
+from trainmark.record.events import EventWriter, PrecisionSeen
 from trainmark.record.precision import name_precision, scaled_share
 from trainmark.train.stepper import Stepper
 from trainmark.train.walker import Walker, name_of, tensors_of

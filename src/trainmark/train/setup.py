@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy
 import psutil
@@ -19,31 +18,28 @@ import torch
 from torch import Tensor, distributed, nn
 
 import trainmark
-from trainmark import workloads
+from trainmark import features, workloads
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform, read_cpu_name
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import DeviceOpening, EnvironmentSeen, LinksMeasured, Resumed, Saved
+from trainmark.record.events import DeviceOpening, EnvironmentSeen, EventWriter, Resumed, Saved
 from trainmark.record.machine import CpuInfo, DeviceInfo, PlatformInfo
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
 from trainmark.record.record import Evaluation
-from trainmark.train import checkpoint, link_levels, link_probe, loop, rendezvous_store, step_check
+from trainmark.train import checkpoint, collectives, loop, step_check
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives, RankGroup, SingleRank
-from trainmark.train.global_batch_norm import convert_batch_norms
 from trainmark.train.monitor import Monitor
-from trainmark.train.parallel import DataParallel, OneDevice, Parallel
+from trainmark.train.parallel import DataParallel, OneDevice, Parallel, convert_batch_norms
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import make_losses
 from trainmark.workloads import pieces, weights
-from trainmark.workloads.tensor_group import ShardedInit
 from trainmark.workloads.workload import HearsMels, Share, Workload
 
 VARIABLES = (
@@ -124,10 +120,6 @@ def _read_machine_model() -> str:
         return ""
 
 
-LINK_BUDGET_S = 1.0
-"""What a run may spend on measuring its links; `trainmark doctor --topology` measures longer."""
-
-
 def build_job(
     plan: Plan, ranks: Ranks, folder: Path, events: EventWriter, *, startup_ns: int, began_ns: int, compare: bool = True
 ) -> tuple[loop.Job, Position]:
@@ -149,10 +141,9 @@ def build_job(
     device = open_device(plan, ranks)
     clock = Clock(device.marks, device.synchronize, startup_ns=startup_ns, began_ns=began_ns)
     collectives = join_ranks(device, ranks)
-    links = link_probe.probe(device, collectives, budget_s=LINK_BUDGET_S)  # before the model takes the memory
-    levels = link_levels.probe(device, collectives, ranks.local_ranks, links)
-    if links and ranks.rank == 0:
-        events.write(LinksMeasured(results=links, levels=levels))
+    if ranks.world > 1:
+        for feature in features.offers("rank_check"):
+            feature.check(device, collectives, ranks, events)
     initial = load_initial_weights(plan)
     precision = Precision.parse(plan.precision)
     if compare:
@@ -220,7 +211,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 def join_ranks(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
         return SingleRank()
-    store = rendezvous_store.open_store(ranks.world)
+    store = collectives.open_store(ranks.world)
     distributed.init_process_group(
         device.platform.file.collectives, store=store, rank=ranks.rank, world_size=ranks.world
     )
@@ -252,7 +243,10 @@ def build_stepper(
     """The model with its optimizer; all ranks initialize the same weights from the seed, or load the same file."""
     torch.manual_seed(recipe.seed)
     if recipe.parallel != "ddp" and world > 1:
-        return build_sharded_stepper(workload, recipe, precision, device, initial, clock, local_ranks)
+        for feature in features.offers("sharded_model"):
+            sharded = feature.build(workload, recipe, precision, device, initial, clock, local_ranks)
+            return _make_stepper(workload, recipe, precision, device, *sharded)
+        raise UsageError(f"parallel={recipe.parallel} needs the feature sharding, which is not installed")
     model = workload.build(recipe)
     if initial is not None:
         weights.load_into(model, initial, "the file of --init-from", to_begin=True)
@@ -268,53 +262,6 @@ def build_stepper(
         model = convert_batch_norms(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
     compiled = recipe.compiled
     parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
-    return _make_stepper(workload, recipe, precision, device, model, parallel)
-
-
-def build_sharded_stepper(
-    workload: Workload,
-    recipe: Recipe,
-    precision: Precision,
-    device: Device,
-    initial: Mapping[str, Tensor] | None,
-    clock: Clock | None,
-    local_ranks: int,
-) -> Stepper:
-    """The same where no rank ever holds all weights: built on the meta device, then each rank fills its shards."""
-    from trainmark.train.sharded import ShardedParallel, copy_into
-
-    if recipe.average_decay:
-        raise UsageError(
-            f"average_decay={recipe.average_decay:g} does not work with parallel={recipe.parallel}: no rank holds all "
-            "weights to average; set one of them to its default"
-        )
-    with torch.device("meta"):
-        model = workload.build(recipe)
-    if initial is not None:
-        weights.check_fit(model, initial, "the file of --init-from")
-    elif not isinstance(model, ShardedInit):
-        raise UsageError(
-            f"{workload.name} cannot initialize its weights in shards, so it is not sharded; leave out parallel"
-        )
-
-    def fill(empty: Any) -> None:
-        if initial is None:
-            empty.initialise(copy_into)
-        else:
-            for name, parameter in empty.named_parameters():
-                copy_into(parameter, initial[name])
-
-    by_node = recipe.parallel == "hsdp"
-    parallel = ShardedParallel(
-        device,
-        precision,
-        fill,
-        clock,
-        local_ranks=local_ranks,
-        by_node=by_node,
-        tensor=recipe.tensor_parallel,
-        compiled=recipe.compiled,
-    )
     return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from trainmark.platforms import files
 from trainmark.platforms.device_errors import first_line
 from trainmark.platforms.platform import Device, Platform
-from trainmark.record.event_files import EventWriter
-from trainmark.record.events import Alive, StepCompared
+from trainmark.record.events import Alive, EventWriter, StepCompared
 from trainmark.record.machine import StepCheck
 from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, relative, rounding
 from trainmark.record.recipe import Recipe

@@ -18,18 +18,21 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from trainmark.record import endings, events
+from trainmark import features
+from trainmark.record import events
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import InvalidResultError, TrainmarkError
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import EventWriter
 from trainmark.record.plan import Plan
+from trainmark.record.trust import trust_launcher
 from trainmark.train import failures
 from trainmark.train.ranks import LAUNCHED, PARENT, RESTART, Ranks, read_host_name
 
 if TYPE_CHECKING:  # torch is imported with these, and that is init, not start-up
     from trainmark.train.monitor import Monitor
 
-Task = Callable[[Plan, Path, Ranks, EventWriter], None]
+Task = Callable[..., None]
+"""Called with the plan, the run folder, the ranks, the events and its own arguments."""
 
 FIRST_LINE_NS = time.perf_counter_ns()
 """The end of start-up: before torch is imported, which counts as init."""
@@ -39,8 +42,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where events, logs and checkpoints go")
     parser.add_argument("plan", type=Path, help="the plan on this machine")
-    parser.add_argument("task", help="the task: train, trial, probe, pairs, or one of a feature")
-    parser.add_argument("--rounds", type=int, help="with pairs: how many rounds to measure")
+    parser.add_argument("task", help="the task: train, trial, or one of a feature")
+    parser.add_argument("words", nargs="*", help="arguments of the task")
     end_with_parent(int(os.environ.get(PARENT, "0")) or None)
     args = parser.parse_args()
     folder: Path = args.folder
@@ -51,11 +54,10 @@ def main() -> int:
     with (folder / f"rank{ranks.rank}.stacks").open("w", encoding="utf-8") as stacks:
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1, file=stacks)
-        task = find_task(args.task) if args.rounds is None else partial(probe_pairs, count=args.rounds)
-        return _run_task(task, folder, args.plan, ranks)
+        return _run_task(find_task(args.task), folder, args.plan, ranks, *args.words)
 
 
-def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
+def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks, *words: str) -> int:
     """Runs a task; an error goes to the event file as a message, and to the log as a traceback."""
     log = EventWriter(folder / f"rank{ranks.rank}.jsonl")
     log.write(
@@ -70,7 +72,8 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
     )
     try:
         plan = Plan.from_json(json.loads(plan_file.read_text(encoding="utf-8")))
-        task(plan, folder, ranks, log)
+        trust_launcher()
+        task(plan, folder, ranks, log, *words)
         return 0
     except BaseException as error:
         traceback.print_exc()
@@ -84,7 +87,7 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks) -> int:
 
 def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
     """Trains a plan; unless `compare` is false, a step on the device is compared with the CPU first."""
-    from trainmark.train import loop, monitor, post_training, sampling, setup, step_profile
+    from trainmark.train import loop, monitor, post_training, setup
 
     job, position = setup.build_job(
         plan, ranks, folder, log, startup_ns=_measure_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
@@ -114,8 +117,8 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
             log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
         post_training.write_exchange(job)
         post_training.write_flops(job, ended)
-        post_training.write_sample(job, ended, folder, sampling.find_data_folder(plan))
-        step_profile.write_profile(job, position, ended, folder, plan.profile)
+        for feature in features.offers("after_training"):
+            feature.work(job, position, ended, folder, plan)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
     job.collectives.leave()
@@ -126,31 +129,9 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
         )
 
 
-def probe_links(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter) -> None:
-    """Joins the other ranks and measures the links, without training."""
-    from trainmark.train import link_probe, setup
-
-    device = setup.open_device(plan, ranks)
-    collectives = setup.join_ranks(device, ranks)
-    results = link_probe.probe(device, collectives)
-    if ranks.rank == 0:
-        log.write(events.LinksMeasured(results=results))
-    log.write(events.End(ended=endings.LINKS_MEASURED))
-    collectives.leave()
-
-
-def probe_pairs(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, count: int | None = None) -> None:
-    """Joins the other ranks and measures so many rounds of pairs of nodes, without training."""
-    from trainmark.train import link_pairs
-
-    link_pairs.run_rank(plan, ranks, log, count=count)
-
-
 TASKS: dict[str, Task] = {
     "train": run_training,
     "trial": partial(run_training, compare=False),
-    "probe": probe_links,
-    "pairs": probe_pairs,
 }
 """A trial of a batch size compares nothing with the CPU first."""
 
@@ -159,8 +140,6 @@ def find_task(name: str) -> Task:
     """A task by name: one of TASKS, or one of a feature."""
     if name in TASKS:
         return TASKS[name]
-    from trainmark import features
-
     task: Task = next(task.work for task in features.offers("worker_task") if name == task.NAME)
     return task
 

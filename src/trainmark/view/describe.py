@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.record import escape
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import NOTHING, VERDICT_STYLES, device_name, format_goal, format_quality, number, verdict
 from trainmark.record.language import _
@@ -62,7 +62,7 @@ def describe(
     _draw_telemetry(writer, record)
     _draw_quality(writer, record)
     _draw_artifacts(writer, record, run_folder)
-    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment, facts.unknown)
+    last = (facts.bands, facts.restarts, facts.checkpoints, facts.data, facts.network, facts.environment)
     for section in last:
         draw_section(writer, section(record, _))
     _draw_doubts(writer, record)

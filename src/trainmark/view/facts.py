@@ -331,12 +331,6 @@ def environment(record: Record, say: Say) -> FactSection | None:
     return FactSection(title=say("Environment"), facts=facts) if facts else None
 
 
-def unknown(record: Record, say: Say) -> FactSection | None:
-    facts = list(_flatten(record.unknown))
-    remark = say("written by a newer trainmark, and kept")
-    return FactSection(title=say("Unknown here"), remark=remark, facts=facts) if facts else None
-
-
 def telemetry_remark(machine: MachineTelemetry, say: Say) -> str:
     """How a machine was sampled."""
     remark = say("{host}: {samples} samples, one every {every} s").format(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainmark.record import escape
 from trainmark.record.atomic_files import write_atomic, write_user_file
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.store import Store
@@ -11,7 +12,7 @@ from trainmark.record.store import Store
 
 def save_page(name: str, page: str, store: Store) -> Path:
     """Writes a page into the store."""
-    path = store.folder / "reports" / name
+    path = store.folder / "reports" / escape.file_name(name)
     try:
         write_atomic(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from trainmark.analysis import device_names as names
 from trainmark.analysis.beside import PublishedSpeed, find_nearest, is_published_network, list_speeds, rate_per_device
+from trainmark.record.doubts import loss_trend
 from trainmark.record.endings import BY_SIGNAL, translate_ending
 from trainmark.record.format import format_goal, format_quality, number, verdict
-from trainmark.record.intervals import is_too_noisy, share
 from trainmark.record.language import Say, current_language, translator
-from trainmark.record.learning import loss_trend
+from trainmark.record.numbers import is_too_noisy, share
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trainmark.record import escape
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import (
     NOTHING,

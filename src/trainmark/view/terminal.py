@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from trainmark.record.intervals import Bounds
+    from trainmark.record.numbers import Bounds
 
 _LONGEST_WORD = 18
 """A longer word in a cell is broken rather than given a column of its own width."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainmark.record.errors import UsageError, nearest
+from trainmark.record.trust import trust_file
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan, WorkloadSource
@@ -61,18 +62,21 @@ def qualities() -> Iterator[QualityFacts]:
 
 
 def load(name: str) -> Workload:
-    """A built-in workload by name; imports torch."""
-    return find(name)[0]
+    """A built-in workload by name, wherever the name comes from; imports torch."""
+    if name not in names():
+        raise UsageError(f"workload {name!r} is not known; {nearest(name, names())}")
+    workload: Workload = importlib.import_module(f"{__name__}.{name}.workload").WORKLOAD
+    return workload
 
 
 def find(word: str) -> tuple[Workload, WorkloadSource | None]:
-    """The workload a user names: built-in, of an installed package, or a file that defines one."""
+    """The workload a user types: built-in, of an installed package, or a file that defines one."""
     from trainmark.workloads import outside
 
     if word in names():
-        workload: Workload = importlib.import_module(f"{__name__}.{word}.workload").WORKLOAD
-        return workload, None
+        return load(word), None
     if outside.is_file(word):
+        trust_file(Path(word).expanduser())
         return outside.from_file(word)
     offered = outside.list_entry_points()
     if word not in offered:

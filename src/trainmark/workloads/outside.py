@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.plan import WorkloadSource
+from trainmark.record.plan import NAME, WorkloadSource
+from trainmark.record.trust import is_trusted
 
 if TYPE_CHECKING:
     from trainmark.workloads.workload import Workload
 
 GROUP = "trainmark.workloads"
 """Entry-point group of workloads."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 
 
 def is_file(word: str) -> bool:
@@ -58,6 +58,8 @@ def from_package(entry: metadata.EntryPoint) -> tuple[Workload, WorkloadSource]:
 def reload(source: WorkloadSource) -> Workload:
     """The workload of a plan; NotReadyError if its source changed since."""
     if source.file:
+        if not is_trusted(Path(source.file)):
+            raise UsageError(f"a plan names the workload file {source}, which would run code here; add --trust")
         if not Path(source.file).is_file():
             raise NotReadyError(f"workload file {source.file} no longer exists; restore it, or run another file")
         workload, found = from_file(source.file)
@@ -83,7 +85,7 @@ def _execute_file(path: Path, code: bytes, sha256: str) -> ModuleType:
     sys.modules[name] = module
     try:
         exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file is what the user runs
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -103,10 +105,12 @@ def _check(workload: Any, where: str) -> Workload:
     wanted = {*Workload.__annotations__, *(name for name in vars(Workload) if not name.startswith("_"))}
     if missing := sorted(name for name in wanted if not hasattr(workload, name)):
         raise UsageError(f"WORKLOAD of {where} has no {', '.join(missing)}; workloads/workload.py says what each is")
-    if not isinstance(workload.name, str) or not _NAME.fullmatch(workload.name):
+    if not isinstance(workload.name, str) or not re.fullmatch(NAME, workload.name):
         raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}; give it a name of letters, digits, _ and .")
     if workload.name in names():
         raise UsageError(f"WORKLOAD of {where} is called {workload.name!r}, like a built-in one; give it another name")
+    if strange := [name for name in workload.recipes if not re.fullmatch(NAME, str(name))]:
+        raise UsageError(f"recipe {strange[0]!r} of {where} needs a name of letters, digits, _ . and -")
     if "reference" not in workload.recipes:
         raise UsageError(f"WORKLOAD of {where} has no recipe 'reference', which the others are compared with")
     checked: Workload = workload

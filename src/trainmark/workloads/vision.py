@@ -18,17 +18,16 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.data import distributed_sampler, image_sets
-from trainmark.data.counter_rng import CounterRng
-from trainmark.data.crops import eval_crop
-from trainmark.data.imagenet import make, verify
-from trainmark.data.imagenet.verify import Counts
+from trainmark.data.distributed_sampler import CounterRng
+from trainmark.data.image_sets import Counts
+from trainmark.data.imagenet import make
 from trainmark.data.input_pool import ImageBatch, InputPool
-from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels
+from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels, eval_crop
 from trainmark.data.sample_pool import default_workers
 from trainmark.record.errors import NotReadyError
-from trainmark.record.learning import CHANCE, CLASSES
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
+from trainmark.record.workload_facts import CHANCE, CLASSES
 from trainmark.workloads import vision_facts
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -240,7 +239,7 @@ class ImageData:
         self._train = image_sets.open_split(folder, "train")
         self._val = image_sets.open_split(folder, "val")
         found = Counts(classes=len(self._train.classes), train=len(self._train), val=len(self._val))
-        wanted = verify.expected_counts(folder, self._train.classes)
+        wanted = image_sets.expected_counts(folder, self._train.classes)
         if recipe.whole_set and wanted not in (None, found):
             raise NotReadyError(
                 f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify imagenet` says "

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError
+from trainmark.record.trust import check_pickle
 from trainmark.workloads import pieces
 
 _NAMESPACE = type("Namespace", (), {"__module__": "argparse"})
@@ -63,6 +64,7 @@ def read_document(path: Path) -> Any:
     path = weights_file(path)
     if path.name.endswith((".safetensors", pieces.INDEX)):
         return pieces.read(path)
+    check_pickle(path, torch.__version__)
     try:
         with torch.serialization.safe_globals([_NAMESPACE]):
             document = torch.load(path, map_location="cpu", weights_only=True)

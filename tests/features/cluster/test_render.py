@@ -12,7 +12,7 @@ import pytest
 from support import plain_yaml
 
 from trainmark.launch import cluster_job as jobs, planning
-from trainmark.launch.clusters import kubernetes, slurm, ssh
+from trainmark.launch.clusters import kubernetes, slurm
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import UsageError
 
@@ -249,53 +249,6 @@ def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
         kubernetes.render_manifest(
             replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i")
         )
-
-
-# ssh
-
-
-def test_each_host_gets_one_command_with_its_place(tmp_path: Path) -> None:
-    words = said_to("ssh", ssh.render_commands(a_job("2x8"), "a,me@b", port=1234), tmp_path)
-    (option_a, host_a, first), (option_b, host_b, second) = words[:3], words[3:]
-    assert (option_a, host_a, option_b, host_b) == ("-tt", "a", "-tt", "me@b")
-    for node, command in enumerate((first, second)):
-        assert said_to("none", command, tmp_path) == ["run", "resnet50"]
-        assert re.findall(r"export (\S+)", command) == [
-            "TRAINMARK_SECRET",
-            "PET_NNODES=2",
-            f"PET_NODE_RANK={node}",
-            "PET_NPROC_PER_NODE=8",
-            "PET_MASTER_ADDR=a",
-            "PET_MASTER_PORT=1234",
-        ]
-
-
-def test_the_secret_of_ssh_commands_is_asked_for_and_on_no_command_line(tmp_path: Path) -> None:
-    text = ssh.render_commands(a_job("2x8"), "a,b")
-    [secret] = re.findall(r"^#   ([0-9a-f]{64})$", text, flags=re.MULTILINE)
-    words = said_to("ssh", text, tmp_path)
-    assert not any(secret in word for word in words)
-    assert variable_of("trainmark", words[2], tmp_path, said=f"{secret}\n") == secret
-    assert "secret" not in ssh.render_commands(a_job("1x8"), "a")
-
-
-@pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_two_shells_hand_the_words_over_as_they_are(tmp_path: Path, shell: str) -> None:
-    words = said_to("ssh", ssh.render_commands(hostile_job(), "a,b"), tmp_path, shell)
-    assert said_to("none", words[2], tmp_path, shell) == hostile_job().command[1:]
-    assert said_to("none", words[5], tmp_path, shell) == hostile_job().command[1:]
-
-
-def test_a_host_for_each_node_is_needed() -> None:
-    with pytest.raises(UsageError, match="3 hosts"):
-        ssh.render_commands(a_job("2x8"), "a,b,c")
-    with pytest.raises(UsageError, match="no host name"):
-        ssh.render_commands(a_job("2x8"), "a,-oProxyCommand=x")
-
-
-def test_a_port_is_a_port() -> None:
-    with pytest.raises(UsageError, match="70000"):
-        ssh.render_commands(a_job("2x8"), "a,b", port=70000)
 
 
 # The name

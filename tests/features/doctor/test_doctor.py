@@ -16,14 +16,16 @@ from rich.cells import cell_len
 from support.fleets import pair_links
 
 from trainmark.features.doctor import checks, command as doctor, command as doctor_screen
-from trainmark.launch import cluster_env, rank_tasks, ssh_run
+from trainmark.features.hosts import remote_run
+from trainmark.features.links import measure
+from trainmark.features.links.probe import SIZES_BYTES
+from trainmark.launch import cluster_env, coordinator
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record import links
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.site import Site
-from trainmark.train.link_probe import SIZES_BYTES
 from trainmark.view.terminal import TerminalWriter
 
 
@@ -45,11 +47,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Plan, Path]]:
     """Plans that were to be probed; every probe goes well."""
     plans: list[tuple[Plan, Path]] = []
 
-    def probe_only(plan: Plan, store: Path, **coordinator: object) -> rank_tasks.ProbeResult:
+    def probe_only(plan: Plan, store: Path, **coordinator: object) -> measure.ProbeResult:
         plans.append((plan, store))
-        return rank_tasks.ProbeResult(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
+        return measure.ProbeResult(results=msgspec.convert(rows(), tuple[links.AllReduce, ...]))
 
-    monkeypatch.setattr(rank_tasks, "probe_links", probe_only)
+    monkeypatch.setattr(measure, "probe_links", probe_only)
     return plans
 
 
@@ -84,9 +86,9 @@ def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        rank_tasks,
+        measure,
         "probe_links",
-        lambda *words, **more: rank_tasks.ProbeResult(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
+        lambda *words, **more: measure.ProbeResult(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
@@ -98,9 +100,9 @@ def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        rank_tasks,
+        measure,
         "probe_links",
-        lambda *words, **more: rank_tasks.ProbeResult(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
+        lambda *words, **more: measure.ProbeResult(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
     )
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
@@ -122,7 +124,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def leave(self) -> None:
             log.append("left")
 
-    monkeypatch.setattr(rank_tasks, "Coordinator", Launchers)
+    monkeypatch.setattr(coordinator, "Coordinator", Launchers)
     return log
 
 
@@ -152,9 +154,9 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(
-        rank_tasks,
+        measure,
         "probe_links",
-        lambda *words, **more: rank_tasks.ProbeResult(exit_code=4, sentence="the leader was lost"),
+        lambda *words, **more: measure.ProbeResult(exit_code=4, sentence="the leader was lost"),
     )
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
@@ -180,7 +182,7 @@ def test_the_links_between_hosts_are_asked_of_their_own_doctor(
         section = {"name": "links", "verdict": "ok", "sentence": "as seen there", "exit_code": 0, "results": rows(4)}
         return {"sections": [section]}, 0
 
-    monkeypatch.setattr(ssh_run, "query_hosts", ask_hosts)
+    monkeypatch.setattr(remote_run, "query_hosts", ask_hosts)
     assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 0
     assert started == [("a,b", ["doctor", "--topology", "2x2", "--platform", "cpu"], "2x2")]
     out = capsys.readouterr().out
@@ -189,7 +191,7 @@ def test_the_links_between_hosts_are_asked_of_their_own_doctor(
 
 
 def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_run, "query_hosts", lambda *words, **more: ({"sections": []}, 0))
+    monkeypatch.setattr(remote_run, "query_hosts", lambda *words, **more: ({"sections": []}, 0))
     with pytest.raises(NotReadyError, match="the same version of trainmark"):
         call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu")
 
@@ -197,7 +199,7 @@ def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.M
 def test_a_probe_of_hosts_that_was_interrupted_has_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ssh_run, "query_hosts", lambda *words, **more: (None, 130))
+    monkeypatch.setattr(remote_run, "query_hosts", lambda *words, **more: (None, 130))
     assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 130
     assert "ended before the links were measured" in capsys.readouterr().out
 
@@ -364,11 +366,11 @@ def test_pairs_of_nodes_are_shown_slowest_first_and_named_for_programs(
 ) -> None:
     asked: list[object] = []
 
-    def probe_only(plan: Plan, store: Path, **words: object) -> rank_tasks.ProbeResult:
+    def probe_only(plan: Plan, store: Path, **words: object) -> measure.ProbeResult:
         asked.append(words["pair_rounds"])
-        return rank_tasks.ProbeResult(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
+        return measure.ProbeResult(pairs=tuple(pair_links(3, thin={2: 1.5})), hosts=("a", "b", "c"))
 
-    monkeypatch.setattr(rank_tasks, "probe_links", probe_only)
+    monkeypatch.setattr(measure, "probe_links", probe_only)
     monkeypatch.setattr(cluster_env, "detect_env", lambda topology, *words: cluster_env.make_local_env(topology))
     assert call("--topology", "3x1", "--platform", "cpu", "--pairs") == 0
     out = capsys.readouterr().out

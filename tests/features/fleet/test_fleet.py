@@ -17,12 +17,13 @@ from trainmark.features.fleet import outliers, page as fleet_page, view as fleet
 from trainmark.features.fleet.hosts import HostRuns, group_by_host
 from trainmark.features.fleet.verdict import Fleet, find_proofs, judge_hosts, to_json
 from trainmark.features.verify import verdict as verification
+from trainmark.features.verify.document import VerifyDocument
 from trainmark.record.errors import UsageError
+from trainmark.record.events import BitDifference
 from trainmark.record.format import summarise_pairs
+from trainmark.record.links import all_rounds, plan_rounds, split_into_rounds, usual_rounds
 from trainmark.record.record import Doubt, Record
 from trainmark.record.site import Expected
-from trainmark.record.tournament import all_rounds, plan_rounds, split_into_rounds, usual_rounds
-from trainmark.record.verify import BitDifference, VerifyDocument
 
 FLOOR = -math.log1p(-0.03)
 

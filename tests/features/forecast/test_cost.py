@@ -14,8 +14,8 @@ from trainmark.features.mlperf import convergence, samples_to_target as needed
 from trainmark.features.mlperf.benchmarks import load_benchmarks
 from trainmark.record.machine import CheckpointFacts
 from trainmark.record.plan import Topology
-from trainmark.record.price import Price
 from trainmark.record.record import Evaluation, Record
+from trainmark.record.site import Price
 
 S = 1_000_000_000
 

@@ -21,8 +21,8 @@ from trainmark.record.errors import UsageError
 from trainmark.record.machine import CheckpointFacts, Environment
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import Topology
-from trainmark.record.price import Price
 from trainmark.record.record import Evaluation, Quality, Record
+from trainmark.record.site import Price
 
 
 def size(topology: str, rate: float, error: float = scaling_law.RUN_ERROR) -> Size:

@@ -17,8 +17,8 @@ from trainmark.cli.main import main
 from trainmark.features.report import document
 from trainmark.features.report.inputs import ReportInputs
 from trainmark.record.metrics import PRICED, Quantity
-from trainmark.record.price import Price, parse
 from trainmark.record.record import Record
+from trainmark.record.site import Price, parse_price
 from trainmark.record.store import Store, read_record
 from trainmark.view.describe import describe
 from trainmark.view.table import render
@@ -115,13 +115,13 @@ def test_a_faster_device_may_be_the_dearer_one(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize("word", ["cheap", "2", "EUR 2 USD/h", "-1/h", "0/h"])
 def test_a_price_that_is_none_is_refused(word: str) -> None:
     with pytest.raises(trainmark.UsageError, match="is not a price of one device an hour"):
-        parse(word, None, Price())
+        parse_price(word, None, Price())
 
 
 def test_a_price_keeps_what_the_site_says_of_the_rest() -> None:
     usual = Price(device_hour=1.0, currency="USD", pue=1.3)
-    assert parse("3.5/h", None, usual) == Price(device_hour=3.5, currency="USD", pue=1.3)
-    assert parse("3.5 EUR/h", 1.1, usual) == Price(device_hour=3.5, currency="EUR", pue=1.1)
+    assert parse_price("3.5/h", None, usual) == Price(device_hour=3.5, currency="USD", pue=1.3)
+    assert parse_price("3.5 EUR/h", 1.1, usual) == Price(device_hour=3.5, currency="EUR", pue=1.1)
 
 
 def test_explain_tells_money_from_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:

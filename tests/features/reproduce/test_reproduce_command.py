@@ -13,8 +13,8 @@ from conftest import TINY_RUN, Cli
 from support.records import in_environment, make_record, make_timeline
 
 from trainmark.data import synthetic
-from trainmark.features.reproduce import command as reproduce
-from trainmark.launch import reproduction, session
+from trainmark.features.reproduce import command as reproduce, rebuild
+from trainmark.launch import session
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, error_from_exit_code
 from trainmark.record.plan import DataChoice, Plan
@@ -194,7 +194,7 @@ def make_with_platform_file(tmp_path: Path, folder: Path, **platform: Any) -> Re
 
 def test_a_platform_file_that_lies_where_it_lay_is_used_by_who_trusts_it(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(OWN, encoding="utf-8")
-    again = reproduction.rebuild_plan([make_with_platform_file(tmp_path, tmp_path)], trust=True)
+    again = rebuild.rebuild_plan([make_with_platform_file(tmp_path, tmp_path)], trust=True)
     assert again.platform == str(tmp_path / "own.toml")
 
 
@@ -209,15 +209,15 @@ def test_a_platform_file_of_a_record_is_written_down_and_used_only_by_the_users_
         (elsewhere / "own.toml").write_text(there, encoding="utf-8")
     record = make_with_platform_file(tmp_path, elsewhere)
     with pytest.raises(NotReadyError, match=r"modules it names, then add --platform ./own-") as no:
-        reproduction.rebuild_plan([record])
+        rebuild.rebuild_plan([record])
     [written] = tmp_path.glob("own-*.toml")
     assert written.name in str(no.value)
     assert written.read_text(encoding="utf-8") == OWN
-    again = reproduction.rebuild_plan([record], platform=f"./{written.name}")
+    again = rebuild.rebuild_plan([record], platform=f"./{written.name}")
     assert again.platform == str(written)
 
 
 def test_without_the_file_or_its_content_the_user_must_name_one(tmp_path: Path) -> None:
     record = make_with_platform_file(tmp_path, tmp_path / "gone", content=None)
     with pytest.raises(NotReadyError, match=r"name one with --platform FILE\.toml"):
-        reproduction.rebuild_plan([record])
+        rebuild.rebuild_plan([record])

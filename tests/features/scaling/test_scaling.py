@@ -21,8 +21,8 @@ from trainmark.analysis.scaling import (
 )
 from trainmark.features.scaling.table import render, render_published
 from trainmark.record.errors import UsageError
-from trainmark.record.intervals import around
 from trainmark.record.metrics import Quantity
+from trainmark.record.numbers import around
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Record

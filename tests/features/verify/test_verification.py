@@ -10,19 +10,11 @@ import pytest
 from support.records import make_plan, make_record
 
 from trainmark.features.verify import page as parity_page, page as verify_screen, parity, verdict as verification
+from trainmark.features.verify.document import SUM_COUNT, Numbers, StepNumbers, Sums, VerifyDocument, VerifyTelemetry
 from trainmark.features.verify.verdict import find_causes, judge
 from trainmark.record.errors import UsageError
+from trainmark.record.events import BitDifference, Operators
 from trainmark.record.store import Store
-from trainmark.record.verify import (
-    SUM_COUNT,
-    BitDifference,
-    Numbers,
-    Operators,
-    StepNumbers,
-    Sums,
-    VerifyDocument,
-    VerifyTelemetry,
-)
 
 STEPS = 24
 

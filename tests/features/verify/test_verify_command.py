@@ -12,7 +12,7 @@ from support.background import Started, ranks, wait_until_gone
 
 from trainmark.cli.main import main
 from trainmark.platforms import standin
-from trainmark.record.rank_log import RankLog
+from trainmark.record.run_folder import RankLog
 
 TINY = ("--recipe", "smoke", "--set", "width=4", "--set", "batch_per_device=4", "--set", "batch_norm=per-device")
 

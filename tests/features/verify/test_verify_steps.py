@@ -17,9 +17,8 @@ from trainmark.features.verify.tensor_digests import SignedSums
 from trainmark.features.verify.worker_task import Verification
 from trainmark.platforms import standin
 from trainmark.record import events
-from trainmark.record.event_files import EventTail, EventWriter
+from trainmark.record.events import BitDifference, EventTail, EventWriter
 from trainmark.record.precision import relative_moves, relative_sums
-from trainmark.record.verify import BitDifference
 from trainmark.train.collectives import SingleRank
 from trainmark.train.loop import Job
 from trainmark.train.stepper import Stepper

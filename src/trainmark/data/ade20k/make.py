@@ -14,7 +14,7 @@ import PIL
 import simplejpeg
 from PIL import Image, ImageDraw
 
-from trainmark.data.ade20k.layouts import OBJECT_INFO
+from trainmark.data.ade20k.reader import OBJECT_INFO
 from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,

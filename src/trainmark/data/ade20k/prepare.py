@@ -2,56 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from trainmark.data.ade20k import layouts
-from trainmark.data.ade20k.layouts import SceneCounts
-from trainmark.data.preparation import Prepared, Report, prepare_folder, unpack
+from trainmark.data.ade20k import reader
+from trainmark.data.preparation import Report, prepare_folder, unpack
 from trainmark.record.archives import ArchiveLimits, Member, zip_members
 from trainmark.record.errors import NotReadyError
 
-MAX_FILES = 200_000
-MAX_BYTES = 64 << 30
-"""Larger than any set of this kind; a compressed archive can unpack to far more than its own size."""
-
+PUBLISHED = reader.LAYOUTS[0].published
 PUBLISHED_FOLDER = "ADEChallengeData2016"
+_LIMITS = ArchiveLimits(files=200_000, total_bytes=64 << 30)
+"""Larger than any set of this kind; a compressed archive can unpack to far more than its own size."""
 _FOLDERS = {(kind, split) for kind in ("images", "annotations") for split in ("training", "validation")}
-_TEXTS = (layouts.OBJECT_INFO, "sceneCategories.txt")
+_TEXTS = (reader.OBJECT_INFO, "sceneCategories.txt")
 
 
-def from_files(out: Path, *, any_archive: bool, progress: Report, zip: Path) -> str:  # noqa: A002 - the option's name
-    """Runs `trainmark data prepare` and returns its summary."""
-    return str(prepare(zip, out, expected=None if any_archive else layouts.LAYOUTS[0].published, progress=progress))
-
-
-def prepare(
-    archive: Path,
-    out: Path,
-    *,
-    expected: SceneCounts | None = layouts.LAYOUTS[0].published,
-    progress: Report = lambda _: None,
-    free_bytes: Callable[[Path], int] | None = None,
-) -> Prepared[SceneCounts]:
-    """Unpacks the archive to `out/images` and `out/annotations`, checking every file's CRC.
-
-    Killed and restarted, it keeps complete files and ends with the same result. `expected` is what the archive should
-    hold; None accepts any.
-    """
-    with prepare_folder(
-        out,
-        {archive: "data.csail.mit.edu/places/ADEchallenge"},
-        needed_bytes=lambda: 1.05 * archive.stat().st_size,  # images and masks are compressed already
-        folders=("images", "annotations"),
-        free_bytes=free_bytes,
-    ) as destination:
-        members = zip_members(archive, ArchiveLimits(files=MAX_FILES, total_bytes=MAX_BYTES))
-        unpacked = unpack(members, _place, destination, progress, total_bytes=archive.stat().st_size)
-    layout, root = layouts.find(out)
-    found = SceneCounts(train=len(layout.list_pairs(root, "train")), val=len(layout.list_pairs(root, "val")))
-    if expected is not None and found != expected:
-        raise NotReadyError(f"{archive} holds {found} where {expected} were expected; is it the right archive?")
-    return Prepared(found=found, written=unpacked.written)
+def prepare(out: Path, *, any_archive: bool, progress: Report, zip: Path) -> str:  # noqa: A002 - the option's name
+    """Unpacks the archive to `out/images` and `out/annotations`, checking every file's CRC; returns a summary."""
+    # images and masks are compressed already
+    with prepare_folder(out, [zip], source="data.csail.mit.edu/places/ADEchallenge", ratio=1.05) as destination:
+        members = zip_members(zip, _LIMITS)
+        unpacked = unpack(members, _place, destination, progress, total_bytes=zip.stat().st_size)
+    layout, root = reader.find_layout(out)
+    train, val = (len(layout.list_pairs(root, split)) for split in reader.SPLITS)
+    found = reader.SceneCounts(train=train, val=val)
+    if not any_archive and found != PUBLISHED:
+        raise NotReadyError(f"{zip} holds {found} where {PUBLISHED} were expected; is it the right archive?")
+    return f"{found}, {unpacked.written:,} files written now"
 
 
 def _place(member: Member) -> PurePosixPath:

@@ -1,23 +1,213 @@
-"""Opens a segmentation set of any known layout and reads its images and masks."""
+"""Segmentation sets of known layouts: where files are, what the values in their masks mean, and reading them."""
 
 from __future__ import annotations
 
 import io
-import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from trainmark.data.ade20k import layouts
-from trainmark.data.ade20k.layouts import IGNORED, UNKNOWN, SceneCounts, SceneLayout, Split
-from trainmark.data.data_set import MANIFEST
+from trainmark.data.data_set import read_counts
 from trainmark.data.jpeg import MAX_PIXELS, BadImage
 from trainmark.record.errors import NotReadyError
 
 Labels = npt.NDArray[np.uint8]
+Split = Literal["train", "val"]
+SPLITS: tuple[Split, Split] = ("train", "val")
+Pairs = dict[str, str]
+"""Image to mask; both relative to the root with forward slashes, sorted by name."""
+
+IGNORED, UNKNOWN = 255, 254
+"""Labels beside the classes, which count from 0: an ignored pixel, and a value that no such mask may hold."""
+
+OBJECT_INFO = "objectInfo150.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneCounts:
+    """Size of a set in scenes."""
+
+    train: int
+    val: int
+
+    def __str__(self) -> str:
+        return f"{self.train:,} train and {self.val:,} val scenes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneLayout:
+    title: str
+    folders: tuple[str, ...]
+    """Relative to the root; all must exist."""
+    within: tuple[str, ...]
+    """Where an unpacked archive keeps them, relative to the folder that a user gives."""
+    classes: int
+    labels: Mapping[int, int]
+    """Mask value to class; other values are UNKNOWN."""
+    mask_ending: str = ".png"
+    list_pairs: Callable[[Path, Split], Pairs]
+    names: Callable[[Path], tuple[str, ...]]
+    published: SceneCounts
+
+    def lookup(self, classes: int) -> bytes:
+        """The label of each of the 256 mask values in a set of this many classes."""
+        found = bytearray([UNKNOWN]) * 256
+        for number, label in self.labels.items():
+            found[number] = label if label == IGNORED or label < classes else UNKNOWN
+        return bytes(found)
+
+
+def find_layout(folder: Path) -> tuple[SceneLayout, Path]:
+    """The layout of a folder, and its root; NotReadyError if it has none of them."""
+    for layout in LAYOUTS:
+        for below in (".", *layout.within):
+            root = folder / below
+            if all((root / name).is_dir() for name in layout.folders):
+                return layout, root
+    if _is_full_ade20k(folder):
+        raise NotReadyError(
+            f"{folder} is the full ADE20K, whose masks have three channels and over 3,000 classes; its 150 classes are "
+            "another release: `trainmark data prepare ade20k --zip ADEChallengeData2016.zip` unpacks that"
+        )
+    known = "; ".join(f"{layout.title} has {', '.join(layout.folders)}" for layout in LAYOUTS)
+    raise NotReadyError(f"{folder} is not a known segmentation set: {known}")
+
+
+def list_files(folder: Path, suffix: str) -> list[str]:
+    """Sorted names of a folder's files with this suffix; NotReadyError if it cannot be listed."""
+    try:
+        return sorted(name.name for name in folder.iterdir() if name.name.endswith(suffix) and name.name[0] != ".")
+    except OSError as error:
+        raise NotReadyError(f"{folder} cannot be listed: {error.strerror}") from error
+
+
+def _is_full_ade20k(folder: Path) -> bool:
+    """Recognised by its index, or by `_seg.png` files beside images in one folder per scene."""
+    patterns = "index_ade20k.*", "images/training/*/*/*_seg.png", "images/ADE/training/*/*/*_seg.png"
+    return any(next(folder.glob(f"{above}{pattern}"), None) for above in ("", "*/") for pattern in patterns)
+
+
+# ADE20K's 150 classes
+
+_ADE_SPLITS = {"train": "training", "val": "validation"}
+
+
+def _list_ade_pairs(root: Path, split: Split) -> Pairs:
+    part = _ADE_SPLITS[split]
+    names = list_files(root / "images" / part, ".jpg")
+    return {f"images/{part}/{name}": f"annotations/{part}/{name.removesuffix('.jpg')}.png" for name in names}
+
+
+def _read_ade_names(root: Path) -> tuple[str, ...]:
+    """Names from the last column of the table beside the images; numbers if there is no table."""
+    try:
+        lines = (root / OBJECT_INFO).read_text("utf-8", errors="replace").splitlines()[1:]
+    except FileNotFoundError:
+        return tuple(f"class {number}" for number in range(1, 151))
+    except OSError as error:
+        raise NotReadyError(f"{root / OBJECT_INFO} cannot be read: {error.strerror}") from error
+    names = tuple(line.split("\t")[-1].split(",")[0].strip() for line in lines if line.strip())
+    if not 2 <= len(names) <= 150:
+        raise NotReadyError(f"{root / OBJECT_INFO} names {len(names)} classes; ADE20K's names 150")
+    return names
+
+
+# Pascal VOC 2012
+
+VOC_CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+
+def _list_voc_pairs(root: Path, split: Split) -> Pairs:
+    listed = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+    try:
+        names = listed.read_text("utf-8").split()
+    except OSError as error:
+        raise NotReadyError(f"{listed} cannot be read: {error.strerror}") from error
+    return {f"JPEGImages/{name}.jpg": f"SegmentationClass/{name}.png" for name in sorted(names)}
+
+
+# Cityscapes
+
+CITYSCAPES_IDS = {
+    7: "road",
+    8: "sidewalk",
+    11: "building",
+    12: "wall",
+    13: "fence",
+    17: "pole",
+    19: "traffic light",
+    20: "traffic sign",
+    21: "vegetation",
+    22: "terrain",
+    23: "sky",
+    24: "person",
+    25: "rider",
+    26: "car",
+    27: "truck",
+    28: "bus",
+    31: "train",
+    32: "motorcycle",
+    33: "bicycle",
+}
+"""Values of the raw masks that are evaluated; they become classes 0 to 18 in this order."""
+
+
+def _list_cityscapes_pairs(root: Path, split: Split) -> Pairs:
+    found: Pairs = {}
+    for city in sorted(path.name for path in (root / "leftImg8bit" / split).iterdir() if path.is_dir()):
+        for name in list_files(root / "leftImg8bit" / split / city, "_leftImg8bit.png"):
+            mask = name.replace("_leftImg8bit.png", "_gtFine_labelIds.png")
+            found[f"leftImg8bit/{split}/{city}/{name}"] = f"gtFine/{split}/{city}/{mask}"
+    return found
+
+
+LAYOUTS = (
+    SceneLayout(
+        title="ADE20K",
+        folders=("images/training", "images/validation", "annotations/training", "annotations/validation"),
+        within=("ADEChallengeData2016",),
+        classes=150,
+        labels={0: IGNORED, **{number: number - 1 for number in range(1, 151)}},
+        list_pairs=_list_ade_pairs,
+        names=_read_ade_names,
+        published=SceneCounts(train=20_210, val=2_000),
+    ),
+    SceneLayout(
+        title="VOC2012",
+        folders=("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"),
+        within=("VOC2012", "VOCdevkit/VOC2012"),
+        classes=len(VOC_CLASSES),
+        labels={IGNORED: IGNORED, **{number: number for number in range(len(VOC_CLASSES))}},
+        list_pairs=_list_voc_pairs,
+        names=lambda _: VOC_CLASSES,
+        published=SceneCounts(train=1_464, val=1_449),
+    ),
+    SceneLayout(
+        title="Cityscapes",
+        folders=("leftImg8bit/train", "leftImg8bit/val", "gtFine/train", "gtFine/val"),
+        within=(),
+        classes=len(CITYSCAPES_IDS),
+        labels={
+            **dict.fromkeys((*range(34), IGNORED), IGNORED),
+            **{number: label for label, number in enumerate(CITYSCAPES_IDS)},
+        },
+        list_pairs=_list_cityscapes_pairs,
+        names=lambda _: tuple(CITYSCAPES_IDS.values()),
+        published=SceneCounts(train=2_975, val=500),
+        mask_ending="_gtFine_labelIds.png",
+    ),
+)
+
+
+# Reading
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +244,7 @@ class SceneSet:
 
 
 def open_split(folder: Path, split: Split) -> SceneSet:
-    layout, root = layouts.find(folder)
+    layout, root = find_layout(folder)
     names = layout.names(root)
     pairs = layout.list_pairs(root, split)
     if not pairs:
@@ -71,15 +261,9 @@ def open_split(folder: Path, split: Split) -> SceneSet:
 
 def expected_counts(folder: Path) -> SceneCounts | None:
     """Counts of the complete set, by its manifest or, for a set nearly as large, the published ones; else None."""
-    layout, root = layouts.find(folder)
-    path = root / MANIFEST
-    try:
-        values = json.loads(path.read_text("utf-8"))
-        return SceneCounts(train=int(values["train"]), val=int(values["val"]))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise NotReadyError(f"{path} does not give 'train' and 'val'; make the set again") from error
+    layout, root = find_layout(folder)
+    if made := read_counts(root, "train", "val"):
+        return SceneCounts(**made)
     found = len(layout.list_pairs(root, "train"))
     # a subset is far smaller; slightly fewer means the published set with some of it missing
     return layout.published if layout.published.train * 0.9 < found <= layout.published.train else None
@@ -106,6 +290,4 @@ def decode_mask(data: bytes) -> Labels:
 
 def count_pixels(labels: Labels, classes: int) -> npt.NDArray[np.int64]:
     """Pixels per class, without ignored ones."""
-    counts = np.bincount(labels.reshape(-1), minlength=IGNORED + 1)
-    kept: npt.NDArray[np.int64] = counts[:classes]
-    return kept
+    return np.bincount(labels.reshape(-1), minlength=IGNORED + 1)[:classes]

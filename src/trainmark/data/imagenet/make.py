@@ -25,7 +25,7 @@ from trainmark.data.atomic_dataset import (
     write_chunks,
     write_file,
 )
-from trainmark.data.image_folder import ImageSet, Split, open_split
+from trainmark.data.image_sets import ImageSet, Split, open_split
 from trainmark.data.imagenet import renderer, shapes
 from trainmark.record.errors import UsageError
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import wave
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from trainmark.data import audio
 from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
@@ -114,14 +113,5 @@ def _read_chunk(root: Path, seed: int, numbers: range) -> list[WrittenFile]:
         _, spoken = sentence(number, seed)
         # one seed per clip: no clip depends on another, nor on the process
         samples = synthesize(spoken, seed * MAX_CLIPS + number)
-        written.append(write_file(root, f"wavs/{clip_id(number)}.wav", _wav(samples.astype("<i2").tobytes())))
+        written.append(write_file(root, f"wavs/{clip_id(number)}.wav", audio.encode_wav(samples)))
     return written
-
-
-def _wav(samples: bytes) -> bytes:
-    """A mono 16-bit WAV file."""
-    data = io.BytesIO()
-    with wave.open(data, "wb") as file:
-        file.setparams((1, 2, RATE_HZ, 0, "NONE", "not compressed"))
-        file.writeframes(samples)
-    return data.getvalue()

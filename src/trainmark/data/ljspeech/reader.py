@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -11,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from trainmark.data.audio import BadAudioError
-from trainmark.data.data_set import MANIFEST
-from trainmark.data.mel_cache import MelCache
+from trainmark.data.data_set import read_counts
+from trainmark.data.mel import MelCache
 from trainmark.record.errors import NotReadyError
 
 METADATA, WAVS = "metadata.csv", "wavs"
@@ -128,9 +127,8 @@ def split_sizes(clips: int) -> tuple[int, int]:
 def expected_clips(root: Path) -> int | None:
     """Number of clips of the complete set, by its manifest or its ids; None if unknown."""
     metadata = parse_metadata(root)
-    made = _manifest_clips(metadata.folder / MANIFEST)
-    if made is not None:
-        return made
+    if made := read_counts(metadata.folder, "clips"):
+        return made["clips"]
     # slightly below 13,100 means that some clips are missing; far below is a subset
     like_ljspeech = all(re.fullmatch(r"LJ[0-9]{3}-[0-9]{4}", clip.name) for clip in metadata.clips)
     return LJSPEECH_CLIPS if like_ljspeech and len(metadata.clips) > _MIN_LJSPEECH_CLIPS else None
@@ -255,20 +253,6 @@ def _list_files(folder: Path) -> dict[str, Path]:
         if split not in found:
             raise NotReadyError(f"{folder} has no list for {split}; expected a file like '{split}.txt'")
     return found
-
-
-def _manifest_clips(path: Path) -> int | None:
-    try:
-        clips = json.loads(path.read_text("utf-8"))["clips"]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NotReadyError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotReadyError(f"{path} does not give 'clips'; make the set again") from error
-    if not isinstance(clips, int) or isinstance(clips, bool) or clips < 0:
-        raise NotReadyError(f"{path}: 'clips' is {clips!r}, which is no count; make the set again")
-    return clips
 
 
 def analyse(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 
 END = "\n"
 """Ends every line; the first token of the vocabulary."""

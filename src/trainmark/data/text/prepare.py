@@ -20,11 +20,11 @@ from trainmark.data.text.token_files import (
     Index,
     SplitName,
     TokenFile,
+    Tokenizer,
     TokenSplit,
     map_tokens,
     token_range,
 )
-from trainmark.data.text.vocabulary import Tokenizer
 from trainmark.record.archives import Destination
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
@@ -37,8 +37,6 @@ MAX_DOCUMENT_BYTES = 1 << 30
 """Maximum size of a document, which is held in memory."""
 COLUMN = "text"
 """Default column of documents."""
-_FLUSH_TOKENS = 1 << 22
-"""Tokens buffered before they are written."""
 _DECODE_TOKENS = 1 << 16
 """Tokens decoded at a time, to count bytes."""
 
@@ -53,40 +51,24 @@ class TokenSource:
     offset: int
 
 
-def from_files(
+def prepare(
     out: Path,
     *,
-    any_archive: bool,
-    progress: Report,
     train: Path,
     val: Path,
     tokenizer: Path | None = None,
     column: str | None = None,
-) -> str:
-    """Runs `trainmark data prepare` and returns its summary. No published set of text has a checksum."""
-    del any_archive
-    places: dict[SplitName, Path] = {"train": train, "val": val}
-    index = prepare(places, out, tokenizer=tokenizer, column=column or COLUMN, progress=progress)
-    counts = (f"{index.splits[name].tokens:,} tokens of {name}" for name in SPLITS)
-    return f"{', '.join(counts)}, from {index.source} files"
-
-
-def prepare(
-    places: dict[SplitName, Path],
-    out: Path,
-    *,
-    tokenizer: Path | None = None,
-    column: str = COLUMN,
+    any_archive: bool = True,
     progress: Report = lambda _: None,
-) -> Index:
+) -> str:
     """Writes the tokens of both splits to `out`, then the index, so that a set without one is unfinished.
 
     `column` is the column of Parquet files, or the field of JSON lines, that holds the text.
-
-    Token files are linked if possible, else copied. Restarted, it keeps complete files.
+    Token files are linked if possible, else copied. No published set of text has a checksum. Returns a summary.
     """
+    del any_archive
     reader = Tokenizer(tokenizer) if tokenizer else None
-    found = {name: _list_files(name, place) for name, place in places.items()}
+    found = {name: _list_files(name, place) for name, place in zip(SPLITS, (train, val), strict=True)}
     kinds = {kind for kind, _ in found.values()}
     if len(kinds) > 1:
         raise UsageError(f"--train and --val hold files of two formats, {' and '.join(sorted(kinds))}; give one kind")
@@ -97,11 +79,11 @@ def prepare(
         splits = {}
         for name, (_, paths) in found.items():
             if kind == "text" and reader is not None:
-                splits[name] = _tokenize_files(name, paths, column, out, reader, progress)
+                splits[name] = _tokenize_files(name, paths, column or COLUMN, out, reader, progress)
             else:
                 look = _open_llmc if kind == "llm.c" else _open_megatron
                 splits[name] = _import_token_files(name, [look(path) for path in paths], out, destination, progress)
-        if reader is not None:
+        if reader is not None and tokenizer is not None:
             if (largest := max(split.largest for split in splits.values())) >= reader.size:
                 raise NotReadyError(
                     f"the files hold token {largest} and {tokenizer} has {reader.size}; give the tokenizer they were "
@@ -109,10 +91,11 @@ def prepare(
                 )
             if not splits["val"].text_bytes:
                 splits["val"] = _count_bytes(splits["val"], out, reader)
-            write_atomic(out / TOKENIZER, Path(str(tokenizer)).read_bytes())
+            write_atomic(out / TOKENIZER, tokenizer.read_bytes())
         index = Index(splits=splits, source="tokenizer" if kind == "text" else kind)
         write_atomic(out / INDEX, index.to_json(), synced=True)
-    return index
+    counts = (f"{index.splits[name].tokens:,} tokens of {name}" for name in SPLITS)
+    return f"{', '.join(counts)}, from {index.source} files"
 
 
 # Input files
@@ -215,53 +198,44 @@ def _import_token_files(
             raise NotReadyError(f"{source.path} holds the token {low}; tokens are 0 or more, so it is damaged")
         files.append(file)
         largest, done = max(largest, high), done + file.bytes
-        progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total, files=number + 1))
+        progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
     return TokenSplit(files=tuple(files), largest=largest)
 
 
 def _link_or_copy(source: Path, target: Path, destination: Destination) -> None:
-    size = source.stat().st_size
-    if target.exists():
-        if source.samefile(target):
-            return
-        if target.stat().st_size != size:
-            target.unlink()
+    if target.exists() and source.samefile(target):
+        return
+    target.unlink(missing_ok=True)
     try:
         os.link(source.resolve(), target)
-    except OSError:  # another disk, no hard links, or a complete copy exists
+    except OSError:  # another disk, or no hard links
         with source.open("rb") as stream:
-            destination.write(PurePosixPath(target.name), stream, size)
+            destination.write(PurePosixPath(target.name), stream, source.stat().st_size)
 
 
 def _tokenize_files(
     name: SplitName, paths: Sequence[Path], column: str, out: Path, reader: Tokenizer, progress: Report
 ) -> TokenSplit:
     dtype: Literal["uint16", "int32"] = "uint16" if reader.size <= 1 << 16 else "int32"
-    end, largest, tokens, text_bytes, done = reader.end_of_text(), 0, 0, 0, 0
+    end = reader.end_of_text()
+    largest = tokens = text_bytes = done = 0
     total = sum(path.stat().st_size for path in paths)
-    unfinished = out / f".{_file_name(name, 0)}.part"
-    with unfinished.open("wb") as file:
-        waiting: list[int] = []
+    file = out / _file_name(name, 0)
+    with file.open("wb") as stream:
         for path in paths:
             for document in _read_documents(path, column):
-                text_bytes += len(document.encode())
-                waiting += [*(() if end is None else (end,)), *reader.encode(document)]
-                if len(waiting) >= _FLUSH_TOKENS:
-                    tokens, largest = tokens + len(waiting), max(largest, *waiting)
-                    file.write(np.array(waiting, np.dtype(dtype).newbyteorder("<")).tobytes())
-                    waiting = []
+                ids = [*(() if end is None else (end,)), *reader.encode(document)]
+                found = np.array(ids, np.dtype(dtype).newbyteorder("<"))
+                stream.write(found.tobytes())
+                text_bytes, tokens = text_bytes + len(document.encode()), tokens + len(found)
+                largest = max(largest, int(found.max(initial=0)))
             done += path.stat().st_size
             progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
-        if waiting:
-            tokens, largest = tokens + len(waiting), max(largest, *waiting)
-            file.write(np.array(waiting, np.dtype(dtype).newbyteorder("<")).tobytes())
     if not tokens:
-        unfinished.unlink()
+        file.unlink()
         raise NotReadyError(f"the files of --{name} hold no text")
-    unfinished.replace(out / _file_name(name, 0))
-    return TokenSplit(
-        files=(TokenFile(name=_file_name(name, 0), tokens=tokens, dtype=dtype),), largest=largest, text_bytes=text_bytes
-    )
+    token_file = TokenFile(name=file.name, tokens=tokens, dtype=dtype)
+    return TokenSplit(files=(token_file,), largest=largest, text_bytes=text_bytes)
 
 
 def _read_documents(path: Path, column: str) -> Iterator[str]:
@@ -321,8 +295,6 @@ def _file_name(split: str, number: int) -> str:
     return f"{split}-{number:05d}.bin"
 
 
-MAX_ROW_GROUP_BYTES = 16 << 30
-"""Maximum size of a row group; files have at most a few GB in one."""
 BATCH_ROWS = 256
 """Documents read at a time."""
 
@@ -338,14 +310,12 @@ def read_parquet(path: Path, column: str) -> Iterator[str]:
     try:
         with parquet.ParquetFile(path) as file:
             _check_column(path, file.schema_arrow, column, pyarrow.types)
-            for group in range(file.num_row_groups):
-                _check_size(path, file.metadata.row_group(group), group)
-                for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=[column]):
-                    for text in batch.column(0).to_pylist():
-                        number += 1
-                        if text is None:
-                            raise NotReadyError(f"{path}, document {number}: its column {column!r} is empty")
-                        yield text
+            for batch in file.iter_batches(BATCH_ROWS, columns=[column]):
+                for text in batch.column(0).to_pylist():
+                    number += 1
+                    if text is None:
+                        raise NotReadyError(f"{path}, document {number}: its column {column!r} is empty")
+                    yield text
     except OSError as error:  # also pyarrow's own, for damaged pages
         reason = error.strerror or _first_line(error)
         raise NotReadyError(f"{path} cannot be read: {reason}") from error
@@ -362,13 +332,6 @@ def _check_column(path: Path, schema: Any, column: str, types: Any) -> None:
         kind = kind.value_type
     if not (types.is_string(kind) or types.is_large_string(kind)):
         raise NotReadyError(f"{path} has {kind} in its column {column!r}; name one of text with --column")
-
-
-def _check_size(path: Path, group: Any, number: int) -> None:
-    if group.total_byte_size > MAX_ROW_GROUP_BYTES:
-        raise NotReadyError(
-            f"{path} says its row group {number} holds {group.total_byte_size:,} bytes; write it in smaller ones"
-        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,20 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmark.data import verification
-from trainmark.data.text.token_files import (
-    INDEX,
-    SPLITS,
-    TOKENIZER,
-    WORDS,
-    find_damage,
-    map_tokens,
-    read_index,
-    token_range,
-)
-from trainmark.data.text.vocabulary import open_vocabulary
-from trainmark.data.verification import Decode, Report, note_on, problem
-from trainmark.record.checks import CheckResult
+from trainmark.data.text import token_files
+from trainmark.data.text.token_files import INDEX, SPLITS, TOKENIZER, WORDS, find_damage, map_tokens, token_range
+from trainmark.data.verification import Decode, Findings, Report
 from trainmark.record.errors import NotReadyError
 
 
@@ -33,39 +22,30 @@ class TextSize:
 
 def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
     """`none` and `header` check file sizes; `full` reads every token."""
-    index = read_index(folder)
-    found = dict.fromkeys(SPLITS, 0)
-    problems: list[CheckResult] = []
+    index = token_files.read_index(folder)
+    seen, named = Findings(), {INDEX, TOKENIZER, WORDS}
     for name in SPLITS:
-        for file in index.splits[name].files:
+        split = index.splits[name]
+        for file in split.files:
+            named.add(file.name)
             if reason := find_damage(folder, file):
-                problems.append(problem(file.name, reason))
+                seen.add(file.name, reason)
                 continue
-            found[name] += file.tokens
+            seen.counts[name] += file.tokens
             if decode == "full":
                 low, high = token_range(map_tokens(folder, file))
-                if low < 0 or high > index.splits[name].largest:
-                    problems.append(
-                        problem(file.name, f"holds tokens {low} to {high} and not 0 to {index.splits[name].largest}")
-                    )
+                if low < 0 or high > split.largest:
+                    seen.add(file.name, f"holds tokens {low} to {high} and not 0 to {split.largest}")
     largest = max(index.splits[name].largest for name in SPLITS)
     try:
-        vocabulary = open_vocabulary(folder)
+        vocabulary = token_files.open_vocabulary(folder)
         if vocabulary is not None and largest >= vocabulary.size:
-            problems.append(problem(INDEX, f"names token {largest}, and the vocabulary has {vocabulary.size}"))
+            seen.add(INDEX, f"names token {largest}, and the vocabulary has {vocabulary.size}")
     except NotReadyError as error:
-        problems.append(problem(TOKENIZER if (folder / TOKENIZER).is_file() else WORDS, str(error)))
-    named = {INDEX, TOKENIZER, WORDS, *(file.name for name in SPLITS for file in index.splits[name].files)}
-    strangers = sorted(path.name for path in folder.iterdir() if path.suffix == ".bin" and path.name not in named)
-    expected = {name: index.splits[name].tokens for name in SPLITS}
-    return Report(
-        expected=TextSize(train_tokens=expected["train"], val_tokens=expected["val"]),
-        found=TextSize(train_tokens=found["train"], val_tokens=found["val"]),
-        problems=tuple(problems),
-        notes=tuple(note_on(name, f"is not named in {INDEX} and is not read") for name in strangers),
+        seen.add(TOKENIZER if (folder / TOKENIZER).is_file() else WORDS, str(error))
+    for path in sorted(folder.glob("*.bin")):
+        seen.add(path.name, note="" if path.name in named else f"is not named in {INDEX} and is not read")
+    return seen.report(
+        TextSize(train_tokens=seen.counts["train"], val_tokens=seen.counts["val"]),
+        TextSize(train_tokens=index.splits["train"].tokens, val_tokens=index.splits["val"].tokens),
     )
-
-
-def inspect(folder: Path) -> tuple[str, str]:
-    """Compares sizes without reading tokens."""
-    return verification.inspect(verify, folder)

@@ -14,9 +14,8 @@ from trainmark.analysis.audit_record import audit_document, audit_log, audit_log
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record.audit import Audit, is_wrong, list_empty, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
-from trainmark.record.lookup import find_group
 from trainmark.record.record import Record, list_repeats, parse
-from trainmark.record.store import Store, default_folder, read_record, series_reader
+from trainmark.record.store import Store, default_folder, find_group, read_record, series_reader
 from trainmark.view.audit_screen import render
 
 NAME = "audit"

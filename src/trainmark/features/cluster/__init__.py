@@ -1,1 +1,1 @@
-"""Prints a run as a Slurm script, a Kubernetes job or ssh commands."""
+"""Prints a run as a Slurm script or a Kubernetes job."""

@@ -1,4 +1,4 @@
-"""`trainmark launch render`: prints the run as a Slurm script, a Kubernetes job or ssh commands, and starts nothing."""
+"""`trainmark launch render`: prints the run as a Slurm script or a Kubernetes job, and starts nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from trainmark.cli.terminal import print_status
 from trainmark.launch import cluster_env
 
 NAME = "launch"
-HELP = "Print a run as a Slurm script, a Kubernetes job or ssh commands."
+HELP = "Print a run as a Slurm script or a Kubernetes job."
 EXAMPLES = """\
   trainmark launch render slurm resnet50 --recipe reference --topology 2x8 --platform nvidia --data /data/imagenet \\
       --partition gpu --time 4:00:00 --venv ~/trainmark > run.sh && sbatch run.sh
   trainmark launch render kubernetes resnet50 --recipe reference --topology 2x8 --platform nvidia \\
-      --data /data/imagenet --data-claim datasets --image example.com/trainmark:1 | kubectl create -f -
-  trainmark launch render ssh resnet50 --recipe quick --topology 2x8 --platform nvidia --hosts node1,node2"""
+      --data /data/imagenet --data-claim datasets --image example.com/trainmark:1 | kubectl create -f -"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

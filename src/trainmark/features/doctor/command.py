@@ -18,9 +18,9 @@ from trainmark.record import escape, site
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError
 from trainmark.record.language import ENGLISH
+from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import default_folder
-from trainmark.record.tournament import all_rounds, usual_rounds
 from trainmark.view import facts
 from trainmark.view.terminal import TerminalWriter
 
@@ -143,7 +143,7 @@ def _check_machine(args: argparse.Namespace, store: Path) -> int:
 
 
 def _check_links(args: argparse.Namespace, store: Path) -> int:
-    from trainmark.launch import links
+    from trainmark.features.links import measure as links
 
     topology = Topology.parse(args.topology)
     rounds = None

@@ -1,3 +1,3 @@
 """Accepts a cluster: runs one plan on every host separately, and finds slow hosts and links."""
 
-NEEDS = ("verify",)
+NEEDS = ("hosts", "links", "verify")

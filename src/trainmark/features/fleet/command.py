@@ -25,10 +25,9 @@ from trainmark.launch.options import PLAN
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.language import locale_language
-from trainmark.record.lookup import find_records
+from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
-from trainmark.record.store import Store, default_folder
-from trainmark.record.tournament import all_rounds, usual_rounds
+from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.files import save_page, write_report
 
 if TYPE_CHECKING:
@@ -167,7 +166,7 @@ def _run(args: argparse.Namespace, options: RunOptions, store: Store) -> tuple[F
 
 
 def _measure_links(args: argparse.Namespace, options: RunOptions, hosts: Sequence[str]) -> PairsDone:
-    from trainmark.launch import links
+    from trainmark.features.links import measure as links
 
     names = tuple(word.rpartition("@")[2] for word in hosts)
     on_each = Topology.parse(options.topology or "1x1").devices_per_node

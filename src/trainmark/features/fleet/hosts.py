@@ -18,10 +18,9 @@ from trainmark.analysis.comparison import list_differences
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.links import PairLink
-from trainmark.record.lookup import Subject
 from trainmark.record.record import Record, parse
-from trainmark.record.run_folder import RunFolder
-from trainmark.record.store import Store, read_record
+from trainmark.record.run_folder import read_head
+from trainmark.record.store import Store, Subject, read_record
 
 FOLDER = "fleets"
 RESUME_WITHIN = timedelta(hours=24)
@@ -150,9 +149,9 @@ def read_folder(folder: Path) -> FleetRuns:
     hosts = group_by_host([read_record(path) for path in paths])
     known = {one.host for one in hosts}
     for row in store.contents().unrecorded if files is store.records else ():
-        run = RunFolder(store.runs / row.run_id, only_ranks=())
-        run.open()
-        host = (run.head.launcher_host if run.head else "") or row.run_id
+        host = row.run_id
+        with contextlib.suppress(NotReadyError):
+            host = read_head(store.runs / row.run_id).launcher_host or host
         if host not in known:
             why = f"run {row.run_id} has no record: it still runs, or ended too early"
             hosts.append(HostRuns(host=host, failed=why))

@@ -16,8 +16,7 @@ from statistics import NormalDist, median
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.record.links import PairLink, best_pairs, estimate_node_bandwidths
-from trainmark.record.tournament import all_rounds
+from trainmark.record.links import PairLink, all_rounds, best_pairs, estimate_node_bandwidths
 
 FLOOR = 0.10
 """Share below the median from which a cable may be named."""

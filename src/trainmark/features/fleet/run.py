@@ -12,12 +12,14 @@ from pathlib import Path
 from trainmark import __version__, workloads
 from trainmark.features.fleet import hosts as fleets
 from trainmark.features.fleet.hosts import HostDone, SavedFleet
-from trainmark.launch import fill, planning, secret, ssh, ssh_run
+from trainmark.features.hosts import remote_run, ssh
+from trainmark.features.hosts.remote_run import RemoteCommand, RemoteNode
+from trainmark.features.hosts.ssh import Host
+from trainmark.launch import planning
+from trainmark.launch.cluster_env import make_secret
 from trainmark.launch.options import RunOptions
 from trainmark.launch.session import open_store
 from trainmark.launch.signals import catch_signals
-from trainmark.launch.ssh import Host
-from trainmark.launch.ssh_run import RemoteCommand, RemoteNode
 from trainmark.record import site
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.format import number
@@ -56,7 +58,7 @@ def make_plan(options: RunOptions) -> Plan:
     if options.shared_s is not None:
         raise UsageError("--budget gives runs different lengths; give all hosts the same: --steps or --seconds")
     [plan] = planning.make_plans(options)
-    if fill.needs_search(plan, options):
+    if planning.needs_search(plan, options):
         raise UsageError(
             "recipe fill searches a batch on every host, and different batches cannot be compared; search it on one, "
             "then use --set batch_per_device=N"
@@ -141,7 +143,7 @@ def _run_on_each(
     with catch_signals() as signals, ThreadPoolExecutor(max_workers=min(jobs, len(targets))) as pool:
         left = {pool.submit(attend, target) for target in targets}
         while left:
-            ended, left = wait(left, timeout=ssh_run.POLL_S)
+            ended, left = wait(left, timeout=remote_run.POLL_S)
             if signals:
                 job.stop.set()
             if len(signals) > 1:
@@ -183,7 +185,7 @@ class _Job:
         remote = self.site.remote
         address = ssh.resolve_leader([target], remote)
         command = RemoteCommand(
-            argv=self.argv, topology=self.topology, leader_address=address, secret=secret.make(), site=self.site
+            argv=self.argv, topology=self.topology, leader_address=address, secret=make_secret(), site=self.site
         )
         side = command.start(target)
         try:
@@ -191,14 +193,14 @@ class _Job:
         finally:
             side.kill()
         if (document := side.document()) is None:
-            error = ssh_run.make_error(side, remote)
+            error = remote_run.make_error(side, remote)
             return None, "it was interrupted" if self.stop.is_set() else str(error)
         with self.one_at_a_time:
-            record = ssh_run.parse_record(document, target.host)
+            record = remote_run.parse_record(document, target.host)
         if side.folder is not None:
-            ssh_run.fetch_or_warn(target, remote, side.folder, record.run_id, self.store.folder)
+            remote_run.fetch_or_warn(target, remote, side.folder, record.run_id, self.store.folder)
         with self.one_at_a_time:
-            record = ssh_run.keep_record(record, self.store)
+            record = remote_run.keep_record(record, self.store)
         code = side.process.returncode
         if self.stop.is_set() and code:
             return record, "it was interrupted"
@@ -211,8 +213,8 @@ class _Job:
             if self.stop.is_set() and gone_at_s is None:
                 side.close_input()
                 gone_at_s = time.monotonic()
-            if gone_at_s is not None and time.monotonic() - gone_at_s > ssh_run.END_LIMIT_S:
+            if gone_at_s is not None and time.monotonic() - gone_at_s > remote_run.END_LIMIT_S:
                 return
             if self.stop_now.is_set():
                 return
-            time.sleep(ssh_run.POLL_S)
+            time.sleep(remote_run.POLL_S)

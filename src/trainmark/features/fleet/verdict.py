@@ -15,14 +15,14 @@ from trainmark.analysis.quantities import Compared
 from trainmark.features.fleet import causes, outliers
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, check_alike
 from trainmark.features.fleet.outliers import MIN_HOSTS, FleetLinks
+from trainmark.features.verify.document import Verdict as ProofVerdict, VerifyDocument
 from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.intervals import CONFIDENCE, Bounds, around, log_variance, quantile
-from trainmark.record.lookup import Subject
+from trainmark.record.numbers import CONFIDENCE, Bounds, around, log_variance, quantile
 from trainmark.record.record import Record
 from trainmark.record.site import Expected
-from trainmark.record.verify import Verdict as ProofVerdict, VerifyDocument
+from trainmark.record.store import Subject
 
 MAX_BLIND = 0.20
 """If a host slower by this share could go unnoticed, the verdict is inconclusive."""

@@ -23,9 +23,8 @@ from trainmark.features.forecast.scaling_law import backtest
 from trainmark.features.forecast.table import render, render_backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
-from trainmark.record.lookup import find_records
 from trainmark.record.plan import Topology
-from trainmark.record.store import Store, default_folder
+from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.files import write_report
 
 if TYPE_CHECKING:

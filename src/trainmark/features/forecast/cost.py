@@ -12,8 +12,8 @@ from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
-from trainmark.record.price import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.record import Record
+from trainmark.record.site import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.time_left import count_pauses
 
 MTBF_DEVICE_HOURS = 50_700.0

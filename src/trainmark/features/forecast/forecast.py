@@ -11,8 +11,8 @@ from trainmark.features.forecast.cost import FAILURES_FROM, MTBF_DEVICE_HOURS, T
 from trainmark.features.forecast.inputs import Known
 from trainmark.features.forecast.rates import OtherBatch, RateForecast
 from trainmark.record.plan import Topology
-from trainmark.record.price import Price
 from trainmark.record.record import Record
+from trainmark.record.site import Price
 
 MAX_NODE = 8
 """Devices per node up to which sizes double inside a node."""

@@ -16,10 +16,10 @@ from trainmark.features.forecast import scaling_law
 from trainmark.features.forecast.scaling_law import Size
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.intervals import CONFIDENCE, half_width, quantile, share
 from trainmark.record.links import Collective, LinkLevel, fit_level
 from trainmark.record.machine import ExchangeShape
 from trainmark.record.metrics import Quantity
+from trainmark.record.numbers import CONFIDENCE, half_width, quantile, share
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.timeline import Timeline

@@ -12,8 +12,8 @@ from trainmark.features.forecast.rates import RateForecast
 from trainmark.features.forecast.table import ForecastFigure, figures
 from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, number
-from trainmark.record.intervals import Bounds, around
 from trainmark.record.language import Say, translator
+from trainmark.record.numbers import Bounds, around
 from trainmark.record.record import Record
 from trainmark.view import chart
 from trainmark.view.element import Child, Markup, el

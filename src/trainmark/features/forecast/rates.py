@@ -11,7 +11,7 @@ from trainmark.analysis import clusters
 from trainmark.features.forecast import scaling_law
 from trainmark.features.forecast.inputs import Known
 from trainmark.features.forecast.scaling_law import Reach, Size
-from trainmark.record.intervals import Bounds
+from trainmark.record.numbers import Bounds
 from trainmark.record.plan import Topology
 
 FAR = 16

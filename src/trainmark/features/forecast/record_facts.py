@@ -10,8 +10,8 @@ from trainmark.features.forecast.rates import RateForecast
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.format import NOTHING, device_name, number
 from trainmark.record.index import StoreRow
-from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
+from trainmark.record.numbers import Bounds
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record

@@ -12,8 +12,7 @@ from trainmark.features.mlperf.package import write_package
 from trainmark.features.mlperf.write import open_run
 from trainmark.record import escape
 from trainmark.record.audit import is_wrong
-from trainmark.record.lookup import find_records
-from trainmark.record.store import Store, default_folder
+from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.audit_screen import render
 from trainmark.view.publish import make_publishable
 

@@ -14,9 +14,8 @@ from trainmark.features.mlperf.convergence import compute_global_batch
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Record
-from trainmark.record.run_folder import read_rank
+from trainmark.record.run_folder import RankLog, read_rank
 
 STATUSES = {
     "research": "Research, Development, or Internal (RDI)",

@@ -10,7 +10,7 @@ from itertools import chain
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import tidy
 from trainmark.record import escape
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import device_name, format_goal, summarise_links
 from trainmark.record.language import Say, translator

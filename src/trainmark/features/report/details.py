@@ -41,7 +41,6 @@ def draw_folds(record: Record, say: Say) -> list[Markup]:
         facts.checkpoints,
         facts.network,
         facts.environment,
-        facts.unknown,
     ]
     sections = [section for section in (one(record, say) for one in found) if section]
     return [

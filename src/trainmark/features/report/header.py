@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from trainmark.analysis.beside import PublishedSpeed
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import NOTHING, device_name, format_goal, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say

@@ -26,9 +26,9 @@ from trainmark.record.errors import UsageError, nearest
 from trainmark.record.format import NOTHING, device_name, number
 from trainmark.record.language import locale_language
 from trainmark.record.metrics import METRICS
-from trainmark.record.price import Price
 from trainmark.record.published_row import PREFIX, PublishedRow
 from trainmark.record.record import Record
+from trainmark.record.site import Price
 from trainmark.record.store import Store
 from trainmark.view import FORMATS, table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite

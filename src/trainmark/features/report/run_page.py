@@ -15,9 +15,9 @@ from trainmark.features.report.inputs import ReportInputs
 from trainmark.features.report.trend import Trend
 from trainmark.record.checks import CheckResult
 from trainmark.record.language import locale_language, translator
-from trainmark.record.price import Price
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
+from trainmark.record.site import Price
 from trainmark.record.store import Store
 from trainmark.view.files import save_page
 from trainmark.view.sections import FactSection

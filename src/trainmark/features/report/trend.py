@@ -14,10 +14,10 @@ from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
 from trainmark.record.format import NOTHING, device_name, drop_noisy, number, short_device, with_unit
 from trainmark.record.index import StoreRow
-from trainmark.record.intervals import Bounds
 from trainmark.record.language import Say
-from trainmark.record.lookup import Subject
+from trainmark.record.numbers import Bounds
 from trainmark.record.record import Record
+from trainmark.record.store import Subject
 from trainmark.view import chart
 from trainmark.view.element import Markup, el
 from trainmark.view.headline import name_network

@@ -9,9 +9,10 @@ from trainmark.analysis import quantities
 from trainmark.cli.progress import show_progress
 from trainmark.cli.terminal import print_status
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
-from trainmark.launch import reproduction, session
+from trainmark.features.reproduce import rebuild
+from trainmark.launch import session
 from trainmark.launch.options import RunOptions
-from trainmark.record.lookup import find_runs
+from trainmark.record.store import find_runs
 
 NAME = "reproduce"
 HELP = "Run the plan of an earlier run again on this machine, then compare the two."
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     threshold = parse_threshold(args.threshold)
     store = session.open_store(options)
     original = find_runs(args.run, store)
-    plan = reproduction.rebuild_plan(original.records, args.data, platform=args.platform, trust=args.trust)
+    plan = rebuild.rebuild_plan(original.records, args.data, platform=args.platform, trust=args.trust)
     quantities.find_compared(args.metric, (original,))  # a wrong word ends here and not after the run
     result = session.run_plan(plan, options, say=print_status, watching=show_progress)
     for complaint in result.complaints:

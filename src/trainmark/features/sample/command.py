@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--platform", default="auto", metavar="NAME", help="a platform's name, or a .toml file (default: auto)")
     add("--store", type=Path, metavar="DIR", help="where runs are kept (default: $TRAINMARK_STORE)")
     add("--force", action="store_true", help="overwrite existing files")
+    add("--trust", action="store_true", help="run the workload's file that the plan of the run names")
     add("--json", action="store_true", help="one JSON document on stdout: of the sample, or a list of them")
 
 
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         platform=args.platform,
         store=args.store,
         force=args.force,
+        trust=args.trust,
     )
     documents: list[SampleDocument] = []
     for shown in made:

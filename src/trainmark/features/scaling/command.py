@@ -13,9 +13,8 @@ from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.scaling import table as scaling_table
 from trainmark.record import escape
 from trainmark.record.errors import UsageError
-from trainmark.record.lookup import find_records
 from trainmark.record.metrics import THROUGHPUTS
-from trainmark.record.store import Store, default_folder, read_record
+from trainmark.record.store import Store, default_folder, find_records, read_record
 
 if TYPE_CHECKING:
     from trainmark.analysis.scaling import PublishedScaling, Scaling

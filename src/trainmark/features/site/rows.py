@@ -12,7 +12,7 @@ from trainmark.features.report.header import translate_verdict
 from trainmark.features.site.contents import SiteRow, SiteRun
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
-from trainmark.record.doubt_text import translate_doubt
+from trainmark.record.doubts import translate_doubt
 from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.published_row import PREFIX

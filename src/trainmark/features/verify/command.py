@@ -13,17 +13,17 @@ import msgspec
 
 from trainmark.cli.options import options_from_args
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
+from trainmark.features.hosts import remote_run
 from trainmark.features.verify import page as verify_page, parity, verdict as judgement
+from trainmark.features.verify.document import VerifyDocument
 from trainmark.features.verify.verdict import find_causes
-from trainmark.launch import ssh_run
 from trainmark.record import site
-from trainmark.record.duration import parse_seconds
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.language import current_language
+from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.run_folder import RunFolder
-from trainmark.record.verify import VerifyDocument
 from trainmark.view.files import save_page
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _run_on_hosts(args: argparse.Namespace, options: RunOptions) -> tuple[Verify
     words += ["--soak", f"{args.soak_s:g}s"] if args.soak_s else []
     known = site.load().entering_hosts(trust=args.trust)
     topology = Topology.parse(args.topology or "1x1")
-    answer, code = ssh_run.query_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
+    answer, code = remote_run.query_hosts(args.hosts, ["verify", *words], topology, known, quiet=args.quiet)
     try:
         return msgspec.convert((answer or {}).get("verify"), VerifyDocument), code
     except msgspec.ValidationError as error:

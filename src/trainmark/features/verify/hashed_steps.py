@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
+from trainmark.features.verify.document import STAGES, Numbers, StepNumbers
 from trainmark.features.verify.tensor_digests import BitHash, SignedSums, collect_tensors, copy_to_host
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Sums
-from trainmark.record.verify import STAGES, Numbers, StepNumbers
 from trainmark.train import transfers
 from trainmark.train.loop import Job
 from trainmark.train.walker import Rounding, Walker, fixed_random

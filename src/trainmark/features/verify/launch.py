@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmark import workloads
-from trainmark.launch import planning, preflight, rank_tasks, reproduction
+from trainmark.features.reproduce.rebuild import locate_data
+from trainmark.launch import launcher, planning, preflight
+from trainmark.launch.coordinator import join_launchers
 from trainmark.launch.launcher import Outcome
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
@@ -17,6 +19,7 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.store import Store
+from trainmark.record.trust import check_plan, trust_file
 
 STEPS = 30
 """The default: ten more than the rule for losses leaves out."""
@@ -56,7 +59,7 @@ def run_ranks(
     None on a launcher that does not lead, which has nothing to report.
     """
     topology = Topology.parse(plan.topology)
-    joined = rank_tasks.join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
+    joined = join_launchers(topology, own_command, port=options.port, wait_s=options.join_timeout_s)
     with joined as together:
         store.check_writable()
         leads = together is None or together.env.is_leader
@@ -68,7 +71,7 @@ def run_ranks(
                     together.refuse_run(error)
                 raise
         shown = watch if leads else lambda folder: None
-        outcome = rank_tasks.verify_steps(plan, store.folder, watch=shown, together=together)
+        outcome = launcher.run_task(plan, store.folder / "verify", "verify", coordinator=together, watch=shown)
         if together and leads:
             together.finish(outcome.exit_code)
     if leads:
@@ -88,14 +91,12 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
     if words or options.settings:
         word = (words or ["set"])[0].replace("_", "-")
         raise UsageError(f"--against repeats the steps of the other verify; leave out --{word}")
-    if other.workload_source and other.workload_source.file and not options.trust:
-        raise UsageError(
-            f"the other verify took a workload from {other.workload_source}, and this would run that file; "
-            "add --trust if you know its contents"
-        )
     chosen = detection.choose_platform() if options.platform in (None, "auto") else str(options.platform)
     file = files.load(chosen)
     decided = replace(other, platform=str(Path(chosen).absolute()) if file.is_own else file.name)
+    if file.is_own:
+        trust_file(Path(chosen))
+    check_plan(decided, "the other verify", trust=options.trust)
     precision = Precision.parse(options.precision or other.precision)
     if precision.name not in file.precisions:
         raise UsageError(
@@ -104,7 +105,7 @@ def _replan(other: Plan, options: RunOptions) -> Plan:
     decided = replace(decided, precision=precision.name)
     if options.topology is not None:
         decided = planning.change_topology(decided, Topology.parse(options.topology))
-    return reproduction.locate_data(decided, options.data)
+    return locate_data(decided, options.data)
 
 
 def read_switches(plan: Plan) -> dict[str, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainmark import __version__
+from trainmark.features.verify.document import VerifyDocument
 from trainmark.features.verify.parity import LEFT_OUT_STEPS, Parity
 from trainmark.features.verify.verdict import describe_difference
 from trainmark.record.checks import format_count
 from trainmark.record.events import DeviceReading, RoundVerified
 from trainmark.record.format import number
 from trainmark.record.language import Say, translator
-from trainmark.record.verify import VerifyDocument
 from trainmark.view import chart
 from trainmark.view.chart import Point
 from trainmark.view.element import Markup, el

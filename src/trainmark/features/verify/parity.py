@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from trainmark.features.verify.document import Numbers, StepNumbers, VerifyDocument
 from trainmark.features.verify.verdict import parse_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
@@ -24,7 +25,6 @@ from trainmark.record.precision import (
     rounding,
     significand_bits,
 )
-from trainmark.record.verify import Numbers, StepNumbers, VerifyDocument
 
 MAX_DATA_APART = 1e-3
 """Relative difference of samples: images and sounds are decoded by different processors."""

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from trainmark.features.verify.document import SUM_COUNT
 from trainmark.platforms import device_errors
 from trainmark.record.precision import Sums
-from trainmark.record.verify import SUM_COUNT
 
 ROW = 1 << 16
 """Length of the factors; a longer tensor is cut into rows, whose sums are hashed again."""

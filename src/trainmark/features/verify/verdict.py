@@ -8,27 +8,25 @@ from pathlib import Path
 import msgspec
 
 import trainmark
-from trainmark.record import events
-from trainmark.record.atomic_files import write_atomic
-from trainmark.record.checks import format_count
-from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.plan import Plan
-from trainmark.record.rank_log import RankLog
-from trainmark.record.record import Record
-from trainmark.record.run_folder import HEAD_FILE, RunFolder
-from trainmark.record.store import LAST, Store
-from trainmark.record.verify import (
+from trainmark.features.verify.document import (
     NUMBERS_FILE,
     SCHEMA,
     STAGES,
-    BitDifference,
     Numbers,
-    Operators,
     StepNumbers,
     Verdict,
     VerifyDocument,
     VerifyTelemetry,
 )
+from trainmark.record import events
+from trainmark.record.atomic_files import write_atomic
+from trainmark.record.checks import format_count
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.events import BitDifference, Operators
+from trainmark.record.plan import Plan
+from trainmark.record.record import Record
+from trainmark.record.run_folder import HEAD_FILE, RankLog, RunFolder
+from trainmark.record.store import LAST, Store
 
 FOLDER = "verify"
 """Folder of verifies in a store."""
@@ -40,7 +38,7 @@ EXIT_CODES: dict[Verdict, int] = {"equal": 0, "wrong": 5, "unsettled": 7, "incom
 def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
     """Collects what the ranks in a folder found; `switches` are the platform's variables and their values."""
     opened = RunFolder(folder)
-    opened.open()
+    opened.update()
     logs = opened.logs
     if opened.head is None or opened.plan is None or not logs:
         raise UsageError(f"{folder} does not hold a verify")

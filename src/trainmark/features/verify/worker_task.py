@@ -19,15 +19,15 @@ import msgspec
 import torch
 from torch import Tensor, distributed
 
+from trainmark.features.verify.document import NUMBERS_FILE, REPLICATED
 from trainmark.features.verify.hashed_steps import HashedSteps, Hashes, OddRound, RoundLedger, StoppedError
 from trainmark.features.verify.repeated_operators import RepeatedOperators, deterministic_mode
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.atomic_files import write_atomic
-from trainmark.record.event_files import EventWriter
+from trainmark.record.events import BitDifference, EventWriter, Kind
 from trainmark.record.plan import Plan
 from trainmark.record.precision import PRECISIONS, Precision
-from trainmark.record.verify import NUMBERS_FILE, REPLICATED, BitDifference, Kind
 from trainmark.train import failures, setup
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job

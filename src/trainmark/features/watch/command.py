@@ -18,8 +18,7 @@ from trainmark.cli.liveness import has_processes, is_running, last_modified_s, r
 from trainmark.cli.terminal import open_console, print_status
 from trainmark.features.watch.live_screen import Live, draw, format_line, format_result, to_json
 from trainmark.record import escape
-from trainmark.record.rank_log import RECENT_STEPS
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RECENT_STEPS, RunFolder
 from trainmark.record.store import Store, default_folder, read_record
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Watched:
 def choose_folder(store: Store, word: str | None) -> Path:
     """The folder of the named run, else the newest that still runs, else the newest."""
     if word:
-        return store.run_folder(word, of_group=True)
+        return store.run_folder(word)
     newest = store.newest_folders()
     for folder in newest[:MAX_FOLDERS]:
         if not store.path(folder.name).exists() and is_running(read_run_folder(folder)):

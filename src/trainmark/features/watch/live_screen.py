@@ -14,9 +14,8 @@ from trainmark.record import escape, statistics
 from trainmark.record.format import device_name, format_goal, format_interval, format_quality, number, with_unit
 from trainmark.record.numbers import digits_to_tell_apart, meets_goal
 from trainmark.record.plan import Plan, Topology
-from trainmark.record.rank_log import RankLog
 from trainmark.record.record import Quality
-from trainmark.record.run_folder import RunFolder
+from trainmark.record.run_folder import RankLog, RunFolder
 from trainmark.record.time_left import RECENT_STEPS, time_left_s
 from trainmark.view.describe import PLAIN_SPARKS, SPARKS, draw_spark
 from trainmark.view.terminal import TerminalWriter

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
-from trainmark.launch import secret
-from trainmark.launch.cluster_env import PORT, ClusterEnv, RenderedRun, make_node_env, read_number, set_leader
+from trainmark.launch.cluster_env import (
+    PORT,
+    SECRET,
+    ClusterEnv,
+    RenderedRun,
+    make_node_env,
+    make_secret,
+    read_number,
+    set_leader,
+)
 from trainmark.launch.cluster_job import MAX_NAME_LENGTH, ClusterJob, check_option, describe_job, make_job, option
 from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError
@@ -91,129 +100,92 @@ def choose_mount(data: str | None) -> str:
 
 
 def render_manifest(job: ClusterJob, request: KubernetesRequest) -> str:
+    """Documents in YAML's JSON notation, below comments that say how to use them."""
     _check(job, request)
     lines = [
-        *(f"# {line}" for line in describe_job(job)),
-        "#",
-        "# submit:  kubectl create -f FILE",
-        f"# watch:   kubectl logs -f -l {_FIRST_POD.format(name=job.name)}",
-        "# again:   kubectl delete -f FILE first, or render it with another --name: a finished job keeps its name",
-        f"# The fields are those of Kubeflow Trainer {VERSION}; its cluster needs v2.2 or newer.",
-        *(_render_secret(job, request) if job.topology.nodes > 1 else ()),
-        f"apiVersion: {API}",
-        "kind: TrainJob",
-        *_render_metadata(job, request),
-        "spec:",
-        "  # the cluster's recipe for torch jobs: it gives each pod the PET_ variables that tell trainmark its place",
-        "  runtimeRef:",
-        '    apiGroup: "trainer.kubeflow.org"',
-        '    kind: "ClusterTrainingRuntime"',
-        f"    name: {_quote(request.runtime)}",
-        *_render_trainer(job, request),
-        *_render_patches(request),
+        *describe_job(job),
+        "",
+        "submit:  kubectl create -f FILE",
+        f"watch:   kubectl logs -f -l {_FIRST_POD.format(name=job.name)}",
+        "again:   kubectl delete -f FILE first, or render it with another --name: a finished job keeps its name",
+        f"The fields are those of Kubeflow Trainer {VERSION}; its cluster needs v2.2 or newer.",
     ]
-    return "\n".join([*lines, ""])
-
-
-def _render_metadata(job: ClusterJob, request: KubernetesRequest) -> list[str]:
-    lines = ["metadata:", f"  name: {_quote(job.name)}"]
-    if request.namespace is not None:
+    documents = [_make_train_job(job, request)]
+    if job.topology.nodes > 1:
         lines += [
-            "  # where the job, its secret and the claim below live",
-            f"  namespace: {_quote(request.namespace)}",
+            "The pods prove a secret to each other before they talk, made at random when this file was rendered:",
+            "keep the file to yourself, and render another where somebody else has seen it.",
         ]
-    return lines
+        documents.insert(0, _make_secret_document(job, request))
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines) + "---\n".join(map(_dump, documents))
 
 
-def _render_secret(job: ClusterJob, request: KubernetesRequest) -> list[str]:
-    return [
-        "# what the pods prove to each other before they talk, made at random when this file was rendered; keep the",
-        "# file to yourself, and render another where somebody else has seen it",
-        'apiVersion: "v1"',
-        "kind: Secret",
-        *_render_metadata(job, request),
-        "stringData:",
-        f"  secret: {_quote(secret.make())}",
-        "---",
-    ]
+def _make_metadata(job: ClusterJob, request: KubernetesRequest) -> dict[str, str]:
+    return {"name": job.name} | ({} if request.namespace is None else {"namespace": request.namespace})
 
 
-def _render_trainer(job: ClusterJob, request: KubernetesRequest) -> list[str]:
+def _make_secret_document(job: ClusterJob, request: KubernetesRequest) -> dict[str, Any]:
+    metadata = _make_metadata(job, request)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"secret": make_secret()}}
+
+
+def _make_train_job(job: ClusterJob, request: KubernetesRequest) -> dict[str, Any]:
     topology = job.topology
-    lines = [
-        "  trainer:",
-        "    # an image with trainmark in it",
-        f"    image: {_quote(request.image)}",
-        f"    # pods, and workers in each: the topology {topology}",
-        f"    numNodes: {topology.nodes}",
-        f"    numProcPerNode: {topology.devices_per_node}",
-        "    # not torchrun: each pod's trainmark starts the pod's workers",
-        f"    command: [{_quote(job.command[0])}]",
-        "    # the words of the run; $$ is Kubernetes' way to write one $",
-        "    args:",
-        *(f"      - {_quote(word.replace('$', '$$'))}" for word in job.command[1:]),
-    ]
+    trainer: dict[str, Any] = {
+        "image": request.image,
+        "numNodes": topology.nodes,
+        "numProcPerNode": topology.devices_per_node,
+        # not torchrun: trainmark starts the workers of its pod
+        "command": job.command[:1],
+        "args": [word.replace("$", "$$") for word in job.command[1:]],  # Kubernetes' way to write one $
+    }
     if topology.nodes > 1:
-        lines += [
-            "    env:",
-            f"      - name: {_quote(secret.VARIABLE)}",
-            "        valueFrom:",
-            "          secretKeyRef:",
-            f"            name: {_quote(job.name)}",
-            '            key: "secret"',
-        ]
+        secret = {"secretKeyRef": {"name": job.name, "key": "secret"}}
+        trainer["env"] = [{"name": SECRET, "valueFrom": secret}]
     if not job.on_cpu and request.resource is not None:
-        lines += [
-            "    # devices of each pod, by the cluster's name for them; add cpu and memory if pods must ask for them",
-            "    resourcesPerNode:",
-        ]
-        for kind in ("requests", "limits"):
-            lines += [f"      {kind}:", f"        {_quote(request.resource)}: {topology.devices_per_node}"]
-    return lines
+        devices = {request.resource: topology.devices_per_node}
+        trainer["resourcesPerNode"] = {"requests": devices, "limits": devices}
+    return {
+        "apiVersion": API,
+        "kind": "TrainJob",
+        "metadata": _make_metadata(job, request),
+        "spec": {
+            # the cluster's recipe for torch jobs: it gives each pod the PET_ variables that tell trainmark its place
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "ClusterTrainingRuntime",
+                "name": request.runtime,
+            },
+            "trainer": trainer,
+            "runtimePatches": [_make_patch(request)],
+        },
+    }
 
 
-def _render_patches(request: KubernetesRequest) -> list[str]:
-    volumes = [
-        "# collectives keep the buffers of one node in shared memory, of which pods have little",
-        '- name: "shared-memory"',
-        '  emptyDir: {medium: "Memory"}',
-    ]
-    mounts = ['- name: "shared-memory"', '  mountPath: "/dev/shm"']
+def _make_patch(request: KubernetesRequest) -> dict[str, Any]:
+    """What the pods get beyond the cluster's recipe: collectives keep the buffers of one node in shared memory, of
+    which pods have little; the claim has the data, and keeps the records."""
+    volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108 - in the pods
     if request.claim is not None:
-        volumes += [
-            "# the data, and the place for the records",
-            '- name: "trainmark"',
-            f"  persistentVolumeClaim: {{claimName: {_quote(request.claim)}}}",
-        ]
-        mounts += ['- name: "trainmark"', f"  mountPath: {_quote(request.mount or '/data')}"]
-    pod = [
-        "volumes:",
-        *_indent(2, volumes),
-        "containers:",
-        '  - name: "node"',
-        "    volumeMounts:",
-        *_indent(6, mounts),
-    ]
-    return [
-        "  # what the pods get beyond the cluster's recipe",
-        "  runtimePatches:",
-        "    # whose patch this is: any name below a domain",
-        '    - manager: "trainmark.dev/render"',
-        "      trainingRuntimeSpec:",
-        "        template:",
-        "          spec:",
-        "            replicatedJobs:",
-        '              - name: "node"',
-        "                template:",
-        "                  spec:",
-        "                    template:",
-        "                      spec:",
-        *_indent(24, pod),
-    ]
+        volumes.append({"name": "trainmark", "persistentVolumeClaim": {"claimName": request.claim}})
+        mounts.append({"name": "trainmark", "mountPath": request.mount or "/data"})
+    pod = {"volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
+    pods = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    return {
+        "manager": "trainmark.dev/render",
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [pods]}}},
+    }
 
 
-def _indent(width: int, lines: Iterable[str]) -> list[str]:
-    return [" " * width + line for line in lines]
+def _dump(document: dict[str, Any]) -> str:
+    """JSON, with escapes for unprintable characters, some of which YAML takes for line breaks."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError("a word of this run cannot be written in YAML: it is not valid Unicode") from None
+    return "".join(sign if sign.isprintable() or sign == "\n" else _escape(sign) for sign in text)
 
 
 def _check(job: ClusterJob, request: KubernetesRequest) -> None:
@@ -236,15 +208,6 @@ def _check(job: ClusterJob, request: KubernetesRequest) -> None:
         raise UsageError(f"platform {job.plans[0].platform} has no resource name of its devices; add --device-resource")
     if request.mount is not None:
         check_option("--mount", request.mount, r"/[^:]+", "a folder from the root on, without ':'")
-
-
-def _quote(text: str) -> str:
-    """A YAML string on one line: quoted as JSON, with escapes for unprintable characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{text!r} cannot be written in YAML: it is not valid Unicode") from None
-    return "".join(sign if sign.isprintable() else _escape(sign) for sign in json.dumps(text, ensure_ascii=False))
 
 
 def _escape(sign: str) -> str:

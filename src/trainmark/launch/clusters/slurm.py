@@ -11,8 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from trainmark.launch import secret
-from trainmark.launch.cluster_env import ClusterEnv, RenderedRun, make_node_env, make_rank_env, read_number, set_leader
+from trainmark.launch.cluster_env import (
+    SECRET,
+    ClusterEnv,
+    RenderedRun,
+    make_node_env,
+    make_rank_env,
+    make_secret,
+    read_number,
+    set_leader,
+)
 from trainmark.launch.cluster_job import (
     ClusterJob,
     check_option,
@@ -106,7 +114,7 @@ def find_address(node: str) -> str:
 
 def start_tasks(topology: Topology, command: Sequence[str]) -> NoReturn:
     """Replaces this process by the srun that starts the launchers of a batch job, with a new secret."""
-    os.environ.setdefault(secret.VARIABLE, secret.make())
+    os.environ.setdefault(SECRET, make_secret())
     os.execvp("srun", make_srun_command(topology, os.environ, command))  # noqa: S606
 
 
@@ -194,7 +202,7 @@ def _render_array_head(job: ClusterJob, tasks: int) -> tuple[str, ...]:
 
 _SECRET = (
     "# what the nodes prove to each other before they talk: made anew in every job, and srun hands it on",
-    f"export {secret.VARIABLE}=\"$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\"",
+    f"export {SECRET}=\"$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\"",
 )
 
 _STEP = (

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainmark.data.text import vocabulary
-from trainmark.data.text.token_files import TokenStream, read_index
-from trainmark.data.text.vocabulary import Vocabulary
+from trainmark.data.text import token_files
+from trainmark.data.text.token_files import TokenStream, Vocabulary, read_index
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, TextPart
@@ -33,7 +32,7 @@ class ContinuationSettings(SampleSettings):
 def sample(trained: Trained, request: SampleRequest) -> Sample:
     """Continuations of the given text, or of prompts from the validation text."""
     settings = request.settings(ContinuationSettings)
-    words = vocabulary.open_vocabulary(request.data_folder)
+    words = token_files.open_vocabulary(request.data_folder)
     if words is None:
         raise NotReadyError(
             f"{request.data_folder} holds tokens alone and no tokenizer.json, so that no text can be written; prepare "

@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from trainmark.record.errors import UsageError
 from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
 from trainmark.record.workload_facts import WorkloadFacts
 from trainmark.workloads.decoder import batches, continuation, recipes
 from trainmark.workloads.decoder.batches import TextBatch, TextData
-from trainmark.workloads.decoder.model import TextDecoder
+from trainmark.workloads.decoder.model import LLAMA_3_1, TextDecoder
 from trainmark.workloads.decoder.recipes import DecoderRecipe, check_shape
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 
+def transformers_config(recipe: DecoderRecipe) -> dict[str, object]:
+    """config.json of LlamaForCausalLM, whose parameter names our decoder has."""
+    wanted = {"activation": "swiglu", "norm_weights": True, "scale_attention": False}
+    for name, value in wanted.items():
+        if (own := getattr(recipe, name)) != value:
+            raise UsageError(f"--to hf: a network of {name}={own} has no class in transformers; export to safetensors")
+    scaling = {
+        "rope_type": "llama3",
+        "factor": LLAMA_3_1["factor"],
+        "low_freq_factor": LLAMA_3_1["low"],
+        "high_freq_factor": LLAMA_3_1["high"],
+        "original_max_position_embeddings": int(LLAMA_3_1["trained"]),
+    }
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": recipe.vocabulary,
+        "hidden_size": recipe.width,
+        "intermediate_size": recipe.ffn,
+        "num_hidden_layers": recipe.layers,
+        "num_attention_heads": recipe.heads,
+        "num_key_value_heads": recipe.kv_heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": recipe.context,
+        "rms_norm_eps": recipe.norm_eps,
+        "rope_theta": recipe.rope_theta,
+        "rope_scaling": scaling if recipe.rope_scaling == "llama3.1" else None,
+        "tie_word_embeddings": recipe.tied,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "float32",
+    }
+
+
 class LanguageModel:
     """A subclass adds facts and recipes."""
 
+    exports: Mapping[str, Callable[[DecoderRecipe], dict[str, object]]] = {"hf": transformers_config}
     facts: WorkloadFacts
     recipes: Mapping[str, Recipe]
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}

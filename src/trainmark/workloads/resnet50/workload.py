@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
+from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe, knob
 from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
 from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
@@ -140,8 +141,15 @@ MLPERF = replace(
 convergence point at a global batch of 3264, which takes 35 epochs."""
 
 
+def torchvision_config(recipe: ResNet50Recipe) -> dict[str, object]:
+    if recipe.width != REFERENCE.width:
+        raise UsageError(f"torchvision's resnet50 has width {REFERENCE.width}, and this run {recipe.width}")
+    return {"builder": "resnet50", "arguments": {"num_classes": recipe.classes}}
+
+
 class ResNet50(ImageClassifier):
     facts, name = FACTS, FACTS.name
+    exports: Mapping[str, Callable[[ResNet50Recipe], dict[str, object]]] = {"torchvision": torchvision_config}
     recipes: Mapping[str, Recipe] = {
         "reference": REFERENCE,
         "fill": FILL,

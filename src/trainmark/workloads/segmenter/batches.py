@@ -13,16 +13,15 @@ import torch
 from torch import Tensor
 
 from trainmark.data import distributed_sampler
-from trainmark.data.ade20k import layouts, photometric, reader, views
-from trainmark.data.ade20k.layouts import SceneCounts
-from trainmark.data.ade20k.reader import SceneSet
+from trainmark.data.ade20k import reader, views
+from trainmark.data.ade20k.reader import SceneCounts, SceneSet
 from trainmark.data.ade20k.views import SceneReader, ViewSettings
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.record.learning import CHANCE, CLASSES
+from trainmark.record.workload_facts import CHANCE, CLASSES
 from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
 from trainmark.workloads.segmenter.facts import FACTS
 from trainmark.workloads.segmenter.recipes import SegmenterRecipe
@@ -143,7 +142,7 @@ class SceneData:
         self._recipe, self._share, self._skip_bad = recipe, share, skip_bad
         check_folder(recipe, folder)
         self.how = ScoringSettings.of(recipe)
-        self._train, self.val = (reader.open_split(folder, split) for split in layouts.SPLITS)
+        self._train, self.val = (reader.open_split(folder, split) for split in reader.SPLITS)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
@@ -157,7 +156,7 @@ class SceneData:
             distorts=recipe.photometric,
         )
         if recipe.photometric:
-            photometric.prepare()
+            views.build_colour_tables()
         self._pool: SamplePool[CropBatch] = SamplePool(
             {"train": self._train},
             _Crops(scenes=self._train, settings=settings, reader=SceneReader(), how=self.how),
@@ -254,7 +253,7 @@ def one_class_miou(judged: Sequence[float]) -> float:
 
 def check_folder(recipe: SegmenterRecipe, folder: Path) -> None:
     """Raises NotReadyError if a folder has more classes than the network, or is incomplete."""
-    train, val = (reader.open_split(folder, split) for split in layouts.SPLITS)
+    train, val = (reader.open_split(folder, split) for split in reader.SPLITS)
     if len(train.names) > recipe.classes:
         raise NotReadyError(
             f"{folder} has {len(train.names)} classes, the recipe's network {recipe.classes}; "

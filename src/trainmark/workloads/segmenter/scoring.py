@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.reader import IGNORED
 from trainmark.data.ade20k.views import window_starts
 from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import ScoringSettings, one_class_miou

@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
-from trainmark.data.ade20k import layouts, reader
-from trainmark.data.ade20k.layouts import IGNORED
-from trainmark.data.ade20k.reader import SceneSet
+from trainmark.data.ade20k import reader
+from trainmark.data.ade20k.reader import IGNORED, SceneSet
 from trainmark.data.ade20k.views import SceneReader
 from trainmark.data.jpeg import BadImage, JpegDecoder
 from trainmark.record.errors import NotReadyError
@@ -86,7 +85,7 @@ def _read_truth(folder: Path | None) -> tuple[tuple[str, ...], dict[Path, tuple[
     """Class names, and the index of each image with a mask; empty without data."""
     if folder is None:
         return (), {}
-    splits = [reader.open_split(folder, split) for split in layouts.SPLITS]
+    splits = [reader.open_split(folder, split) for split in reader.SPLITS]
     places = {Path(scenes.path(index)).resolve(): (scenes, index) for scenes in splits for index in range(len(scenes))}
     return splits[0].names, places
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainmark.data.ade20k.layouts import IGNORED
+from trainmark.data.ade20k.reader import IGNORED
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample

@@ -17,7 +17,7 @@ from trainmark.data import audio, distributed_sampler, mel, synthetic
 from trainmark.data.audio import BadAudioError
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
-from trainmark.data.mel_cache import MelCache
+from trainmark.data.mel import MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.workloads.tacotron2 import text
@@ -93,7 +93,7 @@ class Split:
         """These clips, padded to the longest of `padded_like`."""
         symbols = max(len(self.ids[number]) for number in padded_like)
         frames = int(self.frames[list(padded_like)].max())
-        bands = self._cache.settings.bands
+        bands = mel.MEL.bands
         ids, mels = np.zeros((len(numbers), symbols), np.int64), np.zeros((frames, len(numbers), bands), np.float32)
         for place, number in enumerate(numbers):
             ids[place, : len(self.ids[number])] = self.ids[number]

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from torch import Tensor, from_numpy
 
-from trainmark.data import audio, griffin_lim
-from trainmark.data.mel import log_mel
+from trainmark.data import audio
+from trainmark.data.mel import invert_mel, log_mel
 from trainmark.record.sample import RECORDINGS, SpokenClips
 from trainmark.workloads.sampling import Trained
 
@@ -33,7 +33,7 @@ def score_sources(clips: Sequence[TextClip], vocoder: Trained | None, seed: int)
     mels = [log_mel(from_numpy(sound)) for sound in recorded]
     found = [
         SpokenClips(of=RECORDINGS, sounds=tuple(recorded), texts=texts),
-        _label_sources(GRIFFIN_LIM, [griffin_lim.invert_mel(mel) for mel in mels], texts),
+        _label_sources(GRIFFIN_LIM, [invert_mel(mel) for mel in mels], texts),
     ]
     if vocoder is not None:
         sounds = vocoder.workload.sound_of(vocoder, mels, seed).sounds

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainmark.data import audio, griffin_lim
+from trainmark.data import audio
 from trainmark.data.ljspeech import reader
-from trainmark.data.mel import MEL, frames
+from trainmark.data.mel import MEL, frames, invert_mel
 from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
@@ -232,7 +232,7 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
     with torch.autocast("cpu", enabled=False):  # always in float32
         if vocoder is None:
             # on the host: it needs complex numbers, which some devices lack
-            return Vocoded([griffin_lim.invert_mel(mel) for mel in mels], GRIFFIN_LIM)
+            return Vocoded([invert_mel(mel) for mel in mels], GRIFFIN_LIM)
         # a sentence may be empty
         wanted = [mel for mel in mels if mel.shape[1]]
         made = vocoder.workload.sound_of(vocoder, wanted, seed)

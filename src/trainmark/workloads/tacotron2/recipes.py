@@ -16,12 +16,12 @@ class Tacotron2Recipe(Recipe):
     """Mask padding in the training loss. The published target was reached without."""
     batch_norm_init: str = knob("uniform", words=("uniform", "ones"))
     """Initial scale of batch norms: uniform in 0 to 1, or 1. Published models use either."""
-    mel_bias_init: float = knob(0.0, formerly="mel_start")
+    mel_bias_init: float = knob(0.0)
     """Initial bias of the mel projection; 0 is random, as published. The mean of the data saves the steps that would
     only learn it."""
     hidden_dropout: float = knob(0.1, least=0)
     """Dropout of the hidden states of both LSTMs."""
-    guided_attention: float = knob(0.0, least=0, formerly="lead_attention")
+    guided_attention: float = knob(0.0, least=0)
     """Weight of the guided attention loss; 0 as published. Without it, small networks had not aligned after 400 steps
     on synthetic speech; with it, 50 are enough."""
     bucket_batches: int = knob(0, least=0)

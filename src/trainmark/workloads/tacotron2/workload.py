@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.data.ljspeech.reader import Clip
-from trainmark.data.mel import MEL
-from trainmark.data.mel_cache import MelCache
+from trainmark.data.mel import MEL, MelCache
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
 from trainmark.workloads.sampling import SampleRequest, Trained

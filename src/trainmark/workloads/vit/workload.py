@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -86,8 +86,15 @@ SMOKE = replace(
 )
 
 
+def torchvision_config(recipe: ViTRecipe) -> dict[str, object]:
+    sizes = {"image_size": recipe.image_px, "patch_size": recipe.patch_px, "num_layers": recipe.layers}
+    widths = {"num_heads": recipe.heads, "hidden_dim": recipe.hidden, "mlp_dim": recipe.mlp}
+    return {"builder": "VisionTransformer", "arguments": {**sizes, **widths, "num_classes": recipe.classes}}
+
+
 class ViT(ImageClassifier):
     facts, name = FACTS, FACTS.name
+    exports: Mapping[str, Callable[[ViTRecipe], dict[str, object]]] = {"torchvision": torchvision_config}
     recipes: Mapping[str, Recipe] = {"reference": REFERENCE, "fill": FILL, "quick": QUICK, "smoke": SMOKE}
     on_accelerators: Mapping[str, Mapping[str, int | float]] = {
         "quick": {

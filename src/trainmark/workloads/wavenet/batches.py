@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from trainmark import workloads
 from trainmark.data import audio, distributed_sampler, synthetic
-from trainmark.data.counter_rng import CounterRng
+from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
-from trainmark.data.mel import MEL, frames
-from trainmark.data.mel_cache import Mel, MelCache
+from trainmark.data.mel import MEL, Mel, MelCache, frames
 from trainmark.data.prefetch import prefetch
 from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
@@ -292,7 +291,7 @@ class TeacherMels(MelCache):
             for number, mel in zip(wanted, made, strict=True):
                 self.put(clips[number].path, mel.numpy())
 
-    def _keep(self, entry: Path, wav: Path) -> Mel:
+    def _compute(self, wav: Path) -> Mel:
         raise NotReadyError(f"the mel of {wav} is missing from {self.folder}; restart the run")
 
 

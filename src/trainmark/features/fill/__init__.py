@@ -1,0 +1,1 @@
+"""Finds the largest useful batch before a run: recipe fill."""

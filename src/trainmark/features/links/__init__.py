@@ -1,0 +1,3 @@
+"""Measures the links between devices and nodes."""
+
+NEEDS = ("hosts",)

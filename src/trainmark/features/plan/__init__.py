@@ -1,1 +1,0 @@
-"""Shows what a run would do, and what its step costs, without running it."""

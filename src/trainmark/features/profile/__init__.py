@@ -1,0 +1,1 @@
+"""Profiles extra steps after training: `run --profile N`."""

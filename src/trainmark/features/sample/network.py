@@ -1,0 +1,264 @@
+"""Loads the network of a run, and makes samples with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from trainmark import workloads
+from trainmark.features.sample.after_training import SUFFIXES, find_data_folder, write_sample
+from trainmark.platforms import detection, files
+from trainmark.platforms.platform import Device, Platform
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.plan import Plan
+from trainmark.record.precision import Precision
+from trainmark.record.recipe import from_values
+from trainmark.record.record import Record
+from trainmark.record.sample import NetworkUsed, SampleDocument
+from trainmark.record.store import Store, read_record
+from trainmark.record.trust import check_plan, trust_file
+from trainmark.record.workload_facts import ShowFacts, WorkloadFacts, derive_facts
+from trainmark.train import checkpoint
+from trainmark.workloads import weights
+from trainmark.workloads.sampling import SampleRequest, Trained
+from trainmark.workloads.workload import Workload
+
+
+class Origin(NamedTuple):
+    """Where a network is stored: a run folder, or a file of weights."""
+
+    path: Path
+    run_id: str = ""
+    """Of the run; empty where there are only weights."""
+    record: Record | None = None
+    """Of the run, where it left one."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the run; None where there are only weights."""
+        for folder in (self.path, *self.path.parents[:3]):  # state.pt, its checkpoint, all of them, the run
+            if (folder / "plan.json").is_file():
+                try:
+                    return Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+                except (OSError, ValueError) as error:
+                    raise NotReadyError(f"the plan of run {folder} cannot be read: {error}") from error
+        return None
+
+    def facts(self) -> WorkloadFacts | None:
+        """The workload's facts, without importing torch for built-in ones; None where there are only weights."""
+        plan = self.plan
+        if plan is None:
+            return None
+        return workloads.facts(plan.workload) or derive_facts(workloads.of_plan(plan))
+
+
+def make_samples(
+    run: str,
+    inputs: Sequence[str],
+    store: Store,
+    *,
+    settings: Sequence[str] = (),
+    out: Path | None = None,
+    numbered: bool = False,
+    score: bool = False,
+    platform: str = "auto",
+    force: bool = False,
+    trust: bool = False,
+) -> Iterator[tuple[SampleDocument, Path]]:
+    """A sample of each input with its path without a suffix; `out` is a file, or where they are `numbered` a folder."""
+    source = find_network(run, store, trust=trust)
+    shows = check_can_show(source, run, score=score)
+    for given in inputs:
+        check_input(given, shows)
+    own = store.samples / source.run_id if source.run_id and (store.runs / source.run_id).is_dir() else None
+    places = SamplePaths(out, own=own, shows=shows, force=force)
+    targets = places.choose(len(inputs) or 1, numbered=numbered)
+    device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
+    trained = load_trained(source, device)
+    asked = SampleRequest(
+        options=tuple(settings),
+        score=score,
+        data=find_data_folder(source.plan),
+        open_run=lambda word: load_trained(find_network(word, store, trust=trust), device),
+    )
+    for number, place in enumerate(targets):
+        request = replace(asked, given=inputs[number] if inputs else None)
+        yield write_sample(trained, request, place, places.check), place
+
+
+def find_network(word: str, store: Store, *, trust: bool) -> Origin:
+    """The network meant by a path, or by a run's word, whose plan the user may have to trust."""
+    found = _find_origin(word, store)
+    if trust:
+        trust_file(found.path)
+    if (plan := found.plan) is not None:
+        own_platform = replace(plan, platform="cpu")  # the network is opened on the platform that the user names
+        check_plan(own_platform, f"the plan of {found.path}", trust=trust)
+    return found
+
+
+def _find_origin(word: str, store: Store) -> Origin:
+    """With the record of its run where there is one."""
+    path = Path(word).expanduser()
+    if path.exists() or os.sep in word or path.suffix == ".pt":
+        run = next((folder for folder in (path, *path.absolute().parents) if (folder / "plan.json").is_file()), None)
+        if run is None:
+            return Origin(path)
+        kept = store.path(run.name)
+        return Origin(path, run.name, read_record(kept) if kept.is_file() else None)
+    try:
+        record = read_record(store.find(word))
+    except UsageError:
+        folder = store.run_folder(word)
+        return Origin(folder, folder.name)
+    folder = store.runs / record.run_id
+    if not folder.is_dir():
+        raise NotReadyError(f"the folder of run {record.run_id} is not in the store any more, and with it its weights")
+    return Origin(folder, record.run_id, record)
+
+
+def check_can_show(source: Origin, word: str, *, score: bool = False) -> ShowFacts | None:
+    """What the network of a run can show, before anything heavy is loaded; None where only weights are given."""
+    facts = source.facts()
+    if facts is not None and facts.shows is None:
+        able = ", ".join(known.name for known in workloads.all_facts() if known.shows)
+        raise UsageError(f"run {word} trained {facts.name}, which has nothing to show; those that have are {able}")
+    if score and facts and facts.shows and facts.shows.gives != "sound":
+        raise UsageError(f"--score is for speech, and run {word} trained {facts.name}, which {facts.shows.does}")
+    return facts.shows if facts else None
+
+
+def check_input(given: str, shows: ShowFacts | None) -> None:
+    """Refuses a missing file, where the network takes one."""
+    if shows and shows.takes != "text" and not Path(given).is_file():
+        raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
+
+
+class SamplePaths:
+    """Chooses where samples are written, and never overwrites a file unless forced."""
+
+    def __init__(self, out: Path | None, *, own: Path | None, shows: ShowFacts | None, force: bool) -> None:
+        self._out, self._own, self._shows, self._force = out, own, shows, force
+
+    def choose(self, count: int, *, numbered: bool) -> list[Path]:
+        """The path of each sample without a suffix; raises before any sample is made."""
+        folder = self._folder(numbered=numbered)
+        if folder is not None:
+            taken = [int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit()]
+            first = max(taken, default=0) + 1 if self._out is None else 1
+            found = [folder / f"{first + place:03d}" for place in range(count)]
+        else:
+            found = [self._check_name(self._out or Path("sample"))]
+        for place in found:
+            for ending in (SUFFIXES[self._shows.gives] if self._shows else "", ".json"):
+                if ending:
+                    self.check(place.with_name(place.name + ending))
+        return found
+
+    def check(self, path: Path) -> None:
+        if not self._force and os.path.lexists(path):
+            raise UsageError(f"{path} exists and is not overwritten; choose another name, or --force")
+
+    def _folder(self, *, numbered: bool) -> Path | None:
+        """The folder of numbered samples: in the store, or where several are requested; else None."""
+        if self._out is None and self._own is not None:
+            self._own.mkdir(parents=True, exist_ok=True)
+            return self._own
+        if not numbered:
+            return None
+        folder = self._out or Path("samples")
+        if folder.suffix in SUFFIXES.values() or folder.is_file():
+            raise UsageError(f"--out {folder} must be a folder, as every INPUT gets files of its own")
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise NotReadyError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        return folder
+
+    def _check_name(self, out: Path) -> Path:
+        wanted = SUFFIXES[self._shows.gives] if self._shows else out.suffix
+        if out.suffix and out.suffix.lower() != wanted:
+            raise UsageError(f"--out {out} must end in {wanted}, as this network {self._does}; or in nothing")
+        if not out.expanduser().resolve().parent.is_dir():
+            raise NotReadyError(f"cannot write {out}: there is no folder {out.parent}; make it, or choose another")
+        return out.with_suffix("")
+
+    @property
+    def _does(self) -> str:
+        return self._shows.does if self._shows else "does otherwise"
+
+
+def load_trained(source: Origin, device: Device) -> Trained:
+    """The network of a run or of a file of weights on a device, in evaluation mode and float32."""
+    plan = source.plan
+    if not source.path.exists():
+        raise NotReadyError(f"{source.path} does not exist; give a run, the folder of one, or a file of weights")
+    file, step = _find_weights(source.path, plan)
+    found = weights.read_weights(file)
+    if plan is None:
+        workload = _find_fitting_workload(found, file)
+        recipe = workload.recipes["reference"]
+    else:
+        workload = workloads.of_plan(plan)
+        recipe = from_values(type(workload.recipes["reference"]), plan.recipe)
+    model = workload.build(recipe)
+    weights.load_into(model, found, str(file))
+    device.set_precision(Precision.parse("fp32"))
+    judged = source.record.quality if source.record else None
+    return Trained(
+        workload=workload,
+        model=model.float().to(device.torch).eval(),
+        recipe=recipe,
+        device=device,
+        source=NetworkUsed(
+            workload=workload.name,
+            run_id=source.run_id,
+            file=str(file.absolute()),
+            sha256=weights.weights_sha256(file),
+            step=step,
+            quality=judged.name if judged else "",
+            value=judged.value if judged else None,
+            unit=judged.unit if judged else "",
+        ),
+    )
+
+
+def _find_weights(path: Path, plan: Plan | None) -> tuple[Path, int | None]:
+    """The file of weights at a path and its step: the file itself, a checkpoint, or the newest whole one of a run."""
+    if path.is_file():
+        if path.name != "state.pt" or not (path.parent / "manifest.json").is_file():
+            return path, None
+        path = path.parent
+    given = [path] if (path / "state.pt").is_file() else []
+    damaged = ""
+    for folder in (*given, *reversed([*weights.checkpoints(path), *weights.checkpoints(path / "checkpoints")])):
+        reason = checkpoint.find_damage(folder)
+        if reason is None:
+            return folder / "state.pt", checkpoint.read_step(folder)
+        damaged = damaged or f"checkpoint {folder} is damaged: {reason}; give the one before it, or another run"
+    if damaged:
+        raise NotReadyError(damaged)
+    kept = plan.recipe.get("checkpoint_every") if plan else None
+    remedy = f"--set checkpoint_every=end keeps them (this run has {kept})" if kept else "give a run that kept them"
+    raise NotReadyError(f"{path} holds no weights; {remedy}")
+
+
+def _find_fitting_workload(found: dict[str, torch.Tensor], file: Path) -> Workload:
+    """The workload whose reference network fits the weights of a file."""
+    for name in workloads.names():
+        workload = workloads.load(name)
+        with torch.device("meta"):
+            model = workload.build(workload.recipes["reference"])
+        try:
+            weights.check_fit(model, found, str(file))
+        except NotReadyError:
+            continue
+        return workload
+    known = ", ".join(workloads.names())
+    raise UsageError(f"{file} fits no reference network ({known}); give a run, whose plan says which network it is")

@@ -1,0 +1,1 @@
+"""Trains networks too large for one device: FSDP, HSDP and tensor parallelism."""

@@ -1,0 +1,1 @@
+"""Runs one training at several topologies."""
