@@ -57,52 +57,6 @@ def test_an_honest_row_passes_and_what_could_not_be_looked_at_is_said() -> None:
     assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
 
 
-def test_vit_rows_labelled_fp32_ran_in_something_narrower() -> None:
-    findings = find_results(VIT, "mfu")
-    assert [finding.verdict for finding in findings] == ["failed"] * 3
-    alone = next(finding for finding in findings if "1x1" in finding.subject)
-    assert "121 TFLOP/s" in alone.evidence
-    assert "621 % of fp32" in alone.evidence
-    assert "consistent with fp16 or bf16" in alone.sentence
-
-
-def test_resnet_rows_at_the_edge_of_fp32_are_consistent_with_tf32() -> None:
-    findings = find_results(RESNET, "mfu")
-    assert len(findings) == 4
-    assert {finding.verdict for finding in findings} == {"doubt"}
-    assert all("consistent with tf32" in finding.sentence for finding in findings)
-
-
-def test_the_vit_row_whose_evaluation_takes_ten_times_the_share_is_named() -> None:
-    [finding] = find_results(VIT, "shares")
-    assert "1x1" in finding.subject
-    assert "39 %" in finding.evidence
-    assert "4 %" in finding.evidence
-    assert "timer missed the wait for the device" in finding.sentence
-
-
-def test_vit_scaling_that_collapses_by_one_throughput_only_is_found() -> None:
-    finding = next(finding for finding in find_results(VIT, "scaling") if "1x8" in finding.subject)
-    assert "0.91 by p_whole" in finding.evidence
-    assert "0.59 by p_core" in finding.evidence
-
-
-def test_resnet_rows_that_missed_their_target_at_the_cap_are_found() -> None:
-    missed = {finding.subject: finding for finding in find_results(RESNET, "target")}
-    for name, value in (("1x8-fp32", "75"), ("1x8-fp32-bs256", "73.5")):
-        finding = missed[f"published:flagperf-a100-resnet50-{name}"]
-        assert f"acc {value} %, target 75.5 %" in finding.evidence
-        assert "cap of 100" in finding.sentence
-    assert [f"{finding.evidence.split()[-2]}" for finding in find_results(RESNET, "epochs")] == ["100.1", "100.1"]
-
-
-def test_resnet_rows_of_two_recipes_are_not_one_scaling() -> None:
-    [finding] = find_results(RESNET, "one-recipe")
-    assert "batch 32, learning rate 0.1: 1x8" in finding.evidence
-    assert "batch 256, learning rate 0.8" in finding.evidence
-    assert not find_results(SPEECH, "one-recipe")  # its '/' stands for the batch and rate of the other rows
-
-
 def test_what_a_tacotron2_page_calls_samples_can_only_be_mel_frames() -> None:
     assert "only be mel frames" in find_results(SPEECH, "item")[0].sentence
     said = (PageStatement(place="table 1", quantity="throughput", word="p_core", unit="samples/s"),)
@@ -111,12 +65,6 @@ def test_what_a_tacotron2_page_calls_samples_can_only_be_mel_frames() -> None:
     assert "samples/s" in finding.sentence
     slow = tuple(replace(row, p_whole=60.0, p_train=62.0, p_core=64.0) for row in SPEECH.rows)
     assert not find_results(replace(SPEECH, rows=slow), "item")
-
-
-def test_a_val_loss_of_tacotron2_comes_with_what_it_depends_on() -> None:
-    [finding] = find_results(SPEECH, "val-loss")
-    assert "padding" in finding.sentence
-    assert "dropout" in finding.sentence
 
 
 def test_a_page_that_names_its_result_a_loss_and_an_accuracy_is_wrong() -> None:
@@ -335,12 +283,6 @@ def test_more_devices_that_are_each_faster_than_one_are_found() -> None:
     assert {finding.verdict for finding in find_results(page(alone, HONEST), "scaling")} == {"doubt"}
     slower = replace(alone, p_whole=400.0, p_train=410.0, p_core=420.0)
     assert {finding.verdict for finding in find_results(page(slower, HONEST), "scaling")} == {"failed"}
-
-
-def test_the_throughputs_of_the_deepspark_row_reach_the_reader_from_the_library_too() -> None:
-    [finding] = find_results(find_page("DeepSparkHub: Tacotron2"), "remarks")
-    assert "FPS 9.2 and Performance 77" in finding.sentence
-    assert check(find_page("DeepSparkHub: Tacotron2"), "one-throughput").sentence
 
 
 def test_devices_are_known_by_the_words_of_their_names() -> None:

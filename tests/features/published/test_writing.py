@@ -269,20 +269,6 @@ def test_what_a_page_tells_to_run_is_what_ran() -> None:
     assert "'a; rm -rf b'" in format_command(hostile)
 
 
-def test_units_that_such_pages_leave_out_are_read_back() -> None:
-    page = read.read_page(write_deepspark.write([a_vocoder_record()], lang="zh"), name="a.md")
-    assert {said.unit for said in page.said if said.quantity == "throughput"} == {"mel frames/s"}
-    assert {said.word for said in page.said if said.quantity == "throughput"} == {"p_train", "p_steady"}
-    assert {said.word for said in page.said if said.quantity == "quality"} == {"val_loss"}
-
-
-def test_runs_of_several_models_get_a_section_each() -> None:
-    for write in (write_flagperf.write, write_deepspark.write):
-        page = read.read_page(write([make_record(), a_vocoder_record()], lang="zh"), name="a.md")
-        assert [row.workload for row in page.rows] == ["resnet50", "tacotron2"]
-        assert [row.target for row in page.rows] == [75.5, 0.4852]
-
-
 @pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
 @pytest.mark.parametrize(
     "name", ["<img src=x onerror=alert(1)>", "a|b", "\x1b[31mred\x1b[0m", "a\nb", "[x](http://e.example)"]
