@@ -46,7 +46,7 @@ _FIGURE = re.compile(
 )
 _MEASURED = (
     re.compile(r"(?P<figure>\S[^(]{0,60})\((?P<remark>[^()]{1,80})\)"),
-    re.compile(r"(?P<figure>[^±]{1,40}?)(?P<remark>(?:±|\+/?-)\s*[0-9.]{1,30})"),
+    re.compile(r"(?P<figure>[^±]{1,40}?)(?P<remark>(?:±|\+/?-)\s*[0-9.]{1,20}[%A-Za-z/ ]{0,14})"),
     re.compile(r"(?P<remark>[0-9. */x×]{3,60})=(?P<figure>[^=]{1,60})"),
     re.compile(r"(?P<figure>.+)(?P<remark>)"),
 )
@@ -216,7 +216,7 @@ def parse_place(text: str) -> Place:
         rest = rest[: match.start()]
     elif topology is None and (match := _AHEAD.match(rest)):
         worded, rest = _parse_topology(f"1x{match[1]}"), rest[match.end() :]
-    rest = rest.rstrip(" ,")
+    rest = rest.rstrip(" ,(")
     return Place(
         device="" if is_blank(rest) else rest.strip("/ ") if rest.startswith("/ ") else rest,
         topology=topology or worded,

@@ -234,7 +234,7 @@ class TableReader:
             inner = parse_head(name)
             kind = inner.kind if inner.kind in MEASURES and inner.kind not in SPREAD else None
             kind = kind or ("quality" if head.kind == "quality" else "figure")
-            inner = Head(kind=kind, word=name, name=name, unit=head.unit if kind == "quality" else None)
+            inner = Head(kind=kind, word=name, name=name, unit=head.unit if kind == "quality" else inner.unit)
             if not self._read_measure(run, inner, shown):
                 run.add_detail(name, shown, parse_figure(shown))
 
