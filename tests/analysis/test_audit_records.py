@@ -78,8 +78,8 @@ def events(folder: Path, record: Record) -> Path:
     return folder / "runs" / record.run_id / "rank0.jsonl"
 
 
-def log_findings(path: Path, record: Record | None = None) -> dict[str, CheckResult]:
-    return {finding.name: finding for entry in audit_log(path, record).checks for finding in entry.findings}
+def log_findings(path: Path) -> dict[str, CheckResult]:
+    return {finding.name: finding for entry in audit_log(path).checks for finding in entry.findings}
 
 
 def by_events(record: Record, folder: Path) -> dict[str, CheckResult]:
@@ -95,7 +95,6 @@ def test_a_record_rewritten_as_a_whole_is_betrayed_by_its_events(tmp_path: Path)
         honest, said = record.metrics["e2e_time"].value, faster.metrics["e2e_time"].value
         told = [one.evidence for entry in audit_record(rewritten, folder) for one in entry.findings]
         assert any(f"e2e_time.value is {said!r} on the record, {honest!r} by its events" in line for line in told)
-    assert log_findings(folder / "rank0.jsonl", faster)["log-record"].verdict == "failed"
 
 
 def test_an_event_file_changed_after_the_record_is_known_by_its_hash(tmp_path: Path) -> None:

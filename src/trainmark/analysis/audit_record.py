@@ -15,7 +15,6 @@ import trainmark
 from trainmark import workloads
 from trainmark.analysis import peaks
 from trainmark.record import endings, events
-from trainmark.record.atomic_files import sha256
 from trainmark.record.audit import (
     DAMAGED,
     Audit,
@@ -349,8 +348,6 @@ class Log:
 
     path: Path
     data: bytes
-    record: Record | None = None
-    """The run's record, where available."""
 
     @cached_property
     def lines(self) -> list[tuple[int, events.AnyEvent | events.Unknown | None]]:
@@ -420,42 +417,21 @@ def end(log: Log) -> Iterator[CheckResult]:
         yield note(evidence, "the writer did not say that it ended", "whether it still runs, or was killed")
 
 
-@check("log-record", "the record was made of this very file")
-def hashes_match(log: Log) -> Iterator[CheckResult]:
-    if log.record is None or not log.record.event_files:
-        raise CannotCheckError("the run's record is not at hand" if log.record is None else "it took no hashes")
-    recorded, found = log.record.event_files.get(log.path.name), sha256(log.path)
-    if recorded != found:
-        yield wrong(
-            f"{log.path.name}: SHA-256 {(recorded or 'none')[:16]} on the record, {found[:16]} of the file",
-            "the file was changed after the record was made, or is of another run",
-            "who can write to the run's folder",
-        )
-
-
 def audit_logs(folder: Path) -> list[Audit]:
     """All logs of a run's ranks and samplers; the record's audit checks their hashes."""
     paths = sorted([*folder.glob("rank*.jsonl"), *folder.glob("telemetry*.jsonl")])
     if not paths:
         raise UsageError(f"{folder} holds no event log of a rank; name a run folder, or a .jsonl file")
-    return [_audit_file(Log(path=path, data=_read(path)), (lines, order, end)) for path in paths]
+    return [audit_log(path) for path in paths]
 
 
-def audit_log(path: Path, record: Record | None = None) -> Audit:
-    """One event file, and whether it is what the record was made of."""
-    return _audit_file(Log(path=path, data=_read(path), record=record), (lines, order, end, hashes_match))
-
-
-def _read(path: Path) -> bytes:
+def audit_log(path: Path) -> Audit:
+    """One event file by itself."""
     try:
-        return path.read_bytes()
+        log = Log(path=path, data=path.read_bytes())
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
-
-
-def _audit_file(log: Log, checks: tuple[Check[Log], ...]) -> Audit:
-    name = f"{log.path.absolute().parent.name}/{log.path.name}"
-    if not log.events and parse_writer(log.path.name) is None:
-        why = "and nothing was checked; no line of it is an event of a run"
-        raise UsageError(f"log {log.path} is of no known kind, {why}")
-    return Audit(title=name, checks=run_checks(checks, log, name))
+    if not log.events and parse_writer(path.name) is None:
+        raise UsageError(f"log {path} is of no known kind, and nothing was checked; no line of it is an event of a run")
+    name = f"{path.absolute().parent.name}/{path.name}"
+    return Audit(title=name, checks=run_checks((lines, order, end), log, name))
