@@ -338,7 +338,6 @@ class TableReader:
         if match:
             wrapped = _WRAPPED.fullmatch(match[1].strip())
             run.criterion = wrapped[1] if wrapped else match[1].strip()
-            run.criterion_unit = found.unit or None
         run.target = found.value, _BETTER.get(match[2]) if match else None
         return True
 

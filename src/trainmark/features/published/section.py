@@ -76,7 +76,6 @@ class TableRun:
     """What the table calls its quality, whether or not the row gives one."""
     criterion: str = ""
     """Name of the quality beside the value to reach."""
-    criterion_unit: str | None = None
     target: tuple[float | None, str | None] = (None, None)
     """The value to reach, and which direction is better where given."""
     targets: dict[str, float] = field(default_factory=dict)
@@ -341,8 +340,7 @@ class Section:
     ) -> tuple[float | None, str | None]:
         goal, better = run.target if run.target[0] is not None else self.target
         goal = next((value for name, value in run.targets.items() if fold_key(name) == fold_key(first.name)), goal)
-        shares = first.unit == "%" and _is_share(first.name) and run.criterion_unit is None
-        if goal is not None and 0 < goal <= 1 and shares:
+        if goal is not None and 0 < goal <= 1 and first.unit == "%" and _is_share(first.name):
             goal = round(100 * goal, 10)
         if goal is None and known and self.model:  # another page's training may have had another aim
             goal, better = known.target, known.better
