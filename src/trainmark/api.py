@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.record.run_folder import RankLog
     from trainmark.record.sample import SampleDocument
     from trainmark.record.site import Price
-    from trainmark.view.rows import Value
+    from trainmark.view.table import Value
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
@@ -52,8 +52,8 @@ class PrintableRecord(Record):
     def _repr_html_(self) -> str:
         from trainmark import features
 
-        report = features.load("report.card")
-        return str(report.card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
+        report = features.load("report.header")
+        return str(report.draw_card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Records(list[Record]):
@@ -61,7 +61,7 @@ class Records(list[Record]):
 
     def to_rows(self) -> list[dict[str, Value]]:
         """One flat row per record, all with the same keys, for a data frame."""
-        from trainmark.view.rows import make_rows
+        from trainmark.view.table import make_rows
 
         return make_rows(self)
 
@@ -347,7 +347,7 @@ def report(
     """
     from trainmark import features
     from trainmark.record import site
-    from trainmark.view.files import write_report
+    from trainmark.view.frame import write_report
 
     output = features.load("report.output")
     if output is None:

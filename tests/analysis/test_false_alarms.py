@@ -18,7 +18,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.events import EventTail, Steps
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.record.statistics import binomial_interval, find_steady_start
+from trainmark.record.statistics import find_steady_start
 from trainmark.record.store import make_subject
 from trainmark.record.timeline import RankTrace, Timeline
 from trainmark.train import loop
@@ -44,12 +44,6 @@ def test_every_way_to_make_two_equal_parts_is_taken_once(count: int, splits: int
     assert len(found) == splits
     assert len({frozenset(map(frozenset, split)) for split in found}) == splits
     assert all(len(first) == len(second) and not set(first) & set(second) for first, second in found)
-
-
-def test_the_interval_of_a_rate_is_that_of_the_books() -> None:
-    assert binomial_interval(0, 10) == pytest.approx((0, 0.3085), abs=1e-4)
-    assert binomial_interval(5, 100) == pytest.approx((0.01643, 0.11283), abs=1e-4)
-    assert binomial_interval(10, 10) == pytest.approx((0.6915, 1), abs=1e-4)
 
 
 def test_runs_that_truly_differ_are_told_apart_often() -> None:

@@ -10,6 +10,7 @@ from conftest import TINY_RUN
 
 from trainmark.cli.main import main
 from trainmark.data.ljspeech import make
+from trainmark.launch import preflight
 
 SPEECH_RUN = ("run", "tacotron2", "--recipe", "smoke", "--platform", "cpu")
 
@@ -67,3 +68,8 @@ def test_a_folder_that_is_no_speech_set_is_refused(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "has no metadata.csv" in refusal(SPEECH_RUN, pictures, tmp_path, capsys)
+
+
+def test_the_sentence_before_a_run_is_said_of_a_busy_machine_only() -> None:
+    assert preflight.describe_foreign_load(0.05) is None
+    assert str(preflight.describe_foreign_load(0.8)).startswith("other processes use 80 % of this machine: ")

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import files, matmul_rate, scaled_matmul
+from trainmark.platforms import files, matmul_probe, scaled_matmul
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.scaled_matmul import ScaledLinear, replace_linears, scale_to_type
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
+from trainmark.workloads.cpu_ops import FastLinear
 
 FP8 = PRECISIONS["fp8"]
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -82,7 +83,7 @@ class Own(nn.Linear):
 
 
 def test_layers_that_fit_are_taken_over_with_their_weights_and_the_head_stays() -> None:
-    model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 40), Own(40, 48), nn.Linear(48, 16), nn.Linear(16, 16))
+    model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 40), Own(40, 48), FastLinear(48, 16), nn.Linear(16, 16))
     before = dict(model.named_parameters())
     replace_linears(model)
     assert [type(layer) for layer in model] == [ScaledLinear, nn.Linear, Own, ScaledLinear, nn.Linear]
@@ -117,6 +118,6 @@ def test_a_cpu_emulates_them_and_nothing_else_for_them() -> None:
 
 def test_their_rate_can_be_measured() -> None:
     device = Platform(files.load("cpu")).open(0)
-    multiply = matmul_rate.make_matmul(device, E4M3, 32)
+    multiply = matmul_probe.make_matmul(device, E4M3, 32)
     assert multiply().dtype == torch.bfloat16
     assert scaled_matmul.MULTIPLE == 16

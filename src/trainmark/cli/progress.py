@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainmark import workloads
 from trainmark.cli.terminal import open_console, print_status
-from trainmark.launch.cpu_usage import track_foreign_load
 from trainmark.record import workload_facts
-from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.format import number
 from trainmark.record.plan import Topology
 from trainmark.record.time_left import time_left_s
@@ -31,17 +29,14 @@ RECENT_STEPS = 20
 class ProgressLine:
     """Draws what the ranks have written so far; knows nothing of processes."""
 
-    def __init__(
-        self, plan: Plan, item: str, quality: str, *, quiet: bool, others: Callable[[], float | None] = lambda: None
-    ) -> None:
-        """`quality` names the evaluated value to show; `others` gives the share of the machine other programs use."""
+    def __init__(self, plan: Plan, item: str, quality: str, *, quiet: bool) -> None:
+        """`quality` names the evaluated value to show."""
         self._plan = plan
         self._item = item
         self._quality = quality
         known = workloads.facts(plan.workload)
         self._band = workload_facts.find_band(plan, known.bands) if known else None
         self._quiet = quiet
-        self._others = others
         self._live: Any = None
         self._task: Any = None
         self._printed_at_s = 0.0
@@ -115,8 +110,6 @@ class ProgressLine:
             parts.append(f"{self._quality} {number(value, 4)}")
             if self._band and (found := [*workload_facts.compare_to_band(self._band, log.evaluations[-1:])]):
                 parts.append(f"{found[0].place} of public runs")
-        if (share := self._others()) is not None and share > FOREIGN_LOAD:
-            parts.append(f"others use {100 * share:.0f} % of this machine")
         return "  ".join(parts)
 
     def _left(self, log: RankLog) -> str:
@@ -143,6 +136,5 @@ class ProgressLine:
 def show_progress(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; yields the callback for new events."""
     workload = workloads.of_plan(plan)
-    others = track_foreign_load().share
-    with ProgressLine(plan, workload.item, workload.target.name, quiet=False, others=others) as progress:
+    with ProgressLine(plan, workload.item, workload.target.name, quiet=False) as progress:
         yield progress.show

@@ -16,7 +16,7 @@ from torch import distributed
 from trainmark import data as datasets, workloads
 from trainmark.data import synthetic
 from trainmark.platforms import files, scaled_matmul
-from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
 from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, ok
@@ -145,9 +145,9 @@ def run_checks(plan: Plan, store: Path) -> Iterator[CheckResult]:
     yield check_disk(plan, store)
 
 
-def describe_foreign_load(share: float | None) -> str | None:
+def describe_foreign_load(share: float) -> str | None:
     """A warning where other processes use the machine; else None."""
-    if share is None or share <= cores.FOREIGN_LOAD:
+    if share <= cores.FOREIGN_LOAD:
         return None
     return (
         f"other processes use {100 * share:.0f} % of this machine: results will be slower and noisier; "

@@ -8,16 +8,16 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
+import psutil
 
-from trainmark.launch.cpu_usage import ProcessTree, count_cores, read_busy_s
-from trainmark.platforms import files, proc, sensors
-from trainmark.platforms.reading import FIELDS, Reader
-from trainmark.record.cores import end_with_parent
+from trainmark.platforms import files, sensors
+from trainmark.record.cores import end_with_parent, read_busy_s
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.events import (
     DeviceReading,
@@ -34,6 +34,8 @@ EVERY_S = 0.5
 """Twice as often as MLPerf requires, so that a late sample leaves no gap."""
 EVERY_WITH_PROGRAM_S = 0.9
 NICENESS = 10
+MAX_SCAN_SHARE = 0.0025
+"""Of one core, for scanning all processes of the machine."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - never written to
 
 
@@ -61,9 +63,11 @@ def main(words: list[str] | None = None) -> int:
 
 def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     file = files.load(args.platform)
-    reader = sensors.open_reader(file, in_child=end_with_parent)
+    reader = sensors.open_reader(file.sensors, in_child=end_with_parent)
     every_s = EVERY_WITH_PROGRAM_S if reader.slow else EVERY_S
-    used = sensors.find_used_devices(file, reader, args.devices, os.environ)
+    visible = os.environ.get(file.visible_devices or "", "")
+    is_cpu = file.device_type == "cpu"
+    used = [0] if is_cpu else sensors.find_used_devices(reader, args.devices, visible)
     events = EventWriter(args.file)
     events.write(
         SamplerBegin(
@@ -74,7 +78,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
             at_ns=time.perf_counter_ns(),
             every_s=every_s,
             devices=used,
-            cores=count_cores(),
+            cores=os.cpu_count() or 1,
         )
     )
     # a tool of the vendor may hang, so devices have their own thread
@@ -87,7 +91,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
 
 
 def _watch_devices(
-    reader: Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
+    reader: sensors.Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
 ) -> None:
     known: dict[str, str] | None = None
     next_s = time.monotonic()
@@ -97,7 +101,7 @@ def _watch_devices(
         at_ns = (before_ns + time.perf_counter_ns()) // 2
         if used is None:
             readings, missing = [], "the variable of visible devices does not tell which devices the run uses"
-            reader.unavailable = dict.fromkeys(FIELDS, missing)
+            reader.unavailable = dict.fromkeys(sensors.FIELDS, missing)
         if reader.unavailable != known:
             known = dict(reader.unavailable)
             events.write(Unavailable(at_ns=at_ns, fields=known))
@@ -121,12 +125,8 @@ def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: th
 
 def _read_host() -> dict[str, Any]:
     """Cheap facts about the host; values of missing files are left out."""
-    found: dict[str, Any] = {}
-    try:
-        memory = proc.read_memory_bytes()
-        found["memory_used_bytes"] = memory["MemTotal"] - memory["MemAvailable"]
-    except (OSError, KeyError, ValueError):
-        pass
+    memory = psutil.virtual_memory()
+    found: dict[str, Any] = {"memory_used_bytes": memory.total - memory.available}
     try:
         space = os.statvfs(SHARED_MEMORY)
         found["shm_free_bytes"] = space.f_bavail * space.f_frsize
@@ -134,6 +134,34 @@ def _read_host() -> dict[str, Any]:
         pass
     found["load"] = os.getloadavg()[0]
     return found
+
+
+class ProcessTree:
+    """A process with all its descendants. New ones are found by scanning all processes, as often as is cheap."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._members: list[psutil.Process] = []
+        self._next_scan_s = 0.0
+
+    def read_used_s(self) -> float | None:
+        """CPU seconds of the tree so far, of live processes and of ended ones that were waited for.
+
+        Only differences are meaningful. A new process counts from the scan that finds it, with all it has used.
+        """
+        now_s = time.monotonic()
+        try:
+            if now_s >= self._next_scan_s:
+                root = psutil.Process(self._root)
+                self._members = [root, *root.children(recursive=True)]
+                self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
+            used_s = sum(self._members[0].cpu_times()[:4])
+        except psutil.Error:
+            return None
+        for member in self._members[1:]:
+            with suppress(psutil.Error):
+                used_s += sum(member.cpu_times()[:4])
+        return float(used_s)
 
 
 def _stop_on_sigterm(over: threading.Event) -> None:

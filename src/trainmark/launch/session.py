@@ -13,11 +13,11 @@ from pathlib import Path
 from trainmark import features
 from trainmark.launch import launcher, planning, preflight, signals
 from trainmark.launch.coordinator import Coordinator, join_launchers
-from trainmark.launch.cpu_usage import MIN_INTERVAL_S, track_foreign_load
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
+from trainmark.record import cores
 from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError
 from trainmark.record.index import parse_tags
 from trainmark.record.machine import FillSearch
@@ -31,6 +31,8 @@ PAGE_S = 5.0
 """Reserved for the table and the page, per budget."""
 FOLDER = "trainmark: run folder "
 """Prefix of the line with the run folder, for the machine that started this process by ssh."""
+MIN_LOAD_S = 0.5
+"""How long the load of other processes is watched, at least."""
 AFTER_RUN_S = 3.0
 """Reserved for the end of processes and for the record, per run."""
 REFUSED_WHERE_STRICT = ("target-missed", "few-steps", "drifting", "precision-differs", "cpu-differs", "device-clock")
@@ -130,7 +132,7 @@ class _Session:
         self._say, self._watching = say, watching
         self._quiet = options.quiet
         self._began_s = time.monotonic()
-        self._others = track_foreign_load()
+        self._foreign_s = cores.read_foreign_s()
         self._left_out: list[str] = []
         self._together: Coordinator | None = None
         self._store = open_store(options)
@@ -183,8 +185,9 @@ class _Session:
             preflight.get_ready(plan, self._store.folder, self._report)
         if self._quiet or self._say is _silence:
             return
-        time.sleep(max(0.0, MIN_INTERVAL_S - (time.monotonic() - self._began_s)))
-        if sentence := preflight.describe_foreign_load(self._others.share()):
+        time.sleep(max(0.0, MIN_LOAD_S - (time.monotonic() - self._began_s)))
+        all_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
+        if sentence := preflight.describe_foreign_load((cores.read_foreign_s() - self._foreign_s) / all_s):
             self._report(sentence)
 
     def _get_ready_together(self, decided: Iterable[Plan], coordinator: Coordinator) -> None:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from statistics import stdev
 
 import msgspec
-import psutil
 import torch
 
-from trainmark.platforms.matmul_rate import BUDGET_S, choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import BUDGET_S, choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device
 from trainmark.record import endings
-from trainmark.record.cores import FOREIGN_LOAD
+from trainmark.record.cores import FOREIGN_LOAD, read_foreign_s
 from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
+from trainmark.train import meta_model
 from trainmark.train.loop import Job
 
 PEAK_REPEATS = 4
@@ -40,24 +40,17 @@ class DevicePeak:
 def measure_peak(device: Device, precision: Precision) -> DevicePeak:
     """The best of several rates; none where other processes used the machine meanwhile."""
     dtype = choose_matmul_type(device, precision)
-    began_s, busy_before_s = time.perf_counter(), _read_foreign_s()
+    began_s, busy_before_s = time.perf_counter(), read_foreign_s()
     budget_s = BUDGET_S / PEAK_REPEATS
     rates = [measure_matmul_flops(device, dtype, budget_s=budget_s) / 1e12 for _ in range(PEAK_REPEATS)]
     all_s = (time.perf_counter() - began_s) * (os.cpu_count() or 1)
-    others = (_read_foreign_s() - busy_before_s) / all_s
+    others = (read_foreign_s() - busy_before_s) / all_s
     if others > FOREIGN_LOAD:
         reason = f"others used {100 * others:.0f} % of the machine while its peak was measured"
         return DevicePeak(tflops=None, source=reason)
     kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
     source = f"{MEASURED}large matmuls in {kind}, {threads} threads"
     return DevicePeak(tflops=max(rates), source=source, error=stdev(map(math.log, rates)))
-
-
-def _read_foreign_s() -> float:
-    """CPU seconds of all other processes, of which only differences mean something."""
-    times = psutil.cpu_times()
-    busy_s = times.user + times.system + getattr(times, "nice", 0.0) + getattr(times, "steal", 0.0)
-    return float(busy_s - time.process_time())
 
 
 def write_flops(job: Job, ended: str) -> None:
@@ -70,6 +63,7 @@ def write_flops(job: Job, ended: str) -> None:
             per_item = float(job.workload.flops_per_item(job.recipe))
             otherwise: dict[str, float] = getattr(job.workload, "flops_otherwise", lambda recipe: {})(job.recipe)
             found = find_peak(job.device, job.stepper.precision)
+            parameters = meta_model.count_weights(meta_model.build_network(job.workload, job.recipe))
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return
@@ -80,6 +74,7 @@ def write_flops(job: Job, ended: str) -> None:
             peak_tflops=found.tflops,
             peak_source=found.source,
             peak_error=found.error,
+            parameters=parameters,
         )
     )
 

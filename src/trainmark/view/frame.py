@@ -1,14 +1,19 @@
-"""The HTML page around a body, and the parts all pages share; self-contained in one file."""
+"""The HTML page around a body, self-contained in one file; the parts all pages share, and where they are written."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
+from trainmark.record import escape
+from trainmark.record.atomic_files import write_atomic, write_user_file
+from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.language import Say
+from trainmark.record.store import Store
 from trainmark.view.element import Child, Markup, el, mark_raw
 
 STYLE = ("trainmark.view", "style.css")
@@ -117,11 +122,18 @@ def filter_bar(placeholder: str, chips: Iterable[tuple[str, str, str]], say: Say
     )
 
 
-def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """A table as it stands, which may be wider than the page."""
+def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = ()) -> Markup:
+    """A table as it stands, which may be wider than the page; `left` are the columns of words beside the first."""
     head = el("thead", el("tr", [el("th", head, scope="col") for head in heads]))
-    body = el("tbody", [el("tr", [el("td", cell) for cell in row]) for row in rows])
-    return el("div", el("table", head, body), class_="scroll")
+    body = [
+        el(
+            "tr",
+            el("th", row[0], scope="row"),
+            [el("td", cell, class_=None if n in left else "number") for n, cell in enumerate(row[1:], 1)],
+        )
+        for row in rows
+    ]
+    return el("div", el("table", head, el("tbody", body)), class_="scroll")
 
 
 @cache
@@ -141,3 +153,20 @@ def _hash(text: str) -> str:
 @cache
 def _asset(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def save_page(name: str, page: str, store: Store) -> Path:
+    """Writes a page into the store."""
+    path = store.folder / "reports" / escape.file_name(name)
+    try:
+        write_atomic(path, page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise NotReadyError(f"{path} could not be written: {error.strerror}; name a file with --html") from error
+    return path
+
+
+def write_report(path: Path, text: str, store: Store) -> None:
+    """To the file a user named."""
+    if path.expanduser().resolve().parent == store.records.resolve():
+        raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
+    write_user_file(path, text.encode("utf-8", "backslashreplace"))

@@ -326,7 +326,7 @@ def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys:
     run = Path("store") / "runs" / "sums-1"
     run.mkdir(parents=True)
     (run / "plan.json").write_text(json.dumps(plan.to_json()))
-    assert call("last") == 2
+    assert call("last", "--trust") == 2
     assert "trained sums, which has nothing to show; those that have are " in refused(capsys)
 
 

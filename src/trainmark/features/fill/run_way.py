@@ -40,7 +40,7 @@ def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, wat
             settings=(*options.settings, f"batch_per_device={found.batch_per_device}"),
             budget_s=None if left_s is None else max(1.0, left_s / (len(decided) - index)),
         )
-        result = session.run(one, own_command=own_command, say=say, watching=watching, fill=found.facts())
+        result = session.run(one, own_command=own_command, say=say, watching=watching, fill=found)
         records += result.records
         if result.error:
             return replace(result, records=tuple(records))

@@ -9,10 +9,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import psutil
 
 from trainmark import workloads
@@ -30,52 +29,121 @@ MAX_OF_DEVICE = 0.9
 """Share of device memory that a batch may take: evaluation and collectives need some too."""
 MAX_OF_HOST = 0.6
 """Share of host memory that all ranks on a CPU may take together."""
-TRAIN_S = 4.0
-"""About how long the counted steps of a trial take."""
-MIN_STEPS, MAX_STEPS = 2, 20
+TRAIN_S, MAX_STEPS = 4.0, 21
+"""A trial ends after so long or so many steps, whichever is first; its first step does not count."""
 POLL_S = 0.05
+MIN_GAIN = 0.03
+"""A larger batch is useful if it is faster than all smaller ones by this share."""
+CLOSE = 8
+"""The search ends when the largest fitting batch and the smallest other are 1/8 apart."""
+
+
+def find_batch(plan: Plan, *, say: Callable[[str], None]) -> FillSearch:
+    """Searches on the first device of this machine, with one rank: the batch is per device."""
+    trial = Trial(plan)
+    all_s = 120.0 if trial.on_host else 600.0
+    say(f"{plan.workload}: looking for the largest useful batch, for {all_s:.0f} s at most")
+
+    def try_and_report(batch: int) -> BatchTry:
+        done = trial(batch)
+        memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 2**30:.2f} GiB"
+        say(f"  batch {batch}: {done.unfit or f'{done.items_per_s:.3g} {trial.item}/s{memory}'}")
+        return done
+
+    start = max(1, int(plan.recipe["batch_per_device"]) // (32 if trial.on_host else 8))
+    found = search(try_and_report, start=start, all_s=all_s, find_max_batch=lambda: trial.max_batch)
+    say(f"{plan.workload}: batch_per_device={found.batch_per_device}; {found.reason}")
+    return found
+
+
+def search(
+    attempt: Callable[[int], BatchTry],
+    *,
+    start: int,
+    all_s: float,
+    find_max_batch: Callable[[], int | None] = lambda: None,
+    now_s: Callable[[], float] = time.monotonic,
+) -> FillSearch:
+    """The smallest batch that no other is faster than by more than 3 %; none is tried after `all_s`, nor above the
+    largest that the training set can fill, which is known after a try."""
+    began_s, tries = now_s(), dict[int, BatchTry]()
+
+    def fitting() -> list[BatchTry]:
+        return [done for done in tries.values() if not done.unfit]
+
+    def explain_unfit(batch: int) -> str:
+        """Why a batch cannot be used; empty where it was tried and can."""
+        if fitting() and now_s() - began_s > all_s:
+            return f"the {all_s:.0f} s for the search were over"
+        if batch > (find_max_batch() or batch):
+            return "the training set has too few samples for it"
+        tries[batch] = attempt(batch)
+        return tries[batch].unfit
+
+    fits, unfit, reason = start, 0, ""
+    while why := explain_unfit(fits):
+        if fits == 1:
+            raise WorkloadError(f"no batch fits this device, not even of 1: {why}")
+        fits, unfit, reason = fits // 2, fits, why
+    slow = 0
+    while not unfit and slow < 2:  # one batch may hit a slow kernel: only two without a gain end the search
+        best = max(done.items_per_s for done in fitting())
+        if reason := explain_unfit(2 * fits):
+            unfit = 2 * fits
+        else:
+            fits *= 2
+            slow = slow + 1 if tries[fits].items_per_s < (1 + MIN_GAIN) * best else 0
+    while unfit and not slow and unfit - fits > max(1, fits // CLOSE):
+        middle = (fits + unfit) // 2
+        if unfit - fits > 2 * CLOSE:
+            middle -= middle % CLOSE
+        if why := explain_unfit(middle):
+            unfit, reason = middle, why
+        else:
+            fits = middle
+    best = max(done.items_per_s for done in fitting())
+    chosen = min(done.batch for done in fitting() if (1 + MIN_GAIN) * done.items_per_s >= best)
+    is_largest = chosen == max(done.batch for done in fitting())
+    return FillSearch(
+        batch_per_device=chosen,
+        reason=f"not {unfit}: {reason}"
+        if is_largest
+        else f"larger ones are not faster by more than {100 * MIN_GAIN:.0f} %",
+        took_s=round(now_s() - began_s, 1),
+        curve=tuple(tries[batch] for batch in sorted(tries)),
+    )
 
 
 class Trial:
     """Trains a plan for a few steps with another batch: same data, device and arithmetic, one rank."""
 
-    def __init__(
-        self, plan: Plan, *, memory_bytes: int | None = None, bounds: Bounds | None = None, try_s: float | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, *, memory_bytes: int | None = None, try_s: float | None = None) -> None:
         """Defaults depend on the platform. `memory_bytes` limits the host memory of a rank, on a CPU only."""
-        workload = workloads.of_plan(plan)
-        self.item = workload.item
-        self._plan = plan
-        self._ranks = Topology.parse(plan.topology).devices_per_node
-        self._devices = Topology.parse(plan.topology).devices
+        self._plan, self.item = plan, workloads.of_plan(plan).item
+        topology = Topology.parse(plan.topology)
+        self._ranks, self._devices = topology.devices_per_node, topology.devices
+        self.on_host = files.load(plan.platform).device_type == "cpu"
+        self._memory_bytes = (memory_bytes or _compute_host_share(self._ranks)) if self.on_host else None
+        self._try_s = try_s or (60.0 if self.on_host else 180.0)
         self._worked = False
-        on_host = files.load(plan.platform).device_type == "cpu"
-        self._memory_bytes = (memory_bytes or _compute_host_share(self._ranks)) if on_host else None
-        self._try_s = try_s or (60.0 if on_host else 180.0)
-        batch = int(plan.recipe["batch_per_device"])
-        self.bounds = bounds or (
-            Bounds(start=max(1, batch // 32), all_s=120.0, longest_step_s=10.0)
-            if on_host
-            else Bounds(start=max(1, batch // 8), all_s=600.0)
-        )
+        self.max_batch: int | None = None
+        """The largest batch that the training set can fill on all devices; None for a stream, or before a trial."""
 
-    def __call__(self, batch: int, step_s: float | None) -> Try:
-        counted = MAX_STEPS if step_s == 0 else MIN_STEPS if step_s is None else round(TRAIN_S / step_s)
-        steps = 1 + min(max(MIN_STEPS, counted), MAX_STEPS)
+    def __call__(self, batch: int) -> BatchTry:
         with tempfile.TemporaryDirectory(prefix="trainmark-fill-") as name:
-            plan = self._plan_for(batch, steps)
+            plan = self._plan_for(batch)
             # one rank that shares the machine as the ranks of the run will
             env = ClusterEnv(is_rank=True, local_ranks=self._ranks)
             (Path(name) / plan_file_name(env)).write_text(json.dumps(plan.to_json()), encoding="utf-8")
             workers = WorkerProcesses(plan, env, Path(name), task="trial")
             workers.start()
             try:
-                ended = self._watch(workers, steps)
-                return self._result(batch, steps, workers, ended=ended)
+                ended = self._watch(workers)
+                return self._result(batch, workers, ended=ended)
             finally:
                 workers.end()
 
-    def _plan_for(self, batch: int, steps: int) -> Plan:
+    def _plan_for(self, batch: int) -> Plan:
         workload = workloads.of_plan(self._plan)
         recipe = from_values(type(workload.recipes["reference"]), self._plan.recipe)
         recipe = replace(
@@ -87,11 +155,10 @@ class Trial:
             evaluate_after_limit=False,
             checkpoint_every="never",
         )
-        return replace(
-            self._plan, recipe=to_values(recipe), topology="1x1", limits=Limits(steps=steps), max_restarts=0, profile=0
-        )
+        limits = Limits(steps=MAX_STEPS, seconds=TRAIN_S)
+        return replace(self._plan, recipe=to_values(recipe), topology="1x1", limits=limits, max_restarts=0, profile=0)
 
-    def _watch(self, workers: WorkerProcesses, steps: int) -> bool:
+    def _watch(self, workers: WorkerProcesses) -> bool:
         """Until the steps are done, it failed, or it timed out; True where the process has ended by itself."""
         [log] = workers.ranks
         deadline_s = time.monotonic() + self._try_s
@@ -102,7 +169,7 @@ class Trial:
             if log.pid is not None and not limited:  # it has started, and taken no memory yet
                 self._limit_memory(log.pid)
                 limited = True
-            if ended or log.failed or _is_done(log, steps):
+            if ended or log.failed or _is_done(log):
                 return ended
         return False
 
@@ -117,44 +184,39 @@ class Trial:
         except ProcessLookupError:
             return
 
-    def _result(self, batch: int, steps: int, workers: WorkerProcesses, *, ended: bool) -> Try:
+    def _result(self, batch: int, workers: WorkerProcesses, *, ended: bool) -> BatchTry:
         [log] = workers.ranks
         if log.failed:
             if log.failed.out_of_memory:
-                return Try(batch=batch, unfit="out of memory")
+                return BatchTry(batch=batch, unfit="out of memory")
             return self._handle_failure(batch, log.failed.exit_code, log.failed.sentence)
-        if not _is_done(log, steps):
+        if not _is_done(log):
             if not ended:
-                return Try(batch=batch, unfit=f"its first {steps} steps were not done after {self._try_s:.0f} s")
+                return BatchTry(batch=batch, unfit=f"its first steps were not done after {self._try_s:.0f} s")
             death = next(iter(workers.deaths), Death(rank=0, code=0))  # none where it was done before its steps were
             if death.code == -signal.SIGKILL:
-                return Try(batch=batch, unfit="out of memory: the kernel killed it")
+                return BatchTry(batch=batch, unfit="out of memory: the kernel killed it")
             return self._handle_failure(batch, 4, f"the try {death.how}: {workers.last_lines(0, 1)}")
+        self._worked = True
+        if log.steps_per_epoch is not None:  # full ones
+            micro_batches = int(self._plan.recipe["accumulate"])
+            samples = (log.steps_per_epoch - 1) * batch * micro_batches + 1
+            self.max_batch = max(self.max_batch or 1, samples // (micro_batches * self._devices))
         compute_s = [ns / 1e9 for ns in log.compute_ns[1:]]
-        done = Try(
+        return BatchTry(
             batch=batch,
             items_per_s=sum(log.items[1:]) / max(sum(compute_s), 1e-9),
             step_s=statistics.median(compute_s),
             memory_bytes=log.memory_peak_bytes,
-            most=self._find_max_batch(batch, log.steps_per_epoch),
+            unfit=self._explain_memory(log),
         )
-        self._worked = True
-        return replace(done, unfit=self._explain_memory(log))
 
-    def _handle_failure(self, batch: int, exit_code: int, sentence: str) -> Try:
+    def _handle_failure(self, batch: int, exit_code: int, sentence: str) -> BatchTry:
         """A batch that fails after smaller ones worked is too large; if none worked yet, the batch is not the cause."""
         if self._worked:
-            return Try(batch=batch, unfit=sentence)
+            return BatchTry(batch=batch, unfit=sentence)
         kind = exit_code if exit_code in (UsageError.exit_code, NotReadyError.exit_code) else WorkloadError.exit_code
         raise error_from_exit_code(kind, f"no batch could be tried; with batch_per_device={batch}: {sentence}")
-
-    def _find_max_batch(self, batch: int, steps_per_epoch: int | None) -> int | None:
-        """The largest batch that the training set can fill, by its full steps per epoch; None for a stream."""
-        if steps_per_epoch is None:
-            return None
-        micro_batches = int(self._plan.recipe["accumulate"])
-        samples = (steps_per_epoch - 1) * batch * micro_batches + 1
-        return samples // (micro_batches * self._devices)
 
     def _explain_memory(self, log: RankLog) -> str:
         used = log.memory_peak_bytes
@@ -168,167 +230,10 @@ class Trial:
         return f"it takes {used / 2**30:.2f} GiB, more than {share} ({most / 2**30:.2f} GiB)"
 
 
-def _is_done(log: RankLog, steps: int) -> bool:
-    return bool(log.phases_ns) and len(log.compute_ns) >= steps
+def _is_done(log: RankLog) -> bool:
+    return bool(log.phases_ns) and len(log.compute_ns) > 1
 
 
 def _compute_host_share(ranks: int) -> int:
     memory = psutil.virtual_memory()
     return int(MAX_OF_HOST * min(memory.total, memory.available) / ranks)
-
-
-MIN_GAIN = 0.03
-"""A larger batch is useful if it is faster than all smaller ones by this share."""
-CLOSE = 8
-"""The search ends when the largest fitting batch and the smallest other are 1/8 apart."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Try:
-    """The result of one batch."""
-
-    batch: int
-    items_per_s: float = 0.0
-    step_s: float = 0.0
-    memory_bytes: int | None = None
-    unfit: str = ""
-    """Why this batch cannot be used; empty where it can."""
-    most: int | None = None
-    """The largest batch that the training set can fill on all devices."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """The start and the limits of a search."""
-
-    start: int
-    all_s: float
-    """No further batch is tried after so long."""
-    longest_step_s: float = float("inf")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FillResult:
-    batch_per_device: int
-    reason: str
-    curve: tuple[Try, ...]
-    """Every batch that was tried, by size."""
-    took_s: float = 0.0
-
-    def facts(self) -> FillSearch:
-        """As the record keeps it."""
-        curve = msgspec.convert(self.curve, tuple[BatchTry, ...], from_attributes=True)
-        took_s = round(self.took_s, 1)
-        return FillSearch(batch_per_device=self.batch_per_device, reason=self.reason, took_s=took_s, curve=curve)
-
-
-Attempt = Callable[[int, float | None], Try]
-"""Trains a few steps with a batch, given the expected time of a step where known."""
-
-
-def find_batch(plan: Plan, *, say: Callable[[str], None] = lambda sentence: None) -> FillResult:
-    """Searches on the first device of this machine, with one rank: the batch is per device."""
-    trial = Trial(plan)
-    say(f"{plan.workload}: looking for the largest useful batch, for {trial.bounds.all_s:.0f} s at most")
-
-    def try_and_report(batch: int, step_s: float | None) -> Try:
-        done = trial(batch, step_s)
-        memory = "" if done.memory_bytes is None else f", {done.memory_bytes / 2**30:.2f} GiB"
-        say(f"  batch {batch}: {done.unfit or f'{done.items_per_s:.3g} {trial.item}/s{memory}'}")
-        return done
-
-    found = search(try_and_report, trial.bounds)
-    say(f"{plan.workload}: batch_per_device={found.batch_per_device}; {found.reason}")
-    return found
-
-
-def search(attempt: Attempt, bounds: Bounds, now_s: Callable[[], float] = time.monotonic) -> FillResult:
-    """The smallest batch that no other is faster than by more than 3 %."""
-    search = _Search(attempt, bounds, now_s)
-    fits, unfit = search.find_start()
-    reason = ""
-    if unfit is None:
-        fits, unfit, reason = search.grow(fits)
-    if unfit is not None:
-        reason = search.bisect(fits, unfit) or reason
-    return search.choose(reason)
-
-
-class _Search:
-    def __init__(self, attempt: Attempt, bounds: Bounds, now_s: Callable[[], float]) -> None:
-        self._attempt, self._bounds, self._now_s = attempt, bounds, now_s
-        self._began_s = now_s()
-        self._tries: dict[int, Try] = {}
-
-    def find_start(self) -> tuple[int, int | None]:
-        """A batch that fits, and the one above it that did not if the start was too large."""
-        batch, unfit = self._bounds.start, None
-        while (done := self._try(batch)).unfit:
-            if batch == 1:
-                raise WorkloadError(f"no batch fits this device, not even of 1: {done.unfit}")
-            batch, unfit = batch // 2, batch
-        return batch, unfit
-
-    def grow(self, batch: int) -> tuple[int, int | None, str]:
-        """Doubles: the largest batch that fits, the one above it to bisect to if that is unfit, and why it stopped."""
-        slow = 0
-        while True:
-            larger = 2 * batch
-            best = max(done.items_per_s for done in self._fitting)
-            if unfit := self._explain_skip(larger) or self._try(larger).unfit:
-                return batch, None if slow else larger, f"not {larger}: {unfit}"
-            batch = larger
-            # one batch may hit a slow kernel: only two without a gain end the search
-            slow = slow + 1 if self._tries[larger].items_per_s < (1 + MIN_GAIN) * best else 0
-            if slow == 2:
-                return batch, None, ""
-
-    def bisect(self, fits: int, unfit: int) -> str:
-        """Bisects between a batch that fits and one that does not; returns why the last one did not."""
-        reason = self._tries[unfit].unfit if unfit in self._tries else self._explain_skip(unfit)
-        while unfit - fits > max(1, fits // CLOSE):
-            middle = (fits + unfit) // 2
-            if unfit - fits > 2 * CLOSE:
-                middle -= middle % CLOSE
-            if why_not := self._explain_skip(middle) or self._try(middle).unfit:
-                unfit, reason = middle, why_not
-            else:
-                fits = middle
-        return f"not {unfit}: {reason}"
-
-    def choose(self, reason: str) -> FillResult:
-        best = max(done.items_per_s for done in self._fitting)
-        chosen = min(done.batch for done in self._fitting if (1 + MIN_GAIN) * done.items_per_s >= best)
-        if chosen < max(done.batch for done in self._fitting):
-            reason = f"larger ones are not faster by more than {100 * MIN_GAIN:.0f} %"
-        curve = tuple(self._tries[batch] for batch in sorted(self._tries))
-        return FillResult(batch_per_device=chosen, reason=reason, curve=curve, took_s=self._now_s() - self._began_s)
-
-    @property
-    def _fitting(self) -> list[Try]:
-        return [done for done in self._tries.values() if not done.unfit]
-
-    def _try(self, batch: int) -> Try:
-        done = self._attempt(batch, self._step_s(batch))
-        if not done.unfit and done.step_s > self._bounds.longest_step_s:
-            done = replace(done, unfit=self._explain_long_step(done.step_s))
-        self._tries[batch] = done
-        return done
-
-    def _explain_skip(self, batch: int) -> str:
-        """Why a batch is not tried; empty where it is."""
-        if self._now_s() - self._began_s > self._bounds.all_s:
-            return f"the {self._bounds.all_s:.0f} s for the search were over"
-        most = max((done.most for done in self._fitting if done.most is not None), default=batch)
-        if batch > most:
-            return "the training set has too few samples for it"
-        step_s = self._step_s(batch)
-        return self._explain_long_step(step_s) if step_s is not None and step_s > self._bounds.longest_step_s else ""
-
-    def _step_s(self, batch: int) -> float | None:
-        """The expected time of a step, by the largest batch that was timed."""
-        timed = max(self._fitting, key=lambda done: done.batch, default=None)
-        return None if timed is None else timed.step_s * batch / timed.batch
-
-    def _explain_long_step(self, step_s: float) -> str:
-        return f"a step takes {step_s:.1f} s, longer than {self._bounds.longest_step_s:g} s"

@@ -228,50 +228,43 @@ def _render_directives(job: ClusterJob, request: SlurmRequest) -> list[str]:
         if count is not None and count < least:
             raise UsageError(f"{flag} must be at least {least}, not {count}")
     name = check_option("--name", job.name, _NAME, "a job name: letters, digits, '.', '_' and '-'")
-    time = _check_optional("--time", request.time, _TIME, "a time such as 30, 2:00:00 or 1-12:00:00")
-    partition = _check_optional("--partition", request.partition, _NAMES, "the name of a partition")
-    account = _check_optional("--account", request.account, _NAMES, "the name of an account")
-    cpus = None if request.cpus_per_task is None else str(request.cpus_per_task)
-    blocks = [
-        ("the name squeue shows", _on("job-name", name)),
-        *(
-            [("where output goes: %x is the name, %j the number of the job", _on("output", "%x-%j.out"))]
-            if request.array is None
-            else [
-                ("one task per node of the fleet, all equal", _on("array", f"1-{request.array}")),
-                ("where output goes: %A is the number of the array, %a of the task", _on("output", "%x-%A_%a.out")),
-            ]
-        ),
-        (f"as many nodes as the topology {job.topology} has", _on("nodes", str(job.topology.nodes))),
-        (f"one task per node, which starts its {for_each} workers", _on("ntasks-per-node", "1")),
-        (
-            "devices of each node; where Slurm calls them something else: --gres=KIND:COUNT",
-            _on("gpus-per-node", str(gpus)) if gpus else _off("gpus-per-node", str(for_each)),
-        ),
-        ("nodes of our own, because neighbours change what is measured", "#SBATCH --exclusive"),
-        ("all memory of each node", _on("mem", "0")),
-        (
-            "processors of each node; all of them unless said otherwise",
-            _on("cpus-per-task", cpus) if cpus else _off("cpus-per-task", "64"),
-        ),
-        ("the longest it may take, as hours:minutes:seconds", _on("time", time) if time else _off("time", "1:00:00")),
-        ("the queue", _on("partition", partition) if partition else _off("partition", "NAME")),
-        ("account to charge", _on("account", account) if account else _off("account", "NAME")),
-        (
-            f"SIGTERM {WARNING_S} s before the time limit: trainmark saves, and writes its record",
-            _on("signal", f"TERM@{WARNING_S}"),
-        ),
+    for flag, text, pattern, wanted in (
+        ("--time", request.time, _TIME, "a time such as 30, 2:00:00 or 1-12:00:00"),
+        ("--partition", request.partition, _NAMES, "the name of a partition"),
+        ("--account", request.account, _NAMES, "the name of an account"),
+    ):
+        if text is not None:
+            check_option(flag, text, pattern, wanted)
+    output = [("where output goes: %x is the name, %j the number of the job", "output", "%x-%j.out", "")]
+    if request.array is not None:
+        output = [
+            ("one task per node of the fleet, all equal", "array", f"1-{request.array}", ""),
+            ("where output goes: %A is the number of the array, %a of the task", "output", "%x-%A_%a.out", ""),
+        ]
+    gres = "devices of each node; where Slurm calls them something else: --gres=KIND:COUNT"
+    warning = f"SIGTERM {WARNING_S} s before the time limit: trainmark saves, and writes its record"
+    blocks: list[tuple[str, str, object, object]] = [
+        ("the name squeue shows", "job-name", name, ""),
+        *output,
+        (f"as many nodes as the topology {job.topology} has", "nodes", job.topology.nodes, ""),
+        (f"one task per node, which starts its {for_each} workers", "ntasks-per-node", 1, ""),
+        (gres, "gpus-per-node", gpus, for_each),
+        ("nodes of our own, because neighbours change what is measured", "exclusive", True, ""),
+        ("all memory of each node", "mem", "0", ""),
+        ("processors of each node; all of them unless said otherwise", "cpus-per-task", request.cpus_per_task, 64),
+        ("the longest it may take, as hours:minutes:seconds", "time", request.time, "1:00:00"),
+        ("the queue", "partition", request.partition, "NAME"),
+        ("account to charge", "account", request.account, "NAME"),
+        (warning, "signal", f"TERM@{WARNING_S}", ""),
     ]
-    return [line for comment, directive in blocks for line in (f"# {comment}", directive)]
+    return [
+        line
+        for comment, option, value, example in blocks
+        for line in (f"# {comment}", _render_directive(option, value, example))
+    ]
 
 
-def _check_optional(option: str, text: str | None, pattern: str, wanted: str) -> str | None:
-    return None if text is None else check_option(option, text, pattern, wanted)
-
-
-def _on(option: str, value: str) -> str:
-    return f"#SBATCH --{option}={value}"
-
-
-def _off(option: str, value: str) -> str:
-    return f"##SBATCH --{option}={value}"
+def _render_directive(option: str, value: object, example: object) -> str:
+    if value is True:
+        return f"#SBATCH --{option}"
+    return f"#SBATCH --{option}={value}" if value else f"##SBATCH --{option}={example}"
