@@ -216,7 +216,7 @@ def parse_place(text: str) -> Place:
         rest = rest[: match.start()]
     elif topology is None and (match := _AHEAD.match(rest)):
         worded, rest = _parse_topology(f"1x{match[1]}"), rest[match.end() :]
-    rest = rest.rstrip(" ,(")
+    rest = rest.rstrip(" ," if topology else " ,(")
     return Place(
         device="" if is_blank(rest) else rest.strip("/ ") if rest.startswith("/ ") else rest,
         topology=topology or worded,
