@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from trainmark.analysis import published_library as library
-from trainmark.analysis.record_checks import check_record
+from trainmark.analysis.audit_record import audit_record
 from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.record.machine import DeviceInfo, Environment, Telemetry
 from trainmark.record.metrics import Measured, measure
@@ -147,7 +147,7 @@ def main() -> None:
     args = parser.parse_args()
     records = tuple(a_record(number, args.steps) for number in range(args.runs))
     began = time.perf_counter()
-    checks: dict[str, Any] = {record.run_id: check_record(record) for record in records}
+    checks: dict[str, Any] = {record.run_id: audit_record(record) for record in records}
     checked_s = time.perf_counter() - began
     html = render(ReportInputs(records=records, beside=library.load_rows(), checks=checks))
     made_s = time.perf_counter() - began

@@ -7,20 +7,20 @@ import csv
 import io
 from pathlib import Path
 
-from trainmark.analysis import shipped
+from trainmark.analysis import published_library
 from trainmark.features.published import audit
 from trainmark.record.published_row import PREFIX
 
 
 def main() -> None:
-    rows = shipped.load_rows()
+    rows = published_library.load_rows()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("row", "verdict", "check", "sentence"))
     for row in audit.attach_findings(rows, audit.find_doubts(audit.group_by_source(rows))):
         for one in row.findings:
             writer.writerow((row.name.removeprefix(PREFIX), one.verdict, one.check, one.sentence))
-    path = Path(shipped.__file__).parent / shipped.FINDINGS
+    path = Path(published_library.__file__).parent / published_library.FINDINGS
     path.write_text(text.getvalue(), encoding="utf-8")
     print(path)
 

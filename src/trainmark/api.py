@@ -296,7 +296,7 @@ def compare(
     `price` is what a device of A and one of B cost an hour, for metrics such as cost_per_million; by default both are
     what the site's file says."""
     from trainmark.analysis import comparison
-    from trainmark.analysis.priced import add_cost
+    from trainmark.analysis.quantities import add_cost
     from trainmark.record import site
 
     if not 0 <= threshold < 1:

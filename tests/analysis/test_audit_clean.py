@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from support.clean_records import EVERY_KIND, OUTSIDE
 
-from trainmark.analysis.audit_events import audit_logs
-from trainmark.analysis.audit_record import audit_document, audit_record
+from trainmark.analysis.audit_record import audit_document, audit_logs, audit_record
 from trainmark.record.recipe import Limits
 from trainmark.record.telemetry_summary import MAX_POINTS
 

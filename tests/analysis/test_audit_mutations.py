@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.clean_records import EVERY_KIND
 
-from trainmark.analysis.audit_record import CHECKS, EventCase
+from trainmark.analysis.audit_record import CHECKS, RecordCase
 from trainmark.record.audit import DAMAGED, run_checks
 from trainmark.record.record import Record
 
@@ -82,10 +82,10 @@ def with_change(document: Any, path: Place, value: Any) -> Any:
     return changed
 
 
-def is_found(document: Mapping[str, Any], case: EventCase | None = None) -> bool:
+def is_found(document: Mapping[str, Any], case: RecordCase | None = None) -> bool:
     """As `audit_document` does, but at the first finding it stops; the events of a `case` are read once."""
     try:
-        changed = EventCase(record=Record.from_json(document), document=document, folder=case and case.folder)
+        changed = RecordCase(record=Record.from_json(document), document=document, folder=case and case.folder)
     except DAMAGED:
         return True
     if case:
@@ -98,7 +98,7 @@ def is_found(document: Mapping[str, Any], case: EventCase | None = None) -> bool
 def test_with_its_events_no_change_of_one_value_goes_unseen(kind: str, tmp_path: Path) -> None:
     record = EVERY_KIND[kind].leave(tmp_path)
     document = json.loads(record.dumps())
-    case = EventCase(record=record, document=document, folder=tmp_path / "runs" / record.run_id)
+    case = RecordCase(record=record, document=document, folder=tmp_path / "runs" / record.run_id)
     tried = [
         (f"{path}: {value!r}, {word}", with_change(document, path, changed))
         for path, value in leaves(document, random.Random(kind))
@@ -123,7 +123,7 @@ def test_what_a_reader_looks_at_first_cannot_be_changed_even_without_events(plac
 def test_a_value_of_another_kind_is_found_by_the_events_and_breaks_nothing(place: str, tmp_path: Path) -> None:
     record = EVERY_KIND["quick"].leave(tmp_path)
     document, folder = json.loads(record.dumps()), tmp_path / "runs" / record.run_id
-    case = EventCase(record=record, document=document, folder=folder)
+    case = RecordCase(record=record, document=document, folder=folder)
     for other in (None, "many", [], {}, True, -1, 1e300):
         assert is_found(with_change(document, tuple(place.split(".")), other), case)
 
@@ -131,7 +131,7 @@ def test_a_value_of_another_kind_is_found_by_the_events_and_breaks_nothing(place
 def test_what_no_run_writes_and_what_was_taken_out_is_found_by_the_events(tmp_path: Path) -> None:
     record = EVERY_KIND["quick"].leave(tmp_path)
     document, folder = json.loads(record.dumps()), tmp_path / "runs" / record.run_id
-    case = EventCase(record=record, document=document, folder=folder)
+    case = RecordCase(record=record, document=document, folder=folder)
     assert not is_found(document, case)
     assert is_found({**document, "certified_by": "us"}, case)
     assert is_found({**document, "event_files": {}}, case)

@@ -46,23 +46,6 @@ def test_every_way_to_make_two_equal_parts_is_taken_once(count: int, splits: int
     assert all(len(first) == len(second) and not set(first) & set(second) for first, second in found)
 
 
-def test_of_too_many_ways_random_ones_are_taken_the_same_each_time() -> None:
-    found = list(false_alarms.halves(30, 1))
-    assert len(found) == false_alarms.MAX_SPLITS
-    assert found == list(false_alarms.halves(30, 1))
-
-
-@pytest.mark.parametrize(("correlation", "between"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.03), (0.7, 0.03)])
-def test_drawn_repeats_are_told_apart_at_most_once_in_twenty(correlation: float, between: float) -> None:
-    draw = np.random.default_rng(11)
-    runs = repeats(draw, 16, steps=60, correlation=correlation, between=between)
-    found = false_alarms.measure(make_subject("drawn", runs), threshold=0.03)
-    for rate in found.rates:
-        # one run each cannot see what changes between runs, beyond the 1 % that is allowed for
-        if rate.kind != "one run each" or between <= 0.01:
-            assert rate.interval[0] <= false_alarms.PROMISED, rate
-
-
 def test_runs_that_truly_differ_are_told_apart_often() -> None:
     """So that a rate of 0 is not what a blind test gives."""
     draw = np.random.default_rng(12)

@@ -69,45 +69,29 @@ def test_with_threshold_0_any_significant_difference_counts_and_nothing_is_the_s
     assert place_interval((1.0, 1.0), 0) == "inconclusive"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3, 5, 10])
-@pytest.mark.parametrize("between", [0.002, 0.05])
-def test_repeats_of_equal_speed_are_told_apart_at_most_once_in_twenty(count: int, between: float) -> None:
-    draw = np.random.default_rng(count)
-    low, _ = rate_of(
-        lambda: (
-            judge(
-                drawn_group(draw, count, between=between), drawn_group(draw, count, between=between), threshold=0
-            ).outcome
-        ),
-        ("above", "below"),
-        600,
-    )
-    assert low <= 0.05
+def rate_of_verdicts(
+    draw: np.random.Generator, a: tuple[int, float], b: tuple[int, float], *wanted: str, **options: float
+) -> tuple[float, float]:
+    """How often sides of so many runs, which vary so much, get one of these verdicts."""
+    speed, threshold = options.get("speed", 1.0), options.get("threshold", 0.0)
+
+    def outcome() -> str:
+        first, second = (drawn_group(draw, a[0], between=a[1]), drawn_group(draw, b[0], between=b[1], speed=speed))
+        return judge(first, second, threshold=threshold).outcome
+
+    return rate_of(outcome, wanted, int(options.get("tries", 600)))
 
 
-@pytest.mark.parametrize(("few", "many"), [(2, 5), (3, 8)])
-def test_repeats_that_vary_unlike_much_are_told_apart_at_most_once_in_twenty(few: int, many: int) -> None:
-    draw = np.random.default_rng(few)
-    low, _ = rate_of(
-        lambda: (
-            judge(drawn_group(draw, few, between=0.03), drawn_group(draw, many, between=0.002), threshold=0).outcome
-        ),
-        ("above", "below"),
-        600,
-    )
-    assert low <= 0.05
-
-
-@pytest.mark.parametrize("others", [3, 6])
-def test_one_run_beside_repeats_is_told_apart_at_most_once_in_twenty(others: int) -> None:
-    draw = np.random.default_rng(others)
-    low, _ = rate_of(
-        lambda: judge(drawn_group(draw, 1, between=0.03), drawn_group(draw, others, between=0.03), threshold=0).outcome,
-        ("above", "below"),
-        600,
-    )
-    assert low <= 0.05
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        *(((count, between), (count, between)) for count in (2, 5) for between in (0.002, 0.05)),
+        *(((few, 0.03), (many, 0.002)) for few, many in ((2, 5), (3, 8))),
+        *(((1, 0.03), (others, 0.03)) for others in (3, 6)),
+    ],
+)
+def test_runs_of_equal_speed_are_told_apart_at_most_once_in_twenty(a: tuple[int, float], b: tuple[int, float]) -> None:
+    assert rate_of_verdicts(np.random.default_rng(b[0]), a, b, "above", "below")[0] <= 0.05
 
 
 @pytest.mark.slow
@@ -122,28 +106,10 @@ def test_single_runs_of_equal_speed_are_told_apart_at_most_once_in_twenty(correl
     assert binomtest(alarms, len(runs) // 2).proportion_ci().low <= 0.05
 
 
-def test_a_change_of_twice_the_threshold_is_found_by_five_repeats_of_a_steady_machine() -> None:
-    draw = np.random.default_rng(3)
-    low, _ = rate_of(
-        lambda: (
-            judge(
-                drawn_group(draw, 5, between=0.01), drawn_group(draw, 5, between=0.01, speed=0.94), threshold=0.03
-            ).outcome
-        ),
-        ("below",),
-        300,
-    )
-    assert low > 0.9
-
-
-def test_equal_speed_is_called_the_same_by_five_repeats_of_a_steady_machine() -> None:
-    draw = np.random.default_rng(4)
-    low, _ = rate_of(
-        lambda: judge(drawn_group(draw, 5, between=0.01), drawn_group(draw, 5, between=0.01), threshold=0.03).outcome,
-        ("same",),
-        300,
-    )
-    assert low > 0.9
+@pytest.mark.parametrize(("speed", "verdict"), [(0.94, "below"), (1.0, "same")])
+def test_five_repeats_of_a_steady_machine_tell_twice_the_threshold_from_nothing(speed: float, verdict: str) -> None:
+    draw, side = np.random.default_rng(3), (5, 0.01)
+    assert rate_of_verdicts(draw, side, side, verdict, speed=speed, threshold=0.03, tries=300)[0] > 0.9
 
 
 def test_the_interval_holds_the_true_ratio_nineteen_times_in_twenty() -> None:
@@ -166,15 +132,7 @@ def test_the_smallest_difference_is_found_four_times_in_five() -> None:
         for _ in range(200)
     ]
     typical = float(np.median([value for value in smallest if value is not None]))
-    low, high = rate_of(
-        lambda: (
-            judge(
-                drawn_group(draw, 6, between=0.01), drawn_group(draw, 6, between=0.01, speed=1 + typical), threshold=0
-            ).outcome
-        ),
-        ("above",),
-        400,
-    )
+    low, high = rate_of_verdicts(draw, (6, 0.01), (6, 0.01), "above", speed=1 + typical, tries=400)
     assert 0.7 < (low + high) / 2 < 0.9
 
 

@@ -18,8 +18,7 @@ from support.damages import Mutation, mutations
 from support.records import make_plan
 
 from trainmark.analysis import comparison
-from trainmark.analysis.audit_events import audit_logs
-from trainmark.analysis.audit_record import audit_document
+from trainmark.analysis.audit_record import audit_document, audit_logs
 from trainmark.analysis.scaling import find_scalings
 from trainmark.features.report import output
 from trainmark.features.scaling import after_sweep as scaling_table

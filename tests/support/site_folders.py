@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis import published_library as library, published_lookup as imported
 from trainmark.record.published_row import PREFIX, PublishedRow
 
 

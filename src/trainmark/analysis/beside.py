@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmark.analysis import imported_rows as imported, shipped
+from trainmark.analysis import published_library as library, published_lookup as imported
 from trainmark.analysis.peaks import flops_per_item
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.plan import Topology
@@ -33,7 +33,7 @@ class PublishedSpeed:
 def find_published_rows(records: Iterable[Record], store_folder: Path) -> list[PublishedRow]:
     """Published rows of the same workloads, imported ones included."""
     workloads = {record.plan.workload for record in records}
-    return [row for row in (*shipped.load_rows(), *imported.load_rows(store_folder)) if row.workload in workloads]
+    return [row for row in (*library.load_rows(), *imported.load_rows(store_folder)) if row.workload in workloads]
 
 
 def list_speeds(rows: Sequence[PublishedRow]) -> list[PublishedSpeed]:

@@ -7,10 +7,25 @@ FlagPerf rows are its pages' p_core. Only their ratios mean anything: what a sam
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from statistics import median
+from typing import NamedTuple
+
+
+class TrainingNeed(NamedTuple):
+    """Items that a training takes until its target: what is usual, and between what it varies."""
+
+    items: float
+    fewest: float
+    most: float
+
+
+Reference = Callable[[float], TrainingNeed | None]
+"""What a reference training needs at a global batch, in samples; None above the largest that anybody tried."""
+
 
 ALIKE = 0.12
 """Batches per device that differ by less count as the same: a global batch must divide by the devices."""

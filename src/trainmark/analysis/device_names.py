@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import PurePath
+from typing import Any
+
+import msgspec
 
 from trainmark import workloads
-from trainmark.analysis import shipped
+from trainmark.analysis import published_library
 from trainmark.record import escape
 from trainmark.record.published_row import PREFIX, PublishedRow
 
@@ -34,29 +36,15 @@ def fold_key(text: str) -> str:
 
 UNKNOWN = "unknown"
 
-FRAMEWORKS = {
-    "megatron-deepspeed": ("megatron[-_]deepspeed",),
-    "megatron": ("megatron(?:-?lm|-core)?",),
-    "deepspeed": ("deepspeed",),
-    "flagscale": ("flagscale",),
-    "pytorch": ("pytorch", "torch"),
-    "paddlepaddle": ("paddlepaddle", "paddle"),
-    "tensorflow": ("tensorflow", "tf"),
-    "mindspore": ("mindspore",),
-}
-"""By the one spelling rows use, patterns of the words pages and their folders use."""
-
+_NAMES: Mapping[str, Any] = msgspec.toml.decode(files("trainmark.analysis").joinpath("names.toml").read_bytes())
+_FRAMEWORKS: Mapping[str, str] = _NAMES["frameworks"]
+_MAKER_WORDS = frozenset(word for maker in _NAMES["makers"].values() for word in maker["words"])
+_HARMLESS = _MAKER_WORDS | frozenset(_NAMES["models"]["harmless"])
 _FORM = re.compile(r"[- _](?:sxm[0-9]*|pcie|nvl|oam|[0-9]+ ?gi?b?)\b.*", re.IGNORECASE)
 _PLAIN_PAGE = re.compile(r"readme(?:[._-][a-z-]{2,5})?|index|page|-|", re.IGNORECASE)
 _BESIDE = re.compile(r"[A-Za-z0-9.+]+|[^\sA-Za-z0-9.+_-]+")
 _APART = re.compile(r"[/|,;:()\[\]，：；（）]")
-_HARMLESS = frozenset((
-    "a", "an", "and", "at", "by", "case", "for", "from", "in", "model", "network", "of", "on", "our", "test", "the",
-    "to", "train", "training", "trained", "using", "version", "vs", "with", "benchmark", "performance", "result",
-    "results", "table", "gpu", "gpus", "b", "b16", "16", "base", "patch16", "224", "v1", "v1.5", "1.5", "v15",
-    "pytorch", "torch", "paddle", "paddlepaddle", "tensorflow", "tensorflow2", "tf", "tf2", "mindspore",
-))  # fmt: skip
-"""Words that may stand beside a model's name without making another model of it."""
+_PATH = re.compile(r"[/\\]|__")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +92,12 @@ def _is_letter(sign: str) -> bool:
 
 
 def _is_harmless(word: str) -> bool:
-    return not any(map(_is_letter, word)) or not word.isascii() or word in _HARMLESS or word in _maker_words()
+    return not any(map(_is_letter, word)) or not word.isascii() or word in _HARMLESS
 
 
 def find_workload_in_path(name: str) -> str | None:
     """Of a page's own place: `training/VENDOR/MODEL-FRAMEWORK/README.md`."""
-    parts = re.split(r"[/\\]|__", name)
+    parts = _PATH.split(name)
     return next(
         (found for part in reversed(parts) if (found := find_workload(re.sub(r"\.[a-z]{2,8}$", "", part)))), None
     )
@@ -117,10 +105,10 @@ def find_workload_in_path(name: str) -> str | None:
 
 def find_model_in_path(name: str) -> str | None:
     """The model that the folders of such pages are called by: `training/VENDOR/mask_rcnn-pytorch/README.md`."""
-    parts = [re.sub(r"\.(?:md|markdown|txt)$", "", part) for part in re.split(r"[/\\]|__", name)][-4:]
+    parts = [re.sub(r"\.(?:md|markdown|txt)$", "", part) for part in _PATH.split(name)][-4:]
     if not any(map(find_framework, parts[-2:])):
         return None
-    words = "|".join(word for words in FRAMEWORKS.values() for word in words)
+    words = "|".join(_FRAMEWORKS.values())
     for part in reversed(parts):
         bare = re.sub(rf"(?:^|[-_])(?:{words})[0-9.]*$", "", part, flags=re.IGNORECASE)
         if bare and not _PLAIN_PAGE.fullmatch(bare):
@@ -130,17 +118,15 @@ def find_model_in_path(name: str) -> str | None:
 
 def find_vendor_in_path(name: str) -> str:
     """The vendor a folder of such pages is called by, or none."""
-    parts = [part.casefold() for part in re.split(r"[/\\]|__", name)]
-    return next((find_vendor(part) for part in parts if part in _maker_words()), "")
+    parts = [part.casefold() for part in _PATH.split(name)]
+    return next((find_vendor(part) for part in parts if part in _MAKER_WORDS), "")
 
 
 def find_framework(text: str) -> str | None:
     """The framework a text names, in one spelling."""
     plain = unicodedata.normalize("NFKC", text).casefold()[:500]
-    for name, words in FRAMEWORKS.items():
-        if re.search(rf"(?<![a-z])(?:{'|'.join(words)})(?![a-z])", plain):
-            return name
-    return None
+    found = (name for name, words in _FRAMEWORKS.items() if re.search(rf"(?<![a-z])(?:{words})(?![a-z])", plain))
+    return next(found, None)
 
 
 def page_name(name: str) -> str:
@@ -154,12 +140,12 @@ def page_name(name: str) -> str:
 @lru_cache(maxsize=1000)
 def find_item(workload: str) -> str | None:
     """What throughput counts."""
-    return next((row.item for row in shipped.load_rows() if row.workload == workload and row.item), None)
+    return next((row.item for row in published_library.load_rows() if row.workload == workload and row.item), None)
 
 
 @lru_cache(maxsize=1000)
 def find_quality(workload: str, name: str) -> PublishedQuality:
-    for row in shipped.load_rows():
+    for row in published_library.load_rows():
         if row.workload == workload and row.quality_name is not None and fold_key(row.quality_name) == fold_key(name):
             return PublishedQuality(unit=row.quality_unit, target=row.target, better=row.better)
     return PublishedQuality(unit=None, target=None, better=None)
@@ -170,47 +156,33 @@ def short_device(name: str) -> str:
     return _FORM.sub("", name) or name
 
 
-def _maker_table() -> list[dict[str, str]]:
-    text = files("trainmark.analysis").joinpath("makers.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-@cache
-def _makers() -> tuple[_Maker, ...]:
-    return tuple(
-        _Maker(
-            vendor=entry["vendor"],
-            words=re.compile(_beginning(entry["words"].split("|")), re.IGNORECASE),
-            cards=re.compile(rf"(?:{entry['cards']})(?![0-9A-Za-z])", re.IGNORECASE),
-        )
-        for entry in _maker_table()
+def _compile_maker(vendor: str, words: Iterable[str], cards: str) -> _Maker:
+    # a Chinese word may stand close to the name
+    begin = (rf"{re.escape(word)}[\s_]+(?=\S)" if word.isascii() else rf"{word}[\s_]*(?=\S)" for word in words)
+    return _Maker(
+        vendor=vendor,
+        words=re.compile("|".join(begin), re.IGNORECASE),
+        cards=re.compile(rf"(?:{cards})(?![0-9A-Za-z])", re.IGNORECASE),
     )
 
 
-def _beginning(words: list[str]) -> str:
-    """A vendor's word and what parts it from the name; a Chinese one may stand close to it."""
-    return "|".join(rf"{re.escape(word)}[\s_]+(?=\S)" if word.isascii() else rf"{word}[\s_]*(?=\S)" for word in words)
-
-
-@cache
-def _maker_words() -> frozenset[str]:
-    return frozenset(word for entry in _maker_table() for word in entry["words"].split("|"))
+_MAKERS = [_compile_maker(vendor, **entry) for vendor, entry in _NAMES["makers"].items()]
 
 
 def find_vendor(text: str) -> str:
     """A vendor's word in one spelling."""
     plain = tidy(text).casefold()
-    return next((maker.vendor for maker in _makers() if maker.words.match(f"{plain} x")), plain)
+    return next((maker.vendor for maker in _MAKERS if maker.words.match(f"{plain} x")), plain)
 
 
 @lru_cache(maxsize=1000)
 def parse_device(text: str) -> DeviceName:
     """Vendor and name of `NVIDIA_A100-SXM4-40GB`; without a vendor's word, whose such cards are, or none."""
     name, found = tidy(text), ""
-    while maker := next((maker for maker in _makers() if maker.words.match(name)), None):
+    while maker := next((maker for maker in _MAKERS if maker.words.match(name)), None):
         found, name = found or maker.vendor, maker.words.sub("", name, count=1)
-    known = {fold_key(short_device(row.device)): row.vendor for row in shipped.load_rows()}
-    by_card = next((maker.vendor for maker in _makers() if maker.cards.match(name)), "")
+    known = {fold_key(short_device(row.device)): row.vendor for row in published_library.load_rows()}
+    by_card = next((maker.vendor for maker in _MAKERS if maker.cards.match(name)), "")
     return DeviceName(vendor=found or known.get(fold_key(short_device(name)), by_card), name=name)
 
 

@@ -18,15 +18,7 @@ from trainmark.record.published_row import PublishedRow
 MAX_SEEN = 70.0
 """Percent of a data sheet's peak above which hardly any whole training step was ever seen."""
 
-_LABELS = {
-    "amp": "fp16",
-    "fp32": "fp32",
-    "tf32": "tf32",
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "fp8": "fp8",
-    "float32": "fp32",
-}
+_LABELS = {**{word: word for word in ("fp32", "tf32", "fp16", "bf16", "fp8")}, "float32": "fp32", "amp": "fp16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,21 +62,16 @@ def find_cards(device: str) -> list[Peak]:
     """Every data sheet that a device's name may mean: one where it says all, several where it says less."""
     sheets = _sheets()
     for sheet in sheets:
-        if sheet.fits(device) or any(words <= _words(device) for words in _patterns(sheet)):
+        if sheet.fits(device) or any(words <= _words(device) for words in map(_words, sheet.names)):
             return [sheet]
     asked = _words(device) - _vendors()
-    return [sheet for sheet in sheets if asked and any(asked <= words for words in _patterns(sheet))]
+    return [sheet for sheet in sheets if asked and any(asked <= words for words in map(_words, sheet.names))]
 
 
-@lru_cache(maxsize=1000)
 def find_memory_sizes(device: str) -> set[float]:
     """What memory a card of this name can have, in GiB; empty where that is not known."""
-    asked = _words(device) - _vendors()
-    fitting = [
-        sheet for sheet in _sheets() if asked and any(asked <= words or words <= asked for words in _patterns(sheet))
-    ]
-    known = {sheet.memory_gib for sheet in fitting if sheet.memory_gib is not None}
-    return known if known and all(sheet.memory_gib is not None for sheet in fitting) else set()
+    sizes = {sheet.memory_gib for sheet in find_cards(device)}
+    return set() if None in sizes else {size for size in sizes if size is not None}
 
 
 def highest_peak() -> float:
@@ -94,12 +81,9 @@ def highest_peak() -> float:
 
 def precision_family(label: str) -> str | None:
     """A table's word for a precision as data sheets say it; None for a word that is no precision."""
-    for word in re.split(r"[^a-z0-9]+", label.lower()):
-        if word == "amp":
-            continue
-        if word in _LABELS:
-            return _LABELS[word]
-    return "fp16" if "amp" in label.lower() else None
+    words = [word for word in re.split(r"[^a-z0-9]+", label.lower()) if word in _LABELS]
+    plain = next((word for word in words if word != "amp"), "amp" if "amp" in label.lower() else "")
+    return _LABELS.get(plain)
 
 
 def estimate_use(row: PublishedRow) -> PeakUse | None:
@@ -132,11 +116,6 @@ def estimate_mfu(row: PublishedRow) -> float | None:
     """
     used = estimate_use(row)
     return used.percent[used.label] if used else None
-
-
-def _patterns(sheet: Peak) -> list[set[str]]:
-    """The words of each name that a sheet's pattern gives."""
-    return [_words(name) for name in sheet.names]
 
 
 @cache

@@ -1,20 +1,19 @@
-"""What two results can be compared by: metrics and quality, with the direction that is better."""
+"""What two results can be compared by: metrics and quality, with the direction that is better; and cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from trainmark.record import metrics
 from trainmark.record.errors import UsageError, nearest
+from trainmark.record.machine import Sensed
 from trainmark.record.metrics import THROUGHPUTS, Better
+from trainmark.record.published_row import PublishedRow
+from trainmark.record.record import Record
+from trainmark.record.site import Price
+from trainmark.record.store import Subject
 from trainmark.workloads import quality_word
-
-if TYPE_CHECKING:
-    from trainmark.record.published_row import PublishedRow
-    from trainmark.record.record import Record
-    from trainmark.record.store import Subject
 
 IN_ROWS = {"e2e_time": "e2e_time_s", "mem": "mem_used_gib", **{alias: alias for alias in THROUGHPUTS}}
 """Where a published row keeps what a record calls by these words."""
@@ -124,3 +123,18 @@ def _quality_of(side: Subject) -> tuple[str, Better] | None:
     else:
         name, better = side.records[0].quality.name, side.records[0].quality.better
     return (name, "lower" if better == "lower" else "higher") if name else None
+
+
+def add_cost(record: Record, price: Price) -> Record:
+    """The record with kWh where energy was measured, and cost where there is a price; for views only."""
+    energy = record.metrics.get("energy")
+    reasons = {"energy_j": energy.unavailable} if energy and energy.unavailable else {}
+    sensed = Sensed(energy_j=energy.value if energy else None, reasons=reasons)
+    found = metrics.measure_priced(
+        metrics.Measured(item=record.item, timeline=record.timeline, sensed=sensed, price=price)
+    )
+    if record.status == "invalid":
+        found = metrics.withhold(found)
+    asked = price.device_hour is not None
+    shown = {alias: quantity for alias, quantity in found.items() if quantity.value is not None or asked}
+    return replace(record, metrics={**record.metrics, **shown})

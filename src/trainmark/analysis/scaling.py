@@ -1,4 +1,4 @@
-"""Scaling efficiency, from runs that differ only in topology."""
+"""Scaling efficiency, from runs that differ only in topology, and from rows of published tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any, Literal
 from trainmark.record import metrics
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
-from trainmark.record.metrics import Quantity
+from trainmark.record.metrics import THROUGHPUTS, Quantity
 from trainmark.record.numbers import around, average_repeats, half_width, is_too_noisy
 from trainmark.record.plan import Topology
+from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 
 FORMULA = "throughput(NxM) / (devices(NxM) / devices(base) x throughput(base))"
@@ -23,6 +24,11 @@ EXPLAINING = ("exchange", "rank_skew")
 
 BATCH_SHAPE = ("batch_per_device", "accumulate")
 """Recipe values that strong scaling changes with the number of devices, so that their product stays the same."""
+
+CONTRADICTION = 0.15
+"""Waiting, evaluating and saving do not shrink with more devices: p_whole may not scale better by more than this.
+
+Less than it is what a different number of evaluations, or of files in the cache, makes of honest rows."""
 
 Kind = Literal["weak", "strong"]
 
@@ -322,3 +328,102 @@ def _require_value(quantity: Quantity) -> float:
     if quantity.value is None or quantity.value <= 0:
         raise UsageError(f"a throughput of {quantity.value} {quantity.unit} cannot be scaled by")
     return quantity.value
+
+
+# Published tables: by each throughput, which may contradict each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedPoint:
+    row: PublishedRow
+    devices: int
+    efficiency: Mapping[str, float | None]
+    """By throughput; None where it, or the base's, is not published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedScaling:
+    """Rows of one page, device, workload, precision label and batch per device, smallest topology first."""
+
+    points: tuple[PublishedPoint, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def base(self) -> PublishedRow:
+        return self.points[0].row
+
+
+def find_published_scalings(rows: Iterable[PublishedRow]) -> list[PublishedScaling]:
+    """Every group of rows with two topologies or more and a throughput to compare."""
+    groups: dict[tuple[object, ...], list[PublishedRow]] = {}
+    for row in rows:
+        if row.devices and any(getattr(row, alias) is not None for alias in THROUGHPUTS):
+            recipe = (row.batch_per_device, row.batch_per_device is None and row.fix_hp, _settings(row))
+            key = (row.source, row.workload, row.device, row.precision, *recipe)
+            groups.setdefault(key, []).append(row)
+    return [_measure_group(members) for members in groups.values() if len({row.topology for row in members}) > 1]
+
+
+def _settings(row: PublishedRow) -> tuple[object, ...]:
+    """What else tells rows of one table apart: fine-tuned how, cut into which sizes."""
+    return (row.remark, *((detail.name, detail.text) for detail in row.details if detail.value is None))
+
+
+def published_to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHPUTS) -> dict[str, Any]:
+    """For programs; null is what was not published."""
+    return {
+        "kind": "published",
+        "source": found.base.source.title,
+        "address": found.base.source.address,
+        "workload": found.base.workload,
+        "device": found.base.device,
+        "precision": found.base.precision,
+        "batch_per_device": found.base.batch_per_device,
+        "base": found.base.topology,
+        "points": [
+            {
+                "name": point.row.name,
+                "topology": point.row.topology,
+                "devices": point.devices,
+                "throughput": {alias: getattr(point.row, alias) for alias in aliases},
+                "efficiency": {alias: point.efficiency[alias] for alias in aliases},
+            }
+            for point in found.points
+        ],
+        "notes": list(found.notes),
+    }
+
+
+def _measure_group(members: Sequence[PublishedRow]) -> PublishedScaling:
+    base, *_ = ordered = sorted(members, key=lambda row: row.devices or 0)
+    points = tuple(
+        PublishedPoint(
+            row=row,
+            devices=row.devices or 0,
+            efficiency={alias: _measure_efficiency(row, base, alias) for alias in THROUGHPUTS},
+        )
+        for row in ordered
+    )
+    notes = []
+    if base.batch_per_device is None:
+        remark = f" ({base.remark})" if base.remark else ""
+        why = "the batch per device is not published, so it is not known whether like was compared with like"
+        notes.append(f"{why}{remark}")
+    for point in points[1:]:
+        whole, core = point.efficiency["p_whole"], point.efficiency["p_core"]
+        if whole is not None and core is not None and whole - core > CONTRADICTION:
+            # percent of all time that is not compute: both throughputs count the same items
+            first, second = (f"{100 * (1 - (row.p_whole or 0) / (row.p_core or 1)):.0f}" for row in (base, point.row))
+            notes.append(
+                f"{base.topology} to {point.row.topology} is {whole:.2f} by p_whole and {core:.2f} by p_core: "
+                f"{first} % of the first row's time would lie outside of compute, {second} % of the second's, "
+                "so they hardly measure the same"
+            )
+    return PublishedScaling(points=points, notes=tuple(notes))
+
+
+def _measure_efficiency(row: PublishedRow, base: PublishedRow, alias: str) -> float | None:
+    value, of_base = getattr(row, alias), getattr(base, alias)
+    if not value or not of_base or not row.devices or not base.devices:  # an imported page may also hold zeros
+        return None
+    return float(value / (row.devices / base.devices * of_base))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainmark import features
 from trainmark.analysis.beside import find_published_rows
-from trainmark.analysis.priced import add_cost
+from trainmark.analysis.quantities import add_cost
 from trainmark.analysis.stability import make_repeats_document
 from trainmark.cli.options import add_run_options, options_from_args
 from trainmark.cli.progress import show_progress

@@ -11,8 +11,7 @@ from trainmark.view.headline import format_times
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table, interval_pieces
 
 if TYPE_CHECKING:
-    from trainmark.analysis.comparison import Comparison, Party
-    from trainmark.analysis.likeness import Difference
+    from trainmark.analysis.comparison import Comparison, Difference, Party
 
 WORTH_TIMES = 1.5
 """Below that, a ratio says more than a number of times."""

@@ -76,7 +76,7 @@ def test_a_record_file_from_elsewhere_says_that_its_events_were_not_at_hand(
     copy.write_text(record.dumps(), encoding="utf-8")
     ended = cli("audit", copy, "--all")
     assert ended.returncode == 0
-    assert "not checked: the record is what its events make of it (the run's events are not at hand)" in ended.stdout
+    assert "not checked: the record is what its events make of it (the run's events were not read;" in ended.stdout
 
 
 def test_a_store_that_was_rewritten_does_not_agree_with_its_events(cli: Cli, tmp_path: Path) -> None:
@@ -153,14 +153,14 @@ def test_event_logs_and_run_folders_are_audited(cli: Cli, record: Record, tmp_pa
         ended = cli("audit", word)
         assert ended.returncode == 5
         assert "which lines were taken out" in ended.stdout
-        assert "SHA-256" in ended.stdout
+        assert word == log or "SHA-256" in ended.stdout
 
 
 def test_a_run_that_left_no_record_is_audited_by_its_events(cli: Cli, tmp_path: Path) -> None:
     run = TWO_RANKS.leave(tmp_path / "store")
     ended = cli("audit", run.run_id, "--all")
     assert ended.returncode == 0, ended.stderr
-    assert "the run's record is not at hand" in ended.stdout
+    assert "9 checks: 9 passed" in ended.stdout
 
 
 @pytest.mark.parametrize(

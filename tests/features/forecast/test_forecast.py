@@ -11,7 +11,7 @@ from support.records import make_record
 
 from trainmark.analysis import published_library as library
 from trainmark.analysis.clusters import Chain, find_chains, load_table
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis.scaling import find_published_scalings
 from trainmark.features.forecast import forecast as cost, rates, scaling_law
 from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import Size, backtest

@@ -12,7 +12,7 @@ import pytest
 from support.records import make_record, make_timeline
 
 import trainmark
-from trainmark.analysis.priced import add_cost
+from trainmark.analysis.quantities import add_cost
 from trainmark.cli.main import main
 from trainmark.cli.price import parse_price
 from trainmark.features.report import run_page

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from support.records import make_record
 
-from trainmark.analysis import published_library as library, shipped
+from trainmark.analysis import published_library as library
 from trainmark.analysis.beside import find_nearest, is_published_network, list_speeds
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.features.published import audit
 from trainmark.record.record import Record
 
@@ -53,7 +53,7 @@ def test_a_row_the_audit_calls_wrong_is_taken_only_where_there_is_no_other() -> 
 
 
 def test_shipped_findings_are_what_the_audit_finds_now() -> None:
-    rows = shipped.load_rows()
+    rows = library.load_rows()
     bare = [dataclasses.replace(row, findings=()) for row in rows]
     found = audit.attach_findings(bare, audit.find_doubts(audit.group_by_source(bare)))
     assert found == rows, "run scripts/published_findings.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainmark.analysis import clusters, published_library as library
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis.scaling import find_published_scalings
 from trainmark.cli.main import main
 from trainmark.workloads import names
 

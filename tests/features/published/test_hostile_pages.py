@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.features.published import markdown, read
 from trainmark.view.published_table import render
 
@@ -61,7 +61,7 @@ def test_no_file_name_is_too_odd_to_name_rows_by(name: str) -> None:
 def test_a_megabyte_of_table_signs_is_cut_short_and_said_to_be(text: str) -> None:
     page = read.read_page(text, name="page.md")
     assert page.unread
-    assert len(page.rows) <= markdown.MAX_TABLE_LINES
+    assert len(page.rows) <= markdown.MAX_LINES
     assert len(page.unread) <= 201
 
 
@@ -80,7 +80,7 @@ def test_cells_of_one_sign_end_soon_and_are_kept_as_text(piece: str) -> None:
 
 def test_a_table_of_ten_thousand_columns_is_refused_with_its_line() -> None:
     page = read.read_page("| a " * 10_000 + "|\n", name="page.md")
-    assert page.unread[0] == "line 1: it has 10001 columns, and at most 200 are read"
+    assert page.unread[0] == "line 1: it has 40001 characters, and at most 8000 are read"
 
 
 def test_what_a_page_smuggles_in_does_nothing_to_a_terminal() -> None:

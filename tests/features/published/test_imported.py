@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from trainmark.analysis import imported_rows as imported, published_library as library
-from trainmark.analysis.published_page import PublishedPage
+from trainmark.analysis import published_library as library, published_lookup as imported
+from trainmark.analysis.published_library import PublishedPage
 from trainmark.features.published import read
 from trainmark.features.published.audit import add_findings
 from trainmark.record.errors import NotReadyError

@@ -40,24 +40,30 @@ def test_a_group_is_meant_by_its_id_or_the_beginning_of_it(store: Store, word: s
     assert find_subject(word, store).label == "group 5a8c9d0e (3 runs)"
 
 
-def test_a_beginning_of_two_groups_is_refused_with_both(store: Store) -> None:
-    with pytest.raises(UsageError, match="any of 2 groups: 5a8c1111, 5a8c9d0e"):
-        find_subject("5a8c", store)
-
-
-def test_a_word_for_nothing_is_told_by_the_store(store: Store) -> None:
-    with pytest.raises(UsageError, match="no run 'zzzz'"):
-        find_subject("zzzz", store)
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("5a8c", "any of 2 groups: 5a8c1111, 5a8c9d0e"),
+        ("zzzz", "no run 'zzzz'"),
+        ("r0aaa,other", r"resnet50-r0aaa and resnet50-other .* not repeats of one plan"),
+        ("gone.json", "cannot be read"),
+        ("results.md", r"'trainmark import results\.md'"),
+        ("published:flagperf", "could be any of"),
+        (
+            "published:flagperf-a100-resnet51-1x1-fp32-bs256",
+            "did you mean 'published:flagperf-a100-resnet50-1x1-fp32-bs256'",
+        ),
+        ("r0aaa,published:flagperf-a100-resnet50-1x1", "only runs can stand here"),
+    ],
+)
+def test_a_word_that_means_nothing_or_several_is_refused_with_a_hint(store: Store, word: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        find_subject(word, store)
 
 
 def test_runs_joined_by_commas_are_repeats_and_each_counts_once(store: Store) -> None:
     assert find_ids("r0aaa,r1aaa, r0aaa", store) == ["resnet50-r0aaa", "resnet50-r1aaa"]
     assert find_subject("r0aaa,r1aaa", store).label == "runs r0aaa, r1aaa"
-
-
-def test_runs_of_different_plans_are_no_repeats(store: Store) -> None:
-    with pytest.raises(UsageError, match=r"resnet50-r0aaa and resnet50-other .* not repeats of one plan"):
-        find_subject("r0aaa,other", store)
 
 
 def test_a_record_file_is_read_and_a_list_of_records_is_a_group(store: Store, tmp_path: Path) -> None:
@@ -77,16 +83,6 @@ def test_a_list_that_holds_no_records_is_a_sentence(store: Store, tmp_path: Path
         find_subject(str(path), store)
 
 
-def test_a_file_that_is_not_there_is_a_sentence(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        find_subject(str(tmp_path / "gone.json"), store)
-
-
-def test_a_page_is_to_be_imported_first(store: Store) -> None:
-    with pytest.raises(UsageError, match=r"'trainmark import results\.md'"):
-        find_subject("results.md", store)
-
-
 def test_a_published_row_is_meant_by_a_unique_beginning(store: Store) -> None:
     found = find_subject("published:flagperf-a100-resnet50-1x1", store)
     assert found.row is not None
@@ -95,12 +91,3 @@ def test_a_published_row_is_meant_by_a_unique_beginning(store: Store) -> None:
     exact = find_subject("published:flagperf-a100-resnet50-1x8-fp32", store)  # also the beginning of another
     assert exact.row is not None
     assert exact.row.fix_hp == "/"
-
-
-def test_a_published_name_of_several_or_none_is_refused_with_a_hint(store: Store) -> None:
-    with pytest.raises(UsageError, match="could be any of"):
-        find_subject("published:flagperf", store)
-    with pytest.raises(UsageError, match="did you mean 'published:flagperf-a100-resnet50-1x1-fp32-bs256'"):
-        find_subject("published:flagperf-a100-resnet51-1x1-fp32-bs256", store)
-    with pytest.raises(UsageError, match="only runs can stand here"):
-        find_subject("r0aaa,published:flagperf-a100-resnet50-1x1", store)

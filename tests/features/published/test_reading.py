@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.published_page import PublishedPage
-from trainmark.analysis.scaling_published import find_published_scalings
+from trainmark.analysis.published_library import PublishedPage
+from trainmark.analysis.scaling import find_published_scalings
 from trainmark.features.published import cells
 from trainmark.features.published.read import read_page as read_page
 from trainmark.record.plan import Topology
@@ -269,6 +269,7 @@ def test_rows_that_would_have_one_name_are_numbered() -> None:
         ("8x", "", "1x8"),
         ("Q9 2x8", "Q9", "2x8"),
         ("Xeon 8370C 2 nodes x 4 GPUs (2X4)", "Xeon 8370C", "2x4"),
+        *((cell, "Q9-X", "1x8") for cell in ("8 x Q9-X", "Q9-X*8", "Q9-X × 8", "Q9-X (8 cards)", "Q9-X 8卡", "8*Q9-X")),
         ("N7", "N7", None),
         ("N370-X8", "N370-X8", None),
         ("N370-X8 x16", "N370-X8", "1x16"),

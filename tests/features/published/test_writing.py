@@ -16,8 +16,8 @@ from support.records import (
     renamed,
 )
 
-from trainmark.features.published import markdown, read, write_deepspark, write_flagperf
-from trainmark.features.published.write_deepspark import format_command
+from trainmark.features.published import markdown, read, report_format
+from trainmark.features.published.report_format import format_command
 from trainmark.record.machine import FlopsFacts
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
@@ -42,7 +42,7 @@ def test_a_full_run_is_written_as_the_published_tables_write_it() -> None:
     record = with_metrics(
         a_vocoder_record(), e2e_time=10719.4, p_whole=257556.2, p_train=265661, p_core=280476, mem=37.51
     )
-    text = write_flagperf.write([record], lang="zh")
+    text = report_format.write_flagperf([record], lang="zh")
     assert line(text, "| 配置") == (
         "| 配置 | precision | fix_hp | e2e_time | p_whole | p_train | p_core | val_loss | mem |"
     )
@@ -56,23 +56,23 @@ def test_a_full_run_is_written_as_the_published_tables_write_it() -> None:
 
 
 def test_a_run_that_was_cut_short_has_neither_time_nor_quality() -> None:
-    row = cells(line(write_flagperf.write([make_record()], lang="en"), "| AMD EPYC"))
+    row = cells(line(report_format.write_flagperf([make_record()], lang="en"), "| AMD EPYC"))
     assert row[0] == "AMD EPYC 1 node, 1 device (1x1)"
     assert (row[3], row[7]) == ("/", "/")
     full = make_record(plan={"limits": Limits()})
-    row = cells(line(write_flagperf.write([full], lang="en"), "| AMD EPYC"))
+    row = cells(line(report_format.write_flagperf([full], lang="en"), "| AMD EPYC"))
     assert (row[3], row[7]) == ("359.26", "0.3125%")
 
 
 def test_two_machines_are_named_so_that_readers_know_them() -> None:
     record = make_record(plan={"topology": "2x8", "platform": "nvidia"}, device="NVIDIA A100-SXM4-40GB")
-    assert "| A100两机8卡（2x8） |" in write_flagperf.write([record], lang="zh")
-    assert "| A100 2 nodes, 8 devices (2x8) |" in write_flagperf.write([record], lang="en")
+    assert "| A100两机8卡（2x8） |" in report_format.write_flagperf([record], lang="zh")
+    assert "| A100 2 nodes, 8 devices (2x8) |" in report_format.write_flagperf([record], lang="en")
 
 
 def test_devices_with_one_short_name_are_written_in_full() -> None:
     records = [make_record(plan={"platform": "nvidia"}, device=f"NVIDIA A100-SXM4-{size}GB") for size in (40, 80)]
-    text = write_flagperf.write(records, lang="zh")
+    text = report_format.write_flagperf(records, lang="zh")
     assert "| A100-SXM4-40GB单机单卡（1x1） |" in text
     assert [row.device for row in read.read_page(text, name="a.md").rows] == ["A100-SXM4-40GB", "A100-SXM4-80GB"]
 
@@ -88,7 +88,7 @@ def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> Non
         "python": "3.11.7",
         "link": [{"bytes": 4096, "median_s": 2e-5, "bus_gigabytes_per_s": 0.2}],
     }
-    text = write_flagperf.write([make_record(environment=environment)], lang="en")
+    text = report_format.write_flagperf([make_record(environment=environment)], lang="en")
     for piece in (
         "Accelerator model: N7",
         "CPU model: Example CPU, 64 logical cores",
@@ -102,12 +102,12 @@ def test_the_environment_is_what_was_collected_and_what_was_not_is_said() -> Non
         "Network between nodes, measured: all-reduce among 1 ranks on 1 host",
     ):
         assert f"    - {piece}" in text
-    bare = write_flagperf.write([make_record(environment={})], lang="en")
+    bare = report_format.write_flagperf([make_record(environment={})], lang="en")
     assert "    - CPU model: /" in bare
 
 
 def test_what_the_maintainers_of_such_pages_ask_for_is_on_the_page() -> None:
-    text = write_flagperf.write([make_record()], lang="zh")
+    text = report_format.write_flagperf([make_record()], lang="zh")
     assert text.startswith("### 数据集\nimagenet（合成数据，不是真实数据集）：由 `trainmark data make imagenet` 生成\n")
     for piece in ("    - 机器型号: /", "    - OS版本: /", "    - OS kernel版本: ", "    - Docker 版本: /"):
         assert piece in text
@@ -116,9 +116,9 @@ def test_what_the_maintainers_of_such_pages_ask_for_is_on_the_page() -> None:
 
 
 def test_the_column_of_the_quality_has_the_word_that_pages_of_the_model_use() -> None:
-    vit = write_flagperf.write([make_record(plan={"workload": "vit"})], lang="zh")
+    vit = report_format.write_flagperf([make_record(plan={"workload": "vit"})], lang="zh")
     assert "| p_core | final_acc1 | mem |" in vit and "| 训练结果 | final_acc1,见“性能指标” |" in vit
-    assert "| p_core | acc | mem |" in write_flagperf.write([make_record()], lang="zh")
+    assert "| p_core | acc | mem |" in report_format.write_flagperf([make_record()], lang="zh")
 
 
 def test_one_machine_is_described_once_with_what_each_run_measured_of_its_links() -> None:
@@ -127,7 +127,7 @@ def test_one_machine_is_described_once_with_what_each_run_measured_of_its_links(
         record = make_record(plan={"topology": topology}, timeline=make_timeline(ranks=ranks))
         return renamed(in_environment(record, link=link), topology)
 
-    text = write_flagperf.write([make_record(), linked("1x2", 2, 3.0), linked("1x4", 4, 2.0)], lang="zh")
+    text = report_format.write_flagperf([make_record(), linked("1x2", 2, 3.0), linked("1x4", 4, 2.0)], lang="zh")
     assert text.count("- ##### 硬件环境") == text.count("CPU型号") == 1
     assert "1 台主机上 2 个进程之间的 all-reduce：4 KiB 用时 2.0 ms，64 MiB 带宽 3.0 GB/s；1 台主机上 4 个进程" in text
 
@@ -141,7 +141,7 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     timeline = record.timeline
     covered = describe_coverage(full=False, steps=timeline.steps, warmup=timeline.warmup_steps)
     record = replace(record, coverage=covered)
-    text = write_flagperf.write([with_metrics(record, mem=None)], lang="zh").partition("注：")[2]
+    text = report_format.write_flagperf([with_metrics(record, mem=None)], lang="zh").partition("注：")[2]
     assert "p_core 只精确到 ±9.1 %，未达到 ±1 %：大约还需要 1173 步" in text
     assert "稳定部分：" in text and covered not in text
     assert "未完成: 已中断" in text or "不完整: 已中断" in text
@@ -149,13 +149,13 @@ def test_notes_are_in_the_language_of_the_page() -> None:
     assert "ranks differ by words that nobody has translated" in text  # a record of before
 
 
-@pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
+@pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])
 def test_doubts_and_reasons_stand_below_the_table_with_the_rows_they_are_about(write: Any) -> None:
     doubtful = make_record(doubts=(Doubt(code="x", text="loss | rose"),))
     sure = with_metrics(renamed(make_record(doubts=()), "other"), mem=None, p_train=None)
     text = write([sure, doubtful], lang="en")
     assert ". row 2: loss \\| rose" in text
-    missing = "p_train, mem" if write is write_flagperf.write else "p_train"
+    missing = "p_train, mem" if write is report_format.write_flagperf else "p_train"
     assert f". row 1: no {missing}: no sensor" in text
     assert ". rows 1, 2: throughputs cover the steady part" in text
     assert "第 2 行" in write([sure, doubtful], lang="zh")
@@ -164,7 +164,7 @@ def test_doubts_and_reasons_stand_below_the_table_with_the_rows_they_are_about(w
 def test_a_precision_that_did_not_run_is_not_the_one_that_is_written() -> None:
     record = make_record(plan={"precision": "fp32"})
     record = in_environment(record, precision={"asked": "fp32", "ran": "tf32"})
-    text = write_flagperf.write([record], lang="en")
+    text = report_format.write_flagperf([record], lang="en")
     assert cells(line(text, "| AMD EPYC"))[1] == "tf32"
     assert "fp32 was requested, tf32 ran" in text
 
@@ -181,13 +181,13 @@ def deepspark_run(run_id: str, topology: str, p_steady: float, group: str | None
 
 
 def deepspark_rows(records: list[Record], lang: str = "en") -> list[list[str]]:
-    text = write_deepspark.write(records, lang=lang)
+    text = report_format.write_deepspark(records, lang=lang)
     return [cells(row) for row in text.splitlines() if row.startswith("| acc≥75.5%")]
 
 
 def test_the_six_columns_are_deepspark_s() -> None:
     records = [deepspark_run("a", "1x1", 100), deepspark_run("b", "1x8", 780), deepspark_run("c", "2x8", 1520)]
-    text = write_deepspark.write(records, lang="en")
+    text = report_format.write_deepspark(records, lang="en")
     assert cells(line(text, "| Convergence criteria"))[2:] == [
         "Performance (p_steady, images/s)",
         "Accuracy (acc, %)",
@@ -221,7 +221,7 @@ def test_five_repeats_that_reached_the_target_are_one_row_with_a_stability() -> 
     records = [deepspark_run(f"r{number}", "1x8", 780, "g", value) for number, value in enumerate(published)]
     (row,) = deepspark_rows(records)
     assert (row[3], row[7]) == ("77.01", "1"), "the median's"
-    text = write_deepspark.write(records, lang="en")
+    text = report_format.write_deepspark(records, lang="en")
     assert "Row 1 is the repeat with the median quality of 77.36 % / 76.82 % / 77.12 % / 76.96 % / 77.01 %." in text
     assert "--topology 1x8 --precision fp32 --platform standin --repeat 5" in text
     far = [*records[:3], deepspark_run("r3", "1x8", 780, "g", 75.9), deepspark_run("r4", "1x8", 780, "g", 78.2)]
@@ -235,7 +235,7 @@ def test_a_deepspark_page_is_whole() -> None:
     record = in_environment(
         a_vocoder_record(), torch="2.6.0+cu124", device={"name": "NVIDIA A100-SXM4-40GB", "driver": "550.54"}
     )
-    text = write_deepspark.write([record], lang="en")
+    text = report_format.write_deepspark([record], lang="en")
     heads = [row for row in text.splitlines() if row.startswith("#")]
     assert heads == [
         "# Tacotron2",
@@ -254,7 +254,7 @@ def test_a_deepspark_page_is_whole() -> None:
         "trainmark run tacotron2 --recipe reference --topology 1x1 --precision tf32 --platform nvidia --data DATA"
         in text
     )
-    assert [row for row in write_deepspark.write([record], lang="zh").splitlines() if row.startswith("#")][
+    assert [row for row in report_format.write_deepspark([record], lang="zh").splitlines() if row.startswith("#")][
         1
     ] == "## 模型介绍"
 
@@ -269,21 +269,7 @@ def test_what_a_page_tells_to_run_is_what_ran() -> None:
     assert "'a; rm -rf b'" in format_command(hostile)
 
 
-def test_units_that_such_pages_leave_out_are_read_back() -> None:
-    page = read.read_page(write_deepspark.write([a_vocoder_record()], lang="zh"), name="a.md")
-    assert {said.unit for said in page.said if said.quantity == "throughput"} == {"mel frames/s"}
-    assert {said.word for said in page.said if said.quantity == "throughput"} == {"p_train", "p_steady"}
-    assert {said.word for said in page.said if said.quantity == "quality"} == {"val_loss"}
-
-
-def test_runs_of_several_models_get_a_section_each() -> None:
-    for write in (write_flagperf.write, write_deepspark.write):
-        page = read.read_page(write([make_record(), a_vocoder_record()], lang="zh"), name="a.md")
-        assert [row.workload for row in page.rows] == ["resnet50", "tacotron2"]
-        assert [row.target for row in page.rows] == [75.5, 0.4852]
-
-
-@pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
+@pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])
 @pytest.mark.parametrize(
     "name", ["<img src=x onerror=alert(1)>", "a|b", "\x1b[31mred\x1b[0m", "a\nb", "[x](http://e.example)"]
 )
@@ -309,8 +295,8 @@ def test_a_plan_without_a_batch_can_be_written() -> None:
     plan = make_plan()
     bare = replace(plan, recipe={}, deviations=())
     record = replace(make_record(timeline=make_timeline(steps=20)), plan=bare)
-    assert "| / |" in write_flagperf.write([record], lang="en")
-    assert ",1x,fp32 |" in write_deepspark.write([record], lang="en")
+    assert "| / |" in report_format.write_flagperf([record], lang="en")
+    assert ",1x,fp32 |" in report_format.write_deepspark([record], lang="en")
 
 
 def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> None:
@@ -323,7 +309,7 @@ def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> Non
     record = replace(make_record(), plan=plan, item="tokens", quality=quality)
     record = replace(record, environment=msgspec.structs.replace(record.environment, flops=flops))
     record = with_metrics(record, p_train=64824.0, mfu=47.4)
-    text = write_flagperf.write([record], lang="zh")
+    text = report_format.write_flagperf([record], lang="zh")
     assert (
         line(text, "| 配置") == "| 配置 | precision | parallel | fix_hp | token/p/s | loss | 是否精度对齐 | mem | MFU |"
     )
@@ -332,13 +318,13 @@ def test_a_language_model_is_written_in_the_form_such_pages_have_for_it() -> Non
     assert row[8] == "39.5%"
     assert "token/p/s,见“性能指标”" in text
     alone = replace(record, plan=replace(plan, topology="1x1", recipe={**recipe, "parallel": "ddp"}))
-    assert (write_flagperf.describe_parallelism(alone), write_flagperf.describe_alignment(alone)) == ("PP1DP1TP1", "/")
+    assert (report_format.describe_parallelism(alone), report_format.describe_alignment(alone)) == ("PP1DP1TP1", "/")
     by_blocks = [{**recipe, "parallel": way, "tensor_parallel": 2} for way in ("fsdp", "hsdp")]
-    shared = [write_flagperf.describe_parallelism(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
+    shared = [report_format.describe_parallelism(replace(record, plan=replace(plan, recipe=one))) for one in by_blocks]
     assert shared == ["FSDP4TP2", "DP2FSDP2TP2"]
 
 
-@pytest.mark.parametrize("write", [write_flagperf.write, write_deepspark.write])
+@pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])
 def test_the_notes_of_a_chinese_page_are_chinese(write: Any) -> None:
     doubts = (
         doubt("generated-data", data="imagenet", quality="accuracy", outcome="learnt"),
@@ -352,11 +338,11 @@ def test_the_notes_of_a_chinese_page_are_chinese(write: Any) -> None:
     assert "合成数据，不是真实的 imagenet 数据集：准确率 只说明训练能够进行" in text
     assert "node-a 的设备 1 在运行期间出现 3 个无法纠正的内存错误" in text
     assert "SIGTERM" in text and "ended by" not in text and "no step was counted" not in text
-    assert "64 个逻辑核心" in text or write is write_deepspark.write
+    assert "64 个逻辑核心" in text or write is report_format.write_deepspark
 
 
 def test_what_was_done_otherwise_and_what_it_ran_in_stand_on_the_page() -> None:
     record = in_environment(make_record(plan={"init_from": "weights.pt"}, skipped_files=("a.jpg",)), container="none")
-    text = write_flagperf.write([record], lang="zh")
+    text = report_format.write_flagperf([record], lang="zh")
     assert "| 额外修改项 | 训练从给定的权重开始；跳过了 1 个无法读取的数据文件 |  |" in text
     assert "    - Docker 版本: 未使用容器" in text

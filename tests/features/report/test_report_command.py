@@ -169,7 +169,7 @@ def test_a_run_leaves_a_page_with_what_it_made(store: Store) -> None:
     assert page == store.folder / "reports" / "pictured-0001.html"
     text = page.read_text(encoding="utf-8")
     assert "data:image/png;base64," in text
-    assert text.count("&#x27;trainmark audit&#x27; reads the run&#x27;s events") == 2 * 2  # two checks of two runs
+    assert text.count("the run&#x27;s events were not read") == 2 * 2  # two checks of two runs
     assert leave_page([record], store) == page
 
 

@@ -10,12 +10,12 @@ from support.records import make_record
 from trainmark.analysis.published_library import load_rows
 from trainmark.analysis.scaling import (
     compute_scaling,
+    find_published_scalings,
     find_scalings,
     global_batch,
     scaling_efficiency,
     to_json,
 )
-from trainmark.analysis.scaling_published import find_published_scalings
 from trainmark.features.scaling.after_sweep import render_published, render_scalings as render
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import Quantity

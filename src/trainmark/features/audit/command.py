@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from trainmark import features
-from trainmark.analysis.audit_events import audit_log, audit_logs
-from trainmark.analysis.audit_record import audit_document
+from trainmark.analysis.audit_record import audit_document, audit_log, audit_logs
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record.audit import Audit, is_wrong, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
-from trainmark.record.record import Record, list_repeats, parse
-from trainmark.record.store import Store, default_folder, find_group, read_record, series_reader
+from trainmark.record.record import list_repeats, parse
+from trainmark.record.store import Store, default_folder, find_group, series_reader
 from trainmark.view.audit_screen import render
 
 NAME = "audit"
@@ -69,7 +68,7 @@ def _audit_word(word: str, store: Store) -> Iterator[Audit]:
             yield from feature.audits(word, store)
             return
     if path.suffix == ".jsonl":
-        yield audit_log(path, _read_record(path.absolute().parent))
+        yield audit_log(path)
     elif path.is_dir():
         yield from audit_logs(path)
     else:
@@ -96,7 +95,7 @@ def _audit_record(file: Path) -> Iterator[Audit]:
         checks = audit_document(document, file.name, folder if has_events else None, series_reader(file))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
     if has_events:
-        yield from audit_logs(folder, recorded=True)
+        yield from audit_logs(folder)
 
 
 def _read_documents(file: Path) -> list[dict[str, Any]]:
@@ -120,15 +119,6 @@ def _read_documents(file: Path) -> list[dict[str, Any]]:
 def _find_record_file(folder: Path) -> Path:
     """Where the record of a run folder lies in a store."""
     return folder.parent.parent / "records" / f"{folder.name}.json"
-
-
-def _read_record(folder: Path) -> Record | None:
-    """The record of a run folder, if readable; its own audit reports if not."""
-    file = _find_record_file(folder)
-    try:
-        return read_record(file) if file.is_file() else None
-    except TrainmarkError:
-        return None
 
 
 def _find_run_folder(store: Store, word: str) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from trainmark.analysis import quantities
-from trainmark.analysis.likeness import list_differences
+from trainmark.analysis.comparison import list_differences
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.links import PairLink

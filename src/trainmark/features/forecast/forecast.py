@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from trainmark.analysis.needed import Reference, TrainingNeed
+from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.forecast import rates, scaling_law
 from trainmark.features.forecast.rates import Known, RateForecast
 from trainmark.record.errors import UsageError

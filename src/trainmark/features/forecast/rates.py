@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from trainmark.analysis import clusters, scaling
-from trainmark.analysis.scaling_published import PublishedScaling
+from trainmark.analysis.scaling import PublishedScaling
 from trainmark.features.forecast import scaling_law
 from trainmark.features.forecast.scaling_law import Reach, Size
 from trainmark.record.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
-from trainmark.analysis.published_page import FoundPage, PublishedPage
+from trainmark.analysis.published_library import FoundPage, PublishedPage
 from trainmark.features.mlperf.audit_source import audit_results, recognises as recognises
 from trainmark.features.mlperf.benchmarks import find_unit
 from trainmark.features.mlperf.log import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trainmark.analysis.needed import Reference, TrainingNeed
+from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.mlperf.benchmarks import (
     Benchmark,
     compute_global_batch,

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainmark.analysis.published_lookup import load_published_rows
-from trainmark.features.published import read
 from trainmark.features.published.audit import audit, group_by_source
-from trainmark.features.published.read import ENDINGS, STANDARD_INPUT, has_pages, read_page_files
+from trainmark.features.published.read import ENDINGS, STANDARD_INPUT, list_pages, read_pages
 from trainmark.record.audit import Audit
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.published_row import PREFIX
@@ -23,15 +22,15 @@ def recognises(word: str) -> bool:
     path = Path(word)
     if word == "published" or word.startswith(PREFIX) or word == STANDARD_INPUT or path.suffix.lower() in ENDINGS:
         return True
-    return path.is_dir() and has_pages(path) and not any(path.glob("rank*.jsonl"))
+    return path.is_dir() and bool(list_pages(path)) and not any(path.glob("rank*.jsonl"))
 
 
 def audits(word: str, store: Store) -> Iterator[Audit]:
     if word == "published" or word.startswith(PREFIX):
         yield from _audit_rows(word.removeprefix("published").removeprefix(":"), store)
     else:
-        for file in read_page_files([word]):
-            yield audit(read.read_page(file.text, name=file.name))
+        for found in read_pages(word):
+            yield audit(found.page)
 
 
 def _audit_rows(word: str, store: Store) -> Iterator[Audit]:

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis import published_library as library, published_lookup as imported
 from trainmark.analysis.peaks import estimate_mfu
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape

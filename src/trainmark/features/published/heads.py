@@ -1,4 +1,4 @@
-"""Column headers of published tables in English and Chinese: what each column holds, and in which unit."""
+"""Column headers of published tables: what each column holds, and in which unit."""
 
 from __future__ import annotations
 
@@ -8,103 +8,46 @@ from dataclasses import dataclass, replace
 
 from trainmark import workloads
 from trainmark.analysis.device_names import fold_key, tidy
-from trainmark.features.published.cells import is_rate, is_unit, parse_place
+from trainmark.features.published.cells import VOCABULARY, invert, is_precision, is_rate, is_unit, parse_place
 from trainmark.record.metrics import THROUGHPUTS
-from trainmark.record.precision import PRECISIONS
 
-WORDS: dict[str, tuple[str, ...]] = {
-    # which run it was
-    "configuration": ("配置", "configuration", "config", "机器配置", "硬件配置", "设备配置", "训练资源"),
-    "config_file": ("配置文件", "config file"),
-    "device": ("gpu", "gpus", "device", "devices", "card", "cards", "card type", "gpu type", "gpu model", "accelerator",
-               "加速卡", "加速卡型号", "芯片", "型号", "设备", "硬件设备简称", "device name"),
-    "vendor": ("vendor", "厂商"),
-    "model": ("模型", "model", "models", "model name"),
-    "precision": ("precision", "prec", "prec.", "精度", "数据精度", "data precision", "data type", "dtype"),
-    "fp16": ("fp16", "amp", "half"),
-    "fix_hp": ("fix_hp", "超参", "超参修改", "修改超参", "hyper-parameter changes", "hyperparameters", "hp"),
-    "batch": ("batch size", "batch", "bs", "单卡批尺寸", "batch size per gpu", "batch size per device", "bs per gpu",
-              "batch size per card", "per_device_bs", "local batch size"),
-    "num_devices": ("num_gpus", "num gpus", "gpu num", "gpu number", "number of gpus", "num_cards", "gpu count",
-                    "gpu数", "卡数"),
-    "ordinal": ("no", "no.", "#", "id", "序号"),
-    "setting": ("parallel", "parallel_strategy", "并行策略", "type", "peft", "toolbox", "dataset", "datasets",
-                "data set", "数据集", "method", "network", "backbone", "crop size", "input size", "image size", "size",
-                "lr schd", "optimizer", "epoch", "epochs", "train epochs", "epoch数", "step", "steps", "steps数",
-                "是否精度对齐", "global batch size"),
-    # what was measured
-    "e2e_time": ("e2e_time", "e2e", "端到端时间", "end-to-end time", "total time", "time", "training time",
-                 "train time", "运行时长", "训练时长", "训练时间"),
-    "p_whole": ("p_whole", "总吞吐量", "overall throughput", "performance_whole"),
-    "p_train": ("p_train", "训练吞吐量", "training throughput"),
-    "p_core": ("p_core", "计算吞吐量", "compute throughput"),
-    "quality": ("训练结果", "quality", "result", "training result", "score", "准确率", "得分", "评分", "收敛精度",
-                "acc", "accuracy", "accurary"),
-    "target": ("目标精度", "目标", "target", "target accuracy"),
-    "mem": ("mem", "memory", "显存", "显存占用", "硬件存储使用", "device memory", "memory usage", "memory utilization",
-            "memory utilisation", "train mem", "train memory", "gpu mem", "gpu memory", "max mem", "max memory"),
-    "fps": ("fps", "throughput", "吞吐量", "吞吐", "ips", "avg_ips", "avg ips", "qps", "tps", "train fps", "speed",
-            "training speed", "train speed", "training performance"),
-    "performance": ("performance", "性能"),
-    "convergence": ("convergence criteria", "convergence", "收敛标准", "收敛指标", "收敛条件"),
-    "power": ("power", "功耗"),
-    "scalability": ("scalability", "扩展性", "线性度", "加速比"),
-    "stability": ("stability", "稳定性", "稳定度"),
-    "steady": ("p_steady",),
-    "figure": ("mfu", "计算使用率", "计算卡使用率", "token/p/s", "tokens/p/s", "ips_per_device", "ips_per_gpu",
-               "fps_per_gpu", "per step time", "step time", "time per step", "seconds per iteration",
-               "train_steps_per_second", "train_runtime"),
-    # tables about something else
-    "software": ("sdk", "release", "driver", "framework", "system", "version", "os", "cpu", "kernel", "docker", "驱动",
-                 "框架", "系统", "软件", "版本", "os and kernel"),
-    "metric": ("指标名称", "指标", "metric", "metric name"),
-    "value": ("指标值", "值", "value"),
-    "note": ("特殊说明", "说明", "note", "notes", "remark", "备注"),
-}  # fmt: skip
+WORDS: dict[str, list[str]] = VOCABULARY["heads"]
 """By kind of column. A `setting` distinguishes runs, a `figure` was measured; both are kept verbatim."""
-
-MEASURES = {"e2e_time", *THROUGHPUTS, "quality", "mem", "fps", "performance", "convergence", "power", "scalability",
-            "stability", "steady", "figure", "batch", "num_devices", "precision_results", "count_results"}  # fmt: skip
+QUANTITIES = invert(VOCABULARY["quantities"])
+"""What a column is about, by its kind; other columns only identify the run."""
+SPREAD = ("precision_results", "count_results")
+"""Columns whose header names the run of its cells: its precision, or its number of devices."""
+MEASURES = {*QUANTITIES, *SPREAD, "figure", "batch", "num_devices"}
 """A table with one of these may be one of results."""
-
-LOWER = ("[a-z]*loss", "wer", "cer", "ppl", "perplexity", "fid", "mae", "mse", "rmse", "eer", "验证loss")
-HIGHER = ("acc", "accuracy", "accurary", "top", "prec@", "m?ap", "ar", "m?iou", "bleu", "auc", "f1", "f1score", "exact",
-          "rouge[a-z]*", "bbox", "segm", "m?dice", "hmean", "recall", "psnr", "ssim", "mos", "mota", "ndcg", "准确率",
-          "精确率", "召回率")  # fmt: skip
-"""Names of qualities: lower, or higher, is better."""
-
 QUALITIES: dict[str, tuple[str, ...]] = {
     **{quality.name: quality.on_pages for quality in workloads.qualities() if quality.on_pages},
     "MOS": ("mos", "score(mos)"),
 }
 """By the name records use; no workload here measures the last."""
 
-QUANTITIES = {
-    **dict.fromkeys(("p_whole", "p_train", "p_core", "fps", "performance", "steady"), "throughput"),
-    **{name: name for name in ("quality", "power", "scalability", "stability", "convergence")},
-    "mem": "memory",
-    "e2e_time": "time",
-}
-"""What a column is about, by its kind; other columns only identify the run."""
-
-_KINDS = {fold_key(word): kind for kind, words in WORDS.items() for word in words}
+_KINDS = {fold_key(word): kind for word, kind in invert(WORDS).items()}
 _QUALITY_NAMES = {fold_key(word): name for name, words in QUALITIES.items() for word in words}
-_LOWER = re.compile(rf"(?<![a-z])(?:{'|'.join(LOWER)})(?![a-z])")
-_QUALITY = re.compile(rf"(?<![a-z])(?:{'|'.join((*LOWER, *HIGHER))})(?![a-z])")
-_SOFTWARE = re.compile(rf"(?<![a-z])(?:{'|'.join(WORDS['software'])})(?![a-z])")
-_COUNT = re.compile(r"(single|one|two|four|eight|单|[0-9]{1,5}) ?(?:x )?(?:cards?|gpus?|devices?|卡)", re.IGNORECASE)
-_COUNTS = {"single": 1, "one": 1, "two": 2, "four": 4, "eight": 8, "单": 1}
+_GENERAL = {"", *(fold_key(word) for word in VOCABULARY["qualities"]["general"])}
+_SPELT = VOCABULARY["cells"]["spelt"]
+_COUNT = re.compile(rf"({'|'.join(_SPELT)}|[0-9]{{1,5}}) ?(?:x )?(?:cards?|gpus?|devices?|卡)", re.IGNORECASE)
 _PER_SECOND = re.compile(r"(?:train(?:ing)?_)?([a-z]{2,20})_per_sec(?:ond)?", re.IGNORECASE)
-_AIM = re.compile(r"(目标|target )(.+)", re.IGNORECASE)
-_REACHED = re.compile(r"(收敛|实际|converged )(.+)", re.IGNORECASE)
-_SEPARATORS = ("&&", "/")
+_AIM = re.compile(r"(?:目标|target )(.+)", re.IGNORECASE)
+_REACHED = re.compile(r"(?:收敛|实际|converged )(.+)", re.IGNORECASE)
+
+
+def _match_words(*patterns: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![a-z])(?:{'|'.join(patterns)})(?![a-z])")
+
+
+_LOWER = _match_words(*VOCABULARY["qualities"]["lower"])
+_QUALITY = _match_words(*VOCABULARY["qualities"]["lower"], *VOCABULARY["qualities"]["higher"])
+_SOFTWARE = _match_words(*WORDS["software"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
     kind: str | None
-    """A key of WORDS, `precision_results` or `count_results` where the header names the runs of its cells, or None
-    for an unknown column."""
+    """A key of WORDS, one of SPREAD, or None for an unknown column."""
     word: str
     """As the page writes it, without its unit; a more exact name in brackets is preferred."""
     unit: str | None = None
@@ -122,132 +65,104 @@ class Head:
     count: int | None = None
     """Of devices, by `8 Cards`."""
 
+    @property
+    def is_software(self) -> bool:
+        return self.kind == "software" or bool(_SOFTWARE.search(self.word.casefold()))
+
+
+def parse_heads(cells: Sequence[str], quality_word: str | None = None) -> list[Head]:
+    """Of two columns for the configuration the second is its file's."""
+    found: list[Head] = []
+    for cell in cells:
+        head = parse_head(cell, quality_word)
+        again = head.kind == "configuration" and any(one.kind == "configuration" for one in found)
+        found.append(replace(head, kind="config_file") if again else head)
+    return found
+
 
 def parse_head(text: str, quality_word: str | None = None) -> Head:
     """Parses a column header; `quality_word` is the page's name for its quality elsewhere."""
     whole = tidy(text)
-    word, bracket, rest = whole.replace("[", "(").partition("(")
-    word = word.strip()
-    inside = [part.strip() for part in rest.rstrip(")] ").split(",")] if bracket else []
-    known = _parse_whole_head(whole)
-    if known is not None:
+    if (known := _parse_whole_head(whole)) is not None:
         return known
+    word, bracket, rest = (part.strip() for part in whole.replace("[", "(").partition("("))
+    inside = rest.rstrip(")] ").strip()
     kind = _find_kind(word, quality_word)
-    if kind is None and not inside:
+    if kind is None and not bracket:
         # `e2e_time/s`, `mem, GiB`
-        short, _, unit = re.sub("[,;]", "/", whole).partition("/")
-        kind = _find_kind(short.strip(), quality_word)
-        if kind is not None:
-            word, inside = short.strip(), [unit.strip()]
+        short, _, unit = (part.strip() for part in re.sub("[,;]", "/", whole).partition("/"))
+        if kind := _find_kind(short, quality_word):
+            word, inside = short, unit
     if kind is None:
         return _split_parts(Head(kind=None, word=whole))
-    if kind in ("quality", "target") and not any(map(is_unit, inside)):
-        return _parse_quality_head(kind, word, rest.rstrip(")] ").strip(), whole)
-    return _parse_measure_head(kind, word, inside)
+    parts = [part.strip() for part in inside.split(",") if part]
+    if kind in ("quality", "target") and not any(map(is_unit, parts)):
+        return _parse_quality_head(kind, word, inside, whole)
+    return _parse_measure_head(Head(kind=kind, word=word), parts)
 
 
 def _parse_whole_head(whole: str) -> Head | None:
     """Headers whose brackets belong to the name."""
     if count := _COUNT.fullmatch(whole):
-        return Head(kind="count_results", word=whole, count=_COUNTS.get(count[1].casefold()) or int(count[1]))
+        return Head(kind="count_results", word=whole, count=_SPELT.get(count[1].casefold()) or int(count[1]))
     if is_precision(whole) and _KINDS.get(fold_key(whole)) != "fp16":
         return Head(kind="precision_results", word=whole)
     if fold_key(whole) in _KINDS:
         return Head(kind=_KINDS[fold_key(whole)], word=whole)
     if per := _PER_SECOND.fullmatch(whole):
         return Head(kind="fps", word=whole, unit=f"{per[1]}/s")
-    if is_rate(whole):
-        return Head(kind="fps", word=whole, unit=whole)
-    return None
+    return Head(kind="fps", word=whole, unit=whole) if is_rate(whole) else None
 
 
 def _parse_quality_head(kind: str, word: str, inside: str, whole: str) -> Head:
     """`Score(MOS)`, `mAP(0.5:0.95)`, `WER (attention)`, `目标mAP精度(bbox && segm)`, `map_bbox && map_segm`."""
-    for pattern in (_AIM, _REACHED):
-        if (match := pattern.fullmatch(word)) and not _KINDS.get(fold_key(word)):
-            word = match[2].removesuffix("精度") or match[2]
-    if not _is_general(word):
-        base = f"{word} ({inside})" if inside and not _find_separator(inside) else word
-        found = Head(kind=kind, word=base, name=base)
-        if inside and (separator := _find_separator(inside)):
-            parts = tuple(f"{word} {part.strip()}" for part in inside.split(separator))
-            return replace(found, parts=parts, separator=separator)
-        return _split_parts(found)
-    if inside and is_quality(word) and not is_quality(inside):
-        return Head(kind=kind, word=whole, name=f"{word} ({inside})")
-    if inside:
+    if (match := _AIM.fullmatch(word) or _REACHED.fullmatch(word)) and fold_key(word) not in _KINDS:
+        word = match[1].removesuffix("精度") or match[1]
+    if inside and is_general(word) and (is_quality(inside) or not is_quality(word)):
         return _split_parts(Head(kind=kind, word=inside, name=inside, bracketed=True))
-    return Head(kind=kind, word=whole)
+    if is_general(word):
+        return Head(kind=kind, word=whole, name=f"{word} ({inside})" if inside else None)
+    if separator := _find_separator(inside):
+        parts = tuple(f"{word} {part.strip()}" for part in inside.split(separator))
+        return Head(kind=kind, word=word, name=word, parts=parts, separator=separator)
+    name = f"{word} ({inside})" if inside else word
+    return _split_parts(Head(kind=kind, word=name, name=name))
 
 
-def _parse_measure_head(kind: str, word: str, inside: list[str]) -> Head:
-    alias, where, name = None, "", None
-    found: list[str] = []
+def _parse_measure_head(found: Head, inside: Sequence[str]) -> Head:
+    units = [part for part in inside if is_unit(part)]
     for part in inside:
-        if fold_key(part) in _KINDS and _KINDS[fold_key(part)] in THROUGHPUTS:
-            alias, word = _KINDS[fold_key(part)], part
-        elif _KINDS.get(fold_key(part)) == "steady":
-            kind, word = "steady", part
-        elif kind in ("quality", "target") and part and not is_unit(part):
-            name, word = part, part
-        elif is_unit(part):
-            found.append(part)
-        elif kind in MEASURES and parse_place(part).topology is not None:
-            where = part
-    bracketed = name is not None
-    if kind in ("quality", "target") and name is None and not _is_general(word):
-        name = word
-    return Head(
-        kind=kind,
-        word=word,
-        unit=", ".join(found) or None,
-        name=name,
-        bracketed=bracketed,
-        alias=alias,
-        place=where,
-    )
+        kind = _KINDS.get(fold_key(part))
+        if kind in THROUGHPUTS:
+            found = replace(found, alias=kind, word=part)
+        elif kind == "steady":
+            found = replace(found, kind=kind, word=part)
+        elif found.kind in ("quality", "target") and part not in units:
+            found = replace(found, name=part, word=part, bracketed=True)
+        elif part not in units and found.kind in MEASURES and parse_place(part).topology is not None:
+            found = replace(found, place=part)
+    if found.kind in ("quality", "target") and found.name is None and not is_general(found.word):
+        found = replace(found, name=found.word)
+    return replace(found, unit=", ".join(units) or None)
 
 
 def _split_parts(found: Head) -> Head:
     separator = _find_separator(found.word)
-    if not separator:
-        return found
-    return replace(found, parts=tuple(part.strip() for part in found.word.split(separator)), separator=separator)
+    parts = tuple(part.strip() for part in found.word.split(separator)) if separator else ()
+    return replace(found, parts=parts, separator=separator)
 
 
 def _find_separator(text: str) -> str:
-    return next((separator for separator in _SEPARATORS if separator in text), "")
-
-
-def parse_heads(cells: Sequence[str], quality_word: str | None = None) -> list[Head]:
-    """Of two columns for the configuration the second is its file's."""
-    found = [parse_head(cell, quality_word) for cell in cells]
-    first = next((index for index, one in enumerate(found) if one.kind == "configuration"), len(found))
-    return [
-        replace(one, kind="config_file") if one.kind == "configuration" and index > first else one
-        for index, one in enumerate(found)
-    ]
-
-
-def is_software(head: Head) -> bool:
-    return head.kind == "software" or bool(_SOFTWARE.search(head.word.casefold()))
-
-
-def is_precision(text: str) -> bool:
-    """`FP32`, `AMP+NHWC`: whether a text names a precision and nothing else."""
-    words = re.split(r"[+/ ,_]+", tidy(text).casefold())
-    known = (*PRECISIONS, "amp")
-    return words[0] in known and all(word in (*known, "nhwc", "nchw", "o1", "o2", "dali") for word in words)
-
-
-def find_measure_kind(name: str) -> str | None:
-    """The kind of a pair inside a cell; None where it is neither a known measure nor a quality."""
-    found = parse_head(name)
-    return found.kind if found.kind in (MEASURES - {"precision_results", "count_results"}) else None
+    return next((separator for separator in ("&&", "/") if separator in text), "")
 
 
 def is_quality(text: str) -> bool:
     return bool(_QUALITY.search(tidy(text).casefold()))
+
+
+def is_general(word: str) -> bool:
+    """Whether a word may name any quality: score, accuracy, result."""
+    return _KINDS.get(fold_key(word)) in ("quality", "target") or fold_key(word) in _GENERAL
 
 
 def find_direction(name: str) -> str | None:
@@ -256,31 +171,24 @@ def find_direction(name: str) -> str | None:
     return "lower" if _LOWER.search(plain) else "higher" if _QUALITY.search(plain) else None
 
 
-def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> str | None:
-    """The name records use for a quality; the word itself where it is another, None where it names none.
+def find_quality_name(word: str, workload: str = "", *, sure: bool = True) -> str:
+    """The name records use for a quality; the word itself where it is another.
 
     A word that many tasks use, such as acc, is a workload's own quality where the page is about that workload.
     """
     found = _QUALITY_NAMES.get(fold_key(word))
-    if found is not None and _is_general(word):
+    if found is not None and is_general(word):
         known = workloads.facts(workload)
         return found if sure and known and known.find_quality(found) else tidy(word)
-    unnamed = _KINDS.get(fold_key(word)) in ("quality", "target") and not is_quality(word)
-    return found or (None if unnamed else tidy(word))
-
-
-def _is_general(word: str) -> bool:
-    """Whether a word may name any quality: score, accuracy, result."""
-    return _KINDS.get(fold_key(word)) in ("quality", "target") or fold_key(word) in ("finalacc", "valacc", "精度", "")
+    return found or tidy(word)
 
 
 def _find_kind(word: str, quality_word: str | None) -> str | None:
-    if not fold_key(word):
-        return None
-    if found := _KINDS.get(fold_key(word)):
-        return found
-    if quality_word and fold_key(word) == fold_key(quality_word):
+    key = fold_key(word)
+    if not key or key in _KINDS:
+        return _KINDS.get(key)
+    if quality_word and key == fold_key(quality_word):
         return "quality"
     if _AIM.fullmatch(word):
         return "target"
-    return "quality" if is_quality(word) or fold_key(word) in _QUALITY_NAMES or _REACHED.fullmatch(word) else None
+    return "quality" if is_quality(word) or key in _QUALITY_NAMES or _REACHED.fullmatch(word) else None

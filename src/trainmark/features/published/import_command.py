@@ -7,12 +7,9 @@ import json
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from trainmark.analysis import imported_rows as imported
-from trainmark.analysis.imported_rows import SavedPage
+from trainmark.analysis import published_lookup as imported
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.published_page import PublishedPage
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.published.audit import add_findings
 from trainmark.features.published.read import find_pages
@@ -45,49 +42,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    store = args.store or default_folder()
-    day = datetime.now(timezone.utc).date().isoformat()
+    store, day = args.store or default_folder(), datetime.now(timezone.utc).date().isoformat()
     pages = list(find_pages(args.pages))  # every file is read before anything is stored
-    found: list[tuple[str, PublishedPage, SavedPage | None]] = []
-    for one in pages:
-        keeps = bool(one.page.rows) and not args.dry_run
-        kept = imported.save_page(store, add_findings(one.page), content=one.content, day=day) if keeps else None
-        found.append((one.name, one.page, kept))
-    _print_rows(found, as_json=args.json)
-    _print_notes(found)
-    if not any(page.rows for _, page, _ in found):
+    documents, notes = [], []
+    for name, page, content in ((one.name, one.page, one.content) for one in pages):
+        keeps = bool(page.rows) and not args.dry_run
+        kept = imported.save_page(store, add_findings(page), content=content, day=day) if keeps else None
+        documents.append({
+            "file": name,
+            "title": page.title,
+            "rows": [{**asdict(row), "mfu": estimate_mfu(row)} for row in page.rows],
+            "said": [asdict(said) for said in page.said],
+            "unread": list(page.unread),
+            "kept": str(kept.path) if kept else None,
+            "new": kept.new if kept else None,
+        })  # fmt: skip
+        notes += [f"{name}: not read: {sentence}" for sentence in page.unread]
+        if kept and kept.new:
+            notes.append(f"{name}: {len(page.rows)} row{'' if len(page.rows) == 1 else 's'} kept in {kept.path}")
+        elif kept:
+            notes.append(f"{name}: imported before as {kept.path}; nothing was changed")
+    screen, rows = open_console(), [row for one in pages for row in one.page.rows]
+    if args.json:
+        screen.file.write(json.dumps({"pages": documents}, indent=2) + "\n")
+    elif rows:
+        screen.file.write(render(rows, **screen_options(screen)))
+    for sentence in notes:
+        print_status(escape.terminal(sentence))
+    if not rows:
         names = ", ".join(str(word) for word in args.pages)
         raise UsageError(f"no rows of results could be read from {names}; see 'trainmark import --help'")
     return 0
-
-
-def _print_rows(found: list[tuple[str, PublishedPage, SavedPage | None]], *, as_json: bool) -> None:
-    screen = open_console()
-    if as_json:
-        screen.file.write(json.dumps({"pages": [_make_document(*entry) for entry in found]}, indent=2) + "\n")
-    elif rows := [row for _, page, _ in found for row in page.rows]:
-        screen.file.write(render(rows, **screen_options(screen)))
-
-
-def _make_document(name: str, page: PublishedPage, kept: SavedPage | None) -> dict[str, Any]:
-    return {
-        "file": name,
-        "title": page.title,
-        "rows": [{**asdict(row), "mfu": estimate_mfu(row)} for row in page.rows],
-        "said": [asdict(said) for said in page.said],
-        "unread": list(page.unread),
-        "kept": str(kept.path) if kept else None,
-        "new": kept.new if kept else None,
-    }
-
-
-def _print_notes(found: list[tuple[str, PublishedPage, SavedPage | None]]) -> None:
-    """On stderr: what could not be read, and where the rest is kept."""
-    for name, page, kept in found:
-        for sentence in page.unread:
-            print_status(escape.terminal(f"{name}: not read: {sentence}"))
-        count = f"{len(page.rows)} row{'' if len(page.rows) == 1 else 's'}"
-        if kept and kept.new:
-            print_status(escape.terminal(f"{name}: {count} kept in {kept.path}"))
-        elif kept:
-            print_status(escape.terminal(f"{name}: imported before as {kept.path}; nothing was changed"))

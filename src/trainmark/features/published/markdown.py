@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MAX_COLUMNS = 200
-MAX_TABLE_LINES = 2000
-"""A page of results has a hundred; one of a million pipes must not take long."""
-MAX_PARTS = 4000
+MAX_LINES = 3000
+"""A page of results has a few hundred; one of a million pipes must not take long."""
+MAX_SIGNS = 8000
+"""Of a line that is read."""
 LONGEST_CELL = 500
 
 
@@ -56,7 +56,7 @@ class Layout:
     unread: tuple[str, ...]
 
 
-_BEFORE = re.compile(r"(?:\s|[-*+](?=\s)|>|[0-9]{1,9}[.)](?=\s))*")
+_BEFORE = re.compile(r"^(?:\s|[-*+](?=\s)|>|[0-9]{1,9}[.)](?=\s))*")
 """Indents, quotes and list marks a table can stand behind."""
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _HEADING = re.compile(r"\s{0,8}(?:[-*+]\s+)?(#{1,6})(?!#)\s*(.*)")
@@ -79,33 +79,27 @@ _MARKS = re.compile(
 def parse_layout(text: str) -> Layout:
     """The parts of a page; never fails, and takes linear time."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    fenced = _find_fenced(lines)
     parts: list[Part] = []
     unread: list[str] = []
-    tables, room = 0, MAX_TABLE_LINES
-    index = 0
-    while index < len(lines) and len(parts) < MAX_PARTS:
-        line = lines[index]
-        if index in fenced or not line or line.isspace():
-            index += 1
-        elif "|" in line and _begins_table(lines, index):
-            end = index
-            while end < len(lines) and end - index < room and "|" in lines[end] and end not in fenced:
+    if len(lines) > MAX_LINES and any(map(str.strip, lines[MAX_LINES:])):
+        unread.append(f"line {MAX_LINES + 1}: the page is too long for one of results; nothing is read from here on")
+    for number, line in enumerate(lines[:MAX_LINES], 1):
+        if len(line) > MAX_SIGNS:
+            unread.append(f"line {number}: it has {len(line)} characters, and at most {MAX_SIGNS} are read")
+            lines[number - 1] = ""
+    lines = _blank_code(lines[:MAX_LINES])
+    index, tables = 0, 0
+    while index < len(lines):
+        end = index
+        if _begins_table(lines, index):
+            while end < len(lines) and "|" in lines[end]:
                 end += 1
-            found, problems = _parse_tables(lines[index:end], index + 1, tables)
+            found = _parse_tables(lines[index:end], index + 1, tables)
             tables += len(found)
             parts += found
-            unread += problems
-            room -= end - index
-            index = end
-            if not room:
-                break
-        else:
-            if part := _parse_line(line[:LONGEST_CELL], index + 1):
-                parts.append(part)
-            index += 1
-    if index < len(lines) and any(line and not line.isspace() for line in lines[index:]):
-        unread.append(f"line {index + 1}: the page is too long for one of results; nothing is read from here on")
+        elif part := _parse_line(lines[index][:LONGEST_CELL], index + 1):
+            parts.append(part)
+        index = max(end, index + 1)
     return Layout(parts=tuple(parts), unread=tuple(unread))
 
 
@@ -127,60 +121,40 @@ def _unmark(match: re.Match[str]) -> str:
     return escaped or link or (" " if broken else "")
 
 
-def _find_fenced(lines: Sequence[str]) -> set[int]:
-    """Lines of code blocks; an unclosed block does not count."""
+def _blank_code(lines: Sequence[str]) -> list[str]:
+    """The lines without those of code blocks; an unclosed block does not count."""
     fences = [index for index, line in enumerate(lines) if _FENCE.match(line)]
-    return {index for first, last in zip(fences[::2], fences[1::2], strict=False) for index in range(first, last + 1)}
+    found = list(lines)
+    for first, last in zip(fences[::2], fences[1::2], strict=False):
+        found[first : last + 1] = [""] * (last + 1 - first)
+    return found
 
 
 def _begins_table(lines: Sequence[str], index: int) -> bool:
-    line = lines[index]
-    if line.startswith("|", _prefix_length(line)):
-        return True
-    below = lines[index + 1][:2000] if index + 1 < len(lines) else ""
+    line, below = lines[index], lines[index + 1] if index + 1 < len(lines) else ""
+    if "|" not in line or _BEFORE.sub("", line).startswith("|"):
+        return "|" in line
     return bool(_ONLY_RULE.fullmatch(below)) and "-" in below and _is_rule(_split_cells(below))
 
 
-def _prefix_length(line: str) -> int:
-    match = _BEFORE.match(line)
-    return match.end() if match else 0
-
-
 def _split_cells(line: str) -> list[str]:
-    row = line[_prefix_length(line) :].rstrip()
-    row = row.removeprefix("|")
-    if row.endswith("|") and not row.endswith("\\|"):
-        row = row[:-1]
-    return _PIPE.split(row)
+    row = _BEFORE.sub("", line).rstrip().removeprefix("|")
+    return _PIPE.split(row[:-1] if row.endswith("|") and not row.endswith("\\|") else row)
 
 
 def _is_rule(cells: Sequence[str]) -> bool:
     return all(_RULE.fullmatch(cell.strip()) for cell in cells)
 
 
-def _parse_tables(lines: Sequence[str], first: int, before: int) -> tuple[list[Table], list[str]]:
+def _parse_tables(lines: Sequence[str], first: int, before: int) -> list[Table]:
     """The tables of a block of lines with pipes: usually one; more where no blank line stands between them."""
-    unread: list[str] = []
-    rows: list[MarkdownRow | None] = []  # None is a rule below heads
-    for number, line in enumerate(lines, first):
-        if (columns := line.count("|")) > MAX_COLUMNS:
-            unread.append(f"line {number}: it has {columns} columns, and at most {MAX_COLUMNS} are read")
-            continue
-        cells = _split_cells(line)
+    blocks: list[list[MarkdownRow]] = []
+    rows = [(number, _split_cells(line)) for number, line in enumerate(lines, first)]
+    for index, (number, cells) in enumerate(rows):
         if _is_rule(cells):
-            rows.append(None)
             continue
-        if any(len(cell) > LONGEST_CELL for cell in cells):
-            unread.append(f"line {number}: a cell has more than {LONGEST_CELL} characters and is cut there")
-        rows.append(MarkdownRow(number=number, cells=tuple(strip_markup(cell[:LONGEST_CELL]) for cell in cells)))
-    blocks: list[list[MarkdownRow]] = [[]]
-    for index, row in enumerate(rows):
-        if row is None:
-            continue
-        if index + 1 < len(rows) and rows[index + 1] is None and blocks[-1]:
+        if not blocks or (index + 1 < len(rows) and _is_rule(rows[index + 1][1])):
             blocks.append([])
-        blocks[-1].append(row)
-    filled = [block for block in blocks if block]
-    return [
-        Table(index=before + place, heads=block[0], rows=tuple(block[1:])) for place, block in enumerate(filled, 1)
-    ], unread
+        plain = tuple(strip_markup(cell[:LONGEST_CELL]) for cell in cells)
+        blocks[-1].append(MarkdownRow(number=number, cells=plain))
+    return [Table(index=before + place, heads=block[0], rows=tuple(block[1:])) for place, block in enumerate(blocks, 1)]

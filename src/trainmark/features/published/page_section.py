@@ -81,38 +81,30 @@ def _draw_workload(
     places = sorted([*own, *others], key=lambda place: -place.rate)
     rates = log_axis([place.rate for place in places])
     unit = say("{item}/s per device").format(item=base.item)
-    doubtful = any(place.doubts for place in others)
     left_out = sum(record.plan.workload == workload for record in records) - len(own)
     sources = list(dict.fromkeys(place.source for place in places if place.source))
+    heads: list[Child] = [el("th", say("Machine"), scope="col"), el("td", draw_ruler(rates), class_="room")]
+    numbers = ((say("Throughput"), "number"), (say("Which"), "which"), (say("Times yours"), "number"))
+    heads += [el("th", word, scope="col", class_=kind) for word, kind in (*numbers, (say("Source"), "number"))]
+    keys = [("own", say("measured by trainmark")), ("other", say("published"))]
+    if any(place.doubts for place in others):
+        keys.append(("doubted", say("published, and doubted by the audit")))
+    definition = say(
+        "p_core counts computing only, p_train also waiting for data, p_whole also evaluation; each row is held "
+        "against yours by its own."
+    )
+    more = say("{count} runs are not in it: another network, not valid, or one of many.").format(count=left_out)
+    dated = [(source, f", {source.date}" if source.date else "") for source in sources]
+    body = [_draw_row(place, rates, unit, sources) for place in places]
     return el(
         "figure",
         el("figcaption", el("b", title(workload)), el("span", unit, class_="unit")),
-        el(
-            "table",
-            el(
-                "thead",
-                el(
-                    "tr",
-                    el("th", say("Machine"), scope="col"),
-                    el("td", draw_ruler(rates), class_="room"),
-                    el("th", say("Throughput"), scope="col", class_="number"),
-                    el("th", say("Which"), scope="col", class_="which"),
-                    el("th", say("Times yours"), scope="col", class_="number"),
-                    el("th", say("Source"), scope="col", class_="number"),
-                ),
-            ),
-            el("tbody", [_draw_row(place, rates, unit, sources) for place in places]),
-            class_="strips places",
-        ),
-        el("p", _draw_key("own", say("measured by trainmark")), _draw_key("other", say("published")),
-           _draw_key("doubted", say("published, and doubted by the audit")) if doubtful else None,
-           class_="keys"),
-        el("p", say("p_core counts computing only, p_train also waiting for data, p_whole also evaluation; each row is "
-                    "held against yours by its own."), class_="note"),
-        el("p", say("{count} runs are not in it: another network, not valid, or one of many.").format(count=left_out),
-           class_="note") if left_out else None,
-        el("ol", [el("li", _link(source.title, source), _format_date(source)) for source in sources], class_="sources"),
-    )  # fmt: skip
+        el("table", el("thead", el("tr", heads)), el("tbody", body), class_="strips places"),
+        el("p", [_draw_key(kind, word) for kind, word in keys], class_="keys"),
+        el("p", definition, class_="note"),
+        el("p", more, class_="note") if left_out else None,
+        el("ol", [el("li", _link(source.title, source), date) for source, date in dated], class_="sources"),
+    )
 
 
 def _draw_row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -> Markup:
@@ -126,6 +118,10 @@ def _draw_row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -
         tip=". ".join(parts),
         leads_to=_web_address(place.source),
     )
+    times = NOTHING if place.times is None else number(place.times, 2)
+    if place.times is not None and place.times >= 1:
+        times = format_times(place.times, 1.0)
+    source = _link(f"[{sources.index(place.source) + 1}]", place.source) if place.source else None
     marks: list[Child] = [el("small", doubt, class_="doubt") for doubt in place.doubts]
     return el(
         "tr",
@@ -133,15 +129,10 @@ def _draw_row(place: _Place, axis: Axis, unit: str, sources: Sequence[Source]) -
         el("td", draw_dots([dot], axis), class_="room"),
         el("td", number(place.rate), class_="number"),
         el("td", place.metric, class_="which"),
-        el("td", NOTHING if place.times is None else _format_times(place.times), class_="number"),
-        el("td", _link(f"[{sources.index(place.source) + 1}]", place.source) if place.source else None,
-           class_="number"),
+        el("td", times, class_="number"),
+        el("td", source, class_="number"),
         class_="own" if place.own else None,
-    )  # fmt: skip
-
-
-def _format_times(value: float) -> str:
-    return format_times(value, 1.0) if value >= 1 else number(value, 2)
+    )
 
 
 def _link(text: str, source: Source) -> Markup:
@@ -152,10 +143,6 @@ def _link(text: str, source: Source) -> Markup:
 
 def _web_address(source: Source | None) -> str | None:
     return source.address if source and source.address.startswith(("https://", "http://")) else None
-
-
-def _format_date(source: Source) -> str:
-    return f", {source.date}" if source.date else ""
 
 
 def _draw_key(kind: str, word: str) -> Markup:

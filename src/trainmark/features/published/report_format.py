@@ -1,20 +1,659 @@
-"""Writes runs as FlagPerf or DeepSpark pages."""
+"""Writes runs as pages in the forms that FlagPerf and DeepSpark publish."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import chain
+from typing import NamedTuple
 
-from trainmark.features.published import write_deepspark, write_flagperf
-from trainmark.record.record import Record
+from trainmark import workloads
+from trainmark.analysis import device_names as names
+from trainmark.analysis.device_names import tidy
+from trainmark.analysis.scaling import find_scalings
+from trainmark.analysis.stability import stability_of_repeats
+from trainmark.features.published.cells import is_half
+from trainmark.record import escape, workload_facts
+from trainmark.record.doubts import translate_doubt
+from trainmark.record.endings import translate_ending
+from trainmark.record.format import device_name, format_goal, format_quality, summarise_links
+from trainmark.record.language import Say, translator
+from trainmark.record.numbers import digits_to_tell_apart
+from trainmark.record.plan import Plan, Topology
+from trainmark.record.published_row import PublishedRow, Source
+from trainmark.record.recipe import fix_hp
+from trainmark.record.record import Record, translate_coverage
+
+NOT_GIVEN = "/"
+"""What FlagPerf's pages write where nothing was measured or collected."""
+FLOPS = "6 x parameters"
+"""By which pages of language models count FLOPs."""
+FLAGPERF_SHOWN = ("p_whole", "p_train", "p_core", "mem", "mem_total")
+LAST = ("mem", "MFU")
+"""Columns that stand at the end of the table of results."""
+DEEPSPARK_SHOWN = ("p_train", "p_steady", "power_steady", "mem_steady")
+NOT_MEASURED = "-"
+"""What DeepSpark's pages write where nothing was measured."""
+CODE = "```"
+DATA = "DATA"
+"""Placeholder for the reader's data folder."""
+_PLAIN = re.compile(r"[\w.,=+/-]{1,60}", re.ASCII)
 
 
-def write_flagperf_page(records: Sequence[Record], *, language: str, folders: Mapping[str, Path]) -> str:
-    return write_flagperf.write(records, lang=language)
+@dataclass(frozen=True, kw_only=True)
+class WrittenSection:
+    """One section of a page: runs that train one model to one target, with their rows."""
+
+    records: tuple[Record, ...]
+    rows: tuple[PublishedRow, ...]
+
+    @property
+    def first(self) -> PublishedRow:
+        return self.rows[0]
+
+    @property
+    def quality(self) -> str:
+        """The word the tables use, with nothing in it that could end a cell."""
+        return workloads.quality_word(self.records[0].quality.name)
+
+    @property
+    def column(self) -> str:
+        """What published pages of the model call that column."""
+        known = workloads.facts_of(self.records[0])
+        return (known.quality_on_pages if known else "") or self.quality
+
+    @property
+    def goal(self) -> str:
+        """`≥ 75.5 %`."""
+        return format_goal(self.records[0].quality)
 
 
-def write_deepspark_page(records: Sequence[Record], *, language: str, folders: Mapping[str, Path]) -> str:
-    return write_deepspark.write(records, lang=language)
+def make_section(records: Sequence[Record]) -> WrittenSection:
+    return WrittenSection(records=tuple(records), rows=tuple(map(make_row, records)))
 
 
-FORMATS = {"flagperf": write_flagperf_page, "deepspark": write_deepspark_page}
+def write_sections(records: Sequence[Record], write: Callable[[WrittenSection], Iterable[str]]) -> str:
+    """A page of one section for all runs that can share a table's heads, in the order they were given."""
+    groups: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        quality = record.quality
+        key = (record.plan.workload, record.item, quality.name, quality.unit, quality.goal, quality.better)
+        groups.setdefault(key, []).append(record)
+    return "\n".join(chain.from_iterable((*write(make_section(members)), "") for members in groups.values()))
+
+
+class Strong(str):
+    """Bold text in a table."""
+
+    __slots__ = ()
+
+
+def format_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """The lines of a Markdown table, cells escaped."""
+    heads = list(heads)
+    return [_format_line(heads), "| " + " | ".join("---" for _ in heads) + " |", *map(_format_line, rows)]
+
+
+def _format_line(cells: Iterable[str]) -> str:
+    texts = ((escape.markdown_cell(cell), isinstance(cell, Strong)) for cell in cells)
+    return "| " + " | ".join(f"**{text}**" if strong else text for text, strong in texts) + " |"
+
+
+def list_notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
+    """Numbered notes with the rows they are about, including why a shown metric is missing."""
+    say = translator(lang)
+    about: dict[str, list[str]] = {}
+    for index, record in enumerate(section.records, 1):
+        for sentence in _list_sentences(record, shown, say):
+            about.setdefault(sentence, []).append(str(index))
+    lines = []
+    for number, (sentence, rows) in enumerate(about.items(), 1):
+        which = (say("row {rows}") if len(rows) == 1 else say("rows {rows}")).format(rows=", ".join(rows))
+        lines.append(f"{number}. {which}: {escape.markdown_cell(sentence)}")
+    return lines
+
+
+def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> Iterator[str]:
+    if record.status != "valid":
+        statuses = {"invalid": say("invalid"), "incomplete": say("incomplete")}
+        yield f"{statuses[record.status]}: {translate_ending(record.ended, say)}"
+    if record.precision != record.plan.precision:
+        yield say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision)
+    missing: dict[str, list[str]] = {}
+    for alias in shown:
+        if find_metric(record, alias) is None:
+            reason = record.metrics[alias].unavailable if alias in record.metrics else None
+            missing.setdefault(say(reason) if reason else say("not on the record"), []).append(alias)
+    for why, aliases in missing.items():
+        yield say("no {metrics}: {reason}").format(metrics=", ".join(aliases), reason=why)
+    yield say("throughputs cover {coverage}").format(coverage=translate_coverage(record, say))
+    yield from (translate_doubt(doubt, say) for doubt in record.doubts)
+
+
+def describe_data_set(record: Record, say: Say) -> str:
+    """Where the data comes from."""
+    name = escape.markdown_cell(record.plan.data.name)
+    if record.plan.data.synthetic:
+        return say("{name}, synthetic: `trainmark data make {name}` makes it; it is not the real set").format(name=name)
+    return say("{name}: `trainmark data prepare {name}` makes it of the files its publisher offers").format(name=name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The environment of a run as text; empty where it was not collected."""
+
+    model: str
+    device: str
+    vendor: str
+    cpu: str
+    distribution: str
+    kernel: str
+    driver: str
+    sdk: str
+    """The device's PyTorch plugin, or what PyTorch was built with."""
+    framework: str
+    software: str
+    container: str
+
+
+def list_machines(section: WrittenSection, say: Say) -> dict[Machine, str]:
+    """Every machine of a section once, with all its link measurements."""
+    found: dict[Machine, list[str]] = {}
+    for record, row in zip(section.records, section.rows, strict=True):
+        measured, ranks = record.environment.link, record.timeline.ranks
+        hosts = max(len({trace.host for trace in ranks}), 1)
+        links = [summarise_links(measured, ranks=len(ranks), hosts=hosts, say=say)] if measured else []
+        found.setdefault(_describe_machine(record, row, say), []).extend(links)
+    return {machine: say("; ").join(dict.fromkeys(links)) for machine, links in found.items()}
+
+
+def _describe_machine(record: Record, row: PublishedRow, say: Say) -> Machine:
+    environment, platform = record.environment, record.environment.platform
+    cores = environment.cpu.logical_cores
+    versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
+    plugin = f"{platform.plugin} {platform.plugin_version or ''}".strip() if platform.plugin else ""
+    return Machine(
+        model=environment.machine,
+        device=row.device,
+        vendor=row.vendor,
+        cpu=environment.cpu.name + (say(", {cores} logical cores").format(cores=cores) if cores else ""),
+        distribution=environment.distribution,
+        kernel=environment.os,
+        driver=environment.device.driver or "",
+        sdk=plugin or environment.torch.partition("+")[2],
+        framework=f"pytorch-{environment.torch}" if environment.torch else "",
+        container=environment.container,
+        software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
+    )
+
+
+# A run as a row of a published table, rounded as written
+
+
+def make_row(record: Record) -> PublishedRow:
+    """A run as a published row; time and quality only for a full training, as on published pages."""
+    plan, quality = record.plan, record.quality
+    vendor, device = tidy(plan.platform_word), tidy(device_name(record))
+    if device.casefold().startswith(f"{vendor.casefold()} "):
+        device = device[len(vendor) :].strip()
+    value = quality.value if plan.limits.full else None
+    if value is not None:
+        value = round_digits(value, digits_to_tell_apart(value, quality.goal, quality.better, least=5))
+    return PublishedRow(
+        name=record.run_id,
+        source=Source(title=record.run_id, address="", date=record.created[:10]),
+        vendor=vendor,
+        device=names.parse_device(device.rstrip(" ,") or vendor).name,
+        workload=tidy(plan.workload),
+        topology=plan.topology,
+        precision=tidy(record.precision),
+        fix_hp=tidy(fix_hp(plan.deviations, most=len(plan.deviations))),
+        batch_per_device=int(plan.recipe["batch_per_device"]) if "batch_per_device" in plan.recipe else None,
+        item=tidy(record.item),
+        e2e_time_s=_round_metric(record, "e2e_time") if plan.limits.full else None,
+        p_whole=_round_metric(record, "p_whole"),
+        p_train=_round_metric(record, "p_train"),
+        p_core=_round_metric(record, "p_core"),
+        quality_name=quality.name,
+        quality_unit=quality.unit or "-",
+        quality=value,
+        target=quality.goal,
+        better=quality.better,
+        mem_used_gib=round_memory(find_metric(record, "mem")),
+        mem_total_gib=round_memory(find_metric(record, "mem_total")),
+        remark=None,
+    )
+
+
+def round_digits(value: float, digits: int = 5) -> float:
+    """Rounds to significant digits; the integer part is kept."""
+    return float(round(value)) if abs(value) >= 10 ** (digits - 1) else float(f"{value:.{digits}g}")
+
+
+def format_exact(value: float | None, unit: str = "") -> str:
+    """A figure that parses back to the same value, without an exponent."""
+    if value is None:
+        return ""
+    text = format(Decimal(repr(value)), "f")
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def find_metric(record: Record, alias: str) -> float | None:
+    quantity = record.metrics.get(alias)
+    return quantity.value if quantity else None
+
+
+def _round_metric(record: Record, alias: str) -> float | None:
+    value = find_metric(record, alias)
+    return None if value is None else round_digits(value)
+
+
+def round_memory(value: float | None) -> float | None:
+    return None if value is None else round(value, 1) if value >= 10 else round_digits(value, 3)
+
+
+# FlagPerf: a table of metrics and a row for each run
+
+
+class _Column(NamedTuple):
+    """A column of the results, and the row that explains it in the table of metrics."""
+
+    head: str
+    write: Callable[[PublishedRow, Record], str]
+    name: str = ""
+    """Empty where the table of metrics does not list it."""
+    note: str = ""
+    strong: bool = False
+
+
+def write_flagperf(records: Sequence[Record], *, lang: str) -> str:
+    """The page, in English (`en`) or Chinese (`zh`): a section for each model and target."""
+    return write_sections(records, partial(_write_flagperf_section, lang=lang, say=translator(lang, "flagperf")))
+
+
+def _write_flagperf_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
+    record = section.records[0]
+    yield "### " + say("Data set")
+    yield describe_data_set(record, say)
+    yield ""
+    devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
+    yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
+    yield "#### " + say("Environment")
+    for machine, network in list_machines(section, say).items():
+        yield from _write_environment(machine, network, say)
+    yield ""
+    yield "### " + say("Results")
+    yield "* " + say("General metrics")
+    yield ""
+    columns = _list_columns(section, say)
+    metrics = [*_describe_runs(section, say), *(_describe_column(one, say) for one in columns if one.name)]
+    metrics.append((say("Further changes"), say("; ").join(_list_changes(section, say)) or say("none"), ""))
+    yield from format_table((say("Metric"), say("Value"), say("Notes")), metrics)
+    yield ""
+    yield "* " + say("Performance")
+    yield ""
+    ordered = sorted(columns, key=lambda column: column.head in LAST)
+    rows = (
+        (_format_configuration(row, section, say), *(column.write(row, record) for column in ordered))
+        for row, record in zip(section.rows, section.records, strict=True)
+    )
+    yield from format_table((say("Configuration"), *(column.head for column in ordered)), rows)
+    if lines := list_notes(section, lang, FLAGPERF_SHOWN):
+        yield from ("", say("Notes:"), "", *lines)
+
+
+def _write_environment(machine: Machine, network: str, say: Say) -> Iterator[str]:
+    container = say("{runtime}, version not known inside").format(runtime=machine.container)
+    if machine.container in ("", "none"):
+        container = say("no container was used") if machine.container else ""
+    hardware = {
+        say("Machine model"): machine.model,
+        say("Accelerator model"): machine.device,
+        say("CPU model"): machine.cpu,
+        say("Network between nodes, measured"): network,
+    }
+    software = {
+        say("OS version"): machine.distribution,
+        say("OS kernel version"): machine.kernel,
+        say("Driver of the device"): machine.driver,
+        say("Docker version"): container,
+        say("Framework"): machine.framework,
+        say("Other software"): machine.software,
+    }
+    for heading, entries in ((say("Hardware"), hardware), (say("Software"), software)):
+        yield f"- ##### {heading}"
+        yield from (f"    - {name}: {escape.markdown_cell(value) or NOT_GIVEN}" for name, value in entries.items())
+
+
+def _describe_runs(section: WrittenSection, say: Say) -> Iterator[tuple[str, str, str]]:
+    """Rows of the table of metrics that say what was trained on what."""
+    record = section.records[0]
+    known, data = workloads.facts_of(record), record.plan.data
+    yield say("Task category"), say((known.task if known else "") or NOT_GIVEN), ""
+    yield say("Model"), section.first.workload, ""
+    yield say("Data set"), data.name, say("synthetic, not the real set") if data.synthetic else ""
+    for name in dict.fromkeys(f"{row.vendor} {_label_device(row, section)}" for row in section.rows):
+        yield say("Device name"), name, ""
+
+
+def _describe_column(column: _Column, say: Say) -> tuple[str, str, str]:
+    text = Strong if column.strong else str
+    return text(column.name), text(say("{word}, see Performance").format(word=column.head)), column.note
+
+
+def _list_columns(section: WrittenSection, say: Say) -> list[_Column]:
+    """In the order of the table of metrics; language models give tokens per second and device, and MFU."""
+    note = say("computed against the reference recipe; / where none")
+    memory = say("unit: GiB; peak of the worst rank / memory of one device")
+    precision = _Column(
+        "precision", lambda row, _: row.precision, say("Data precision"), say("read back from what ran")
+    )
+    fix_hp = _Column("fix_hp", lambda row, _: row.fix_hp or "", say("Hyper-parameter changes"), note)
+    mem = _Column("mem", lambda row, _: _format_memory(row), say("Device memory"), memory)
+    known = workloads.facts_of(section.records[0])
+    if known is not None and known.item == "tokens":
+        way, how = say("Hyper-parameter changes"), say("how ranks share the network")
+        used, rate = say("6 FLOPs for each parameter and token"), say("tokens per second and device, p_train")
+        return [
+            precision,
+            _Column("parallel", lambda _, record: describe_parallelism(record), way, how),
+            fix_hp,
+            mem,
+            _Column("MFU", lambda _, record: _format_mfu(record), say("Compute utilisation"), used),
+            _Column("token/p/s", lambda row, _: _format_token_rate(row), say("Throughput"), rate, strong=True),
+            _Column("loss", lambda row, _: format_exact(row.quality) or NOT_GIVEN),
+            _Column(say("Loss aligned"), lambda _, record: describe_alignment(record)),
+        ]
+    unit = say("unit: {item}/s").format(item=section.first.item)
+    time = say("unit: s; from launch to the end, of full runs")
+    whole = say("{unit}; evaluation and data wait included").format(unit=unit)
+    train = say("{unit}; without evaluation").format(unit=unit)
+    core = say("{unit}; without evaluation and data wait").format(unit=unit)
+    target = say("target {goal}").format(goal=section.goal)
+    share = (section.first.quality_unit or "").strip("-")
+    return [
+        precision,
+        fix_hp,
+        mem,
+        _show_figure("e2e_time", "e2e_time_s", say("End-to-end time"), time),
+        _show_figure("p_whole", "p_whole", say("Overall throughput"), whole),
+        _show_figure("p_train", "p_train", say("Training throughput"), train),
+        _show_figure("p_core", "p_core", say("Compute throughput"), core)._replace(strong=True),
+        _show_figure(section.column, "quality", say("Training result"), target, share),
+    ]
+
+
+def _show_figure(head: str, field: str, name: str, note: str, unit: str = "") -> _Column:
+    return _Column(head, lambda row, _: format_exact(getattr(row, field), unit) or NOT_GIVEN, name, note)
+
+
+def _list_changes(section: WrittenSection, say: Say) -> Iterator[str]:
+    """Deviations from a plain training that no other row of the table lists."""
+    if any(record.plan.init_from for record in section.records):
+        yield say("training began with given weights")
+    if any(record.plan.resume_from for record in section.records):
+        yield say("training went on from a checkpoint")
+    if any(record.restarts for record in section.records):
+        yield say("ranks were started again after failures")
+    if left := sum(len(record.skipped_files) for record in section.records):
+        yield say("{count} unreadable data files were left out").format(count=left)
+
+
+def _label_device(row: PublishedRow, section: WrittenSection) -> str:
+    """The short name of a row's device, or all of it where another device of the section has the same."""
+    short = names.short_device(row.device)
+    alike = {other.device for other in section.rows if names.short_device(other.device) == short}
+    return short if len(alike) == 1 else row.device
+
+
+def _format_configuration(row: PublishedRow, section: WrittenSection, say: Say) -> str:
+    topology = Topology.parse(row.topology)
+    few = {1: say("1 node"), 2: say("2 nodes")}
+    nodes = few.get(topology.nodes) or say("{count} nodes").format(count=topology.nodes)
+    each = topology.devices_per_node
+    devices = say("1 device") if each == 1 else say("{count} devices").format(count=each)
+    return say("{device} {nodes}, {devices} ({topology})").format(
+        device=_label_device(row, section), nodes=nodes, devices=devices, topology=topology
+    )
+
+
+def _format_memory(row: PublishedRow) -> str:
+    if row.mem_used_gib is None and row.mem_total_gib is None:
+        return NOT_GIVEN
+    texts = (format_exact(value) for value in (row.mem_used_gib, row.mem_total_gib))
+    return "/".join(f"{text}.0" if text and "." not in text else text for text in texts)
+
+
+# Language models
+
+
+def describe_parallelism(record: Record) -> str:
+    """How ranks share the network, in the pages' letters: DP for replicas, FSDP for shards, TP for tensor
+    parallelism."""
+    topology, way = Topology.parse(record.plan.topology), record.plan.recipe.get("parallel", "ddp")
+    tensor = int(record.plan.recipe.get("tensor_parallel", 1))
+    blocks = f"TP{tensor}" if tensor > 1 else ""
+    if way == "fsdp":
+        return f"FSDP{topology.devices // tensor}{blocks}"
+    if way == "hsdp":
+        return f"DP{topology.nodes}FSDP{topology.devices_per_node // tensor}{blocks}"
+    return f"PP1DP{topology.devices}TP1"
+
+
+def describe_alignment(record: Record) -> str:
+    """Whether every evaluation lies in the band of public runs; unknown where there is no band."""
+    known = workloads.facts_of(record)
+    band = workload_facts.find_band(record.plan, known.bands) if known else None
+    places = [one.place for one in workload_facts.compare_to_band(band, record.quality.history)] if band else []
+    return str(all(place == "in the band" for place in places)) if places else NOT_GIVEN
+
+
+def _format_token_rate(row: PublishedRow) -> str:
+    if row.p_train is None:
+        return NOT_GIVEN
+    return format_exact(round_digits(row.p_train / Topology.parse(row.topology).devices))
+
+
+def _format_mfu(record: Record) -> str:
+    used, flops = find_metric(record, "mfu"), record.environment.flops
+    if used is None or flops is None or FLOPS not in flops.otherwise:
+        return NOT_GIVEN
+    return f"{format_exact(round_digits(used * flops.otherwise[FLOPS] / flops.per_item, 3))}%"
+
+
+# DeepSpark: its sections and its six columns, each by its own definition
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A row of the page: a run, or of its repeats the one whose quality is the median."""
+
+    record: Record
+    repeats: tuple[Record, ...]
+
+
+def write_deepspark(records: Sequence[Record], *, lang: str) -> str:
+    """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
+    return write_sections(records, partial(_write_deepspark_section, lang=lang, say=translator(lang)))
+
+
+def _write_deepspark_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
+    runs = _group_runs(section.records)
+    shown = make_section([run.record for run in runs])
+    commands = dict.fromkeys(format_command(run.record.plan, repeat=len(run.repeats)) for run in runs)
+    listed = ", ".join(escape.markdown_cell(record.run_id) for record in section.records)
+    yield f"# {escape.markdown_cell(workloads.title_of(section.records[0]))}"
+    parts = {
+        "## " + say("Model Description"): [_describe_model(section, say)],
+        "## " + say("Supported Environments"): _environment_table(shown, say),
+        "## " + say("Model Preparation"): [],
+        "### " + say("Prepare Resources"): [describe_data_set(section.records[0], say)],
+        "### " + say("Install Dependencies"): [f"{CODE}sh", "pip3 install -c constraints.txt .", CODE],
+        "## " + say("Model Training"): [f"{CODE}sh", *commands, CODE],
+        "## " + say("Model Results"): [*_speed_table(shown, say), "", *_result_table(runs, section, say)],
+        say("By DeepSpark's definitions:"): [f"- {line}" for line in _list_definitions(runs, say)],
+        say("Notes:"): list_notes(shown, lang, DEEPSPARK_SHOWN),
+        "## " + say("References"): [
+            "- " + say("Runs, whose records `trainmark audit` checks: {runs}").format(runs=listed)
+        ],
+    }
+    for heading, lines in parts.items():
+        yield from ("", heading, *(("", *lines) if lines else ()))
+
+
+def _group_runs(records: Sequence[Record]) -> list[_Run]:
+    groups: dict[object, list[Record]] = {}
+    for index, record in enumerate(records):
+        alike = (record.group, record.plan.topology) if record.group else index
+        groups.setdefault(alike, []).append(record)
+    return [_Run(record=_find_median(repeats), repeats=tuple(repeats)) for repeats in groups.values()]
+
+
+def _find_median(repeats: Sequence[Record]) -> Record:
+    ordered = sorted(repeats, key=lambda record: (record.quality.value is None, record.quality.value or 0.0))
+    known = [record for record in ordered if record.quality.value is not None] or ordered
+    return known[(len(known) - 1) // 2]
+
+
+def _describe_model(section: WrittenSection, say: Say) -> str:
+    record = section.records[0]
+    known = workloads.facts_of(record)
+    task = known.task if known else ""
+    return say("{title}: {task}, trained on {data}. Throughput counts {item}; quality is {quality} ({goal}).").format(
+        title=escape.markdown_cell(workloads.title_of(record)),
+        task=escape.markdown_cell(say(task) if task else section.first.workload),
+        data=escape.markdown_cell(record.plan.data.name),
+        item=escape.markdown_cell(record.item),
+        quality=escape.markdown_cell(section.quality),
+        goal=escape.markdown_cell(section.goal),
+    )
+
+
+def _environment_table(section: WrittenSection, say: Say) -> list[str]:
+    heads = ("GPU", say("Vendor"), "SDK", "Release", say("Driver"), say("Framework"), say("System"))
+    releases = " / ".join(dict.fromkeys(f"trainmark {record.trainmark}" for record in section.records))
+    found = (
+        (machine.device, machine.vendor, machine.sdk, releases, machine.driver, machine.framework, machine.kernel)
+        for machine in list_machines(section, say)
+    )
+    return format_table(heads, ([cell or NOT_MEASURED for cell in cells] for cells in found))
+
+
+def _speed_table(section: WrittenSection, say: Say) -> list[str]:
+    rate, score = f"FPS (p_train, {section.first.item}/s)", say("Score ({score})").format(score=_score_name(section))
+    return format_table(("GPU", "FP16", rate, score), (_speed_cells(row) for row in section.rows))
+
+
+def _speed_cells(row: PublishedRow) -> tuple[str, ...]:
+    topology = Topology.parse(row.topology)
+    count = f"x{topology.devices_per_node}" if topology.nodes == 1 else str(topology)
+    return f"{row.device} {count}", str(is_half(row.precision)), format_exact(row.p_train), format_exact(row.quality)
+
+
+def _score_name(section: WrittenSection) -> str:
+    unit = section.first.quality_unit
+    return f"{section.quality}, {unit}" if unit not in (None, "-") else section.quality
+
+
+def _result_table(runs: Sequence[_Run], section: WrittenSection, say: Say) -> list[str]:
+    heads = (
+        say("Convergence criteria"),
+        say("Configuration (x denotes number of GPUs)"),
+        say("Performance ({rate})").format(rate=f"p_steady, {section.first.item}/s"),
+        say("Accuracy ({score})").format(score=_score_name(section)),
+        say("Power (W)"),
+        say("Scalability"),
+        say("Memory utilization (GiB)"),
+        say("Stability"),
+    )
+    return format_table(heads, ([cell or NOT_MEASURED for cell in _result_cells(run, section, say)] for run in runs))
+
+
+def _result_cells(run: _Run, section: WrittenSection, say: Say) -> Iterator[str]:
+    record, row, topology = run.record, make_row(run.record), Topology.parse(run.record.plan.topology)
+    count = f"{topology.devices_per_node}x" if topology.nodes == 1 else str(topology)
+    batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
+    sign = "≥" if row.better == "higher" else "≤"
+    speed, power, memory = (find_metric(record, alias) for alias in ("p_steady", "power_steady", "mem_steady"))
+    yield f"{section.quality}{sign}{format_exact(row.target)}{'%' if row.quality_unit == '%' else ''}"
+    yield f"trainmark {record.trainmark},{batch}{count},{row.precision}"
+    yield "" if speed is None else format_exact(round_digits(speed))
+    yield format_exact(row.quality)
+    yield "" if power is None else f"{format_exact(round_digits(power))}*{topology.devices}"
+    yield _format_scalability(run, section, say)
+    yield "" if memory is None else f"{format_exact(round_memory(memory))}*{topology.devices}"
+    yield format_exact(stability_of_repeats(run.repeats))
+
+
+def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
+    """`0.96 (card)`: relative to one card, or to one node where no single card was run alike."""
+    own = Topology.parse(run.record.plan.topology)
+    for found in find_scalings(section.records, "p_steady"):
+        here = next((point for point in found.points if run.record.run_id in point.runs), None)
+        if found.kind != "weak" or here is None or here.throughput.value is None:
+            continue
+        card, node = (Topology(nodes=1, devices_per_node=count) for count in (1, own.devices_per_node))
+        for word, base in ((say("card"), card), (say("node"), node)):
+            alone = next((point.throughput.value for point in found.points if point.topology == base), None)
+            if alone and base != own:
+                share = here.throughput.value * base.devices / own.devices / alone
+                return f"{format_exact(round_digits(share, 3))} ({word})"
+    return ""
+
+
+def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
+    """How the columns are computed, which differs from our metrics of similar names."""
+    yield say(
+        "Performance is p_steady: the mean of the middle 3 of 5 equal parts of steady training, data loading included, "
+        "evaluation left out, over all cards."
+    )
+    yield say("Power and Memory are means per card over steady training, by the device's tool, times cards.")
+    yield say("Scalability is Performance by cards (or nodes) over Performance of one card (or node).")
+    yield say(
+        "Stability is 1 - 0.2 for each of 5 trainings to the criterion that ended further than 1 % from their median; "
+        "- where not all 5 reached it, or fewer were made."
+    )
+    for number, run in enumerate(runs, 1):
+        if len(run.repeats) > 1:
+            values = " / ".join(format_quality(record.quality) for record in run.repeats)
+            yield say("Row {row} is the repeat with the median quality of {values}.").format(
+                row=number, values=escape.markdown_cell(values)
+            )
+
+
+# The command that runs a plan again
+
+
+def format_command(plan: Plan, *, repeat: int = 1) -> str:
+    """Relative to the reference recipe, so that every deviation is an argument."""
+    return " ".join(shlex.quote(word) for word in _list_arguments(plan, repeat))
+
+
+def _list_arguments(plan: Plan, repeat: int) -> Iterator[str]:
+    yield from ("trainmark", "run", plan.workload, "--recipe", "reference")
+    for deviation in plan.deviations:
+        setting = f"{deviation.name}={_format_value(deviation.actual)}"
+        if _PLAIN.fullmatch(setting):
+            yield from ("--set", setting)
+    yield from ("--topology", plan.topology, "--precision", plan.precision, "--platform", plan.platform_word)
+    if not plan.data.synthetic:
+        yield from ("--data", DATA)
+    for name in ("steps", "seconds", "epochs", "items"):
+        if (limit := getattr(plan.limits, name)) is not None:
+            yield from (f"--{name}", f"{limit:g}" if isinstance(limit, float) else str(limit))
+    if repeat > 1:
+        yield from ("--repeat", str(repeat))
+
+
+def _format_value(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+FORMATS = {
+    "flagperf": lambda records, *, language, folders: write_flagperf(records, lang=language),
+    "deepspark": lambda records, *, language, folders: write_deepspark(records, lang=language),
+}

@@ -10,16 +10,24 @@ from dataclasses import dataclass, field, replace
 from trainmark import workloads
 from trainmark.analysis import device_names as names
 from trainmark.analysis.device_names import DeviceName, fold_key, tidy
-from trainmark.analysis.published_page import PageStatement
-from trainmark.features.published import heads
+from trainmark.analysis.published_library import PageStatement
 from trainmark.features.published.cells import (
+    VOCABULARY,
     Figure,
     Place,
     is_blank,
+    is_precision,
     normalize_precision,
     parse_item,
 )
-from trainmark.features.published.heads import QUALITIES, QUANTITIES, Head, find_quality_name, is_precision, parse_head
+from trainmark.features.published.heads import (
+    QUALITIES,
+    QUANTITIES,
+    Head,
+    find_direction,
+    find_quality_name,
+    parse_head,
+)
 from trainmark.features.published.markdown import MarkdownRow, Table
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.plan import Topology
@@ -28,18 +36,11 @@ from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
 MAX_DEVICES = 50
 
 _UNIT = re.compile(r"(?:单位[为是:]?|units?[:=]|\bin)\s*([A-Za-z%][A-Za-z /%]*)(?=[;,.()]|$)", re.IGNORECASE)
-_COUNTED = {
-    "图片": "images/s",
-    "images": "images/s",
-    "样本": "samples/s",
-    "samples": "samples/s",
-    "序列": "sequences/s",
-}
+_COUNTED = re.compile(r"图片|images|样本|samples|序列|sequences")
+_GOAL = re.compile(r"(>=|≥|>|<=|≤|<)\s*([0-9]+(?:\.[0-9]+)?)")
+_BOTH = re.compile(r"实际/目标|actual/target", re.IGNORECASE)
 _UNTITLED = Source(title="", address="", date=None)
 """Until the whole page has been read."""
-_DATA_SET = ("数据集", "dataset")
-_GOAL = re.compile(r"(>=|≥|>|<=|≤|<)\s*([0-9][0-9.,e-]*)")
-_REACHED_AND_AIMED = re.compile(r"实际/目标|actual/target")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,6 @@ class TableRun:
     """What the table calls its quality, whether or not the row gives one."""
     criterion: str = ""
     """Name of the quality beside the value to reach."""
-    criterion_unit: str | None = None
     target: tuple[float | None, str | None] = (None, None)
     """The value to reach, and which direction is better where given."""
     targets: dict[str, float] = field(default_factory=dict)
@@ -91,22 +91,13 @@ class TableRun:
         values = (self.e2e_time_s, *self.throughputs.values(), *self.memory)
         return bool(self.qualities or self.details) or any(value is not None for value in values)
 
-    @property
-    def rate(self) -> float | None:
-        """The table's speed, where it does not name the throughput."""
-        words = heads.WORDS["fps"] + heads.WORDS["performance"]
-        known = {fold_key(word) for word in words}
-        return next((entry.value for entry in self.details if fold_key(entry.name) in known and entry.value), None)
-
     def add_detail(self, name: str, text: str, found: Figure | None = None) -> None:
-        unit = found.unit if found else None
-        self.details.append(
-            PublishedDetail(name=tidy(name), text=tidy(text), value=found.value if found else None, unit=unit or None)
-        )
+        value, unit = (found.value, found.unit or None) if found else (None, None)
+        self.details.append(PublishedDetail(name=tidy(name), text=tidy(text), value=value, unit=unit))
 
-    def without_measures(self) -> TableRun:
-        """The same run before anything was measured."""
-        return replace(self, e2e_time_s=None, throughputs={}, qualities=[], memory=(None, None), details=[], remarks=[])
+    def add_quality(self, name: str, found: Figure, text: str, *, unit: str | None, sure: bool = False) -> None:
+        shown, unit = tidy(text), found.unit or unit
+        self.qualities.append(PageQuality(name=name, value=found.value, unit=unit, text=shown, sure=sure))
 
 
 @dataclass(kw_only=True)
@@ -119,6 +110,8 @@ class Section:
     """As the table of metrics names it, which overrides the rest of the page."""
     title: str | None = None
     heading: str | None = None
+    latest: str = ""
+    """The heading above, of whatever level."""
     devices: list[str] = field(default_factory=list)
     """Full names, as lists and tables of the environment give them."""
     abbreviations: list[str] = field(default_factory=list)
@@ -136,17 +129,15 @@ class Section:
     """The name records use for it, where a note gives it: top-1 accuracy."""
     gives_target: bool = False
     """Whether a note says that cells hold result and target."""
-    target: float | None = None
-    better: str | None = None
-    latest: str = ""
-    """The heading above, of whatever level."""
+    target: tuple[float | None, str | None] = (None, None)
+    speeds: list[TableRun] = field(default_factory=list)
+    wholes: list[TableRun] = field(default_factory=list)
+    """Runs of tables whose configuration describes them in free text."""
+    results: int = 0
+    """Tables of results so far."""
     rows: list[PublishedRow] = field(default_factory=list)
     said: list[PageStatement] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
-    results: int = 0
-    """Tables of results so far."""
-    tabled: set[int] = field(default_factory=set)
-    """Tables whose rows have a configuration of nodes and devices."""
 
     @property
     def workload(self) -> str:
@@ -158,25 +149,81 @@ class Section:
         of_path = names.find_workload_in_path(self.page)
         return of_path or self.title or names.find_model_in_path(self.page) or names.UNKNOWN
 
+    # What the page says
+
     def add_device(self, name: str) -> None:
         if name not in self.devices and len(self.devices) < MAX_DEVICES:
             self.devices.append(name)
 
+    def note(self, table: Table, head: Head, *, line: int | None = None, figure: Figure | None = None) -> None:
+        """Notes how the page names a quantity, and a figure of it."""
+        if quantity := QUANTITIES.get(head.kind or ""):
+            unit = (figure.unit if figure else "") or head.unit or self.units.get(head.kind or "") or None
+            self._add_statement(
+                table, line or table.heads.number, quantity, head.word, unit, figure.value if figure else None
+            )
+
+    def note_place(self, table: Table, line: int, text: str, where: Place) -> None:
+        """Notes a configuration whose text and bracket give different numbers of devices."""
+        self._add_statement(table, line, "configuration", text, f"{where.worded}, {where.topology}", None)
+
+    def _add_statement(
+        self, table: Table, line: int, quantity: str, word: str, unit: str | None, value: float | None
+    ) -> None:
+        place = f"table {table.index}, line {line}"
+        self.said.append(PageStatement(place=place, quantity=quantity, word=word, unit=unit, value=value))
+
+    def add_unread(self, line: int, text: str) -> None:
+        self.unread.append(f"line {line}: {text}")
+
+    def says_both(self, text: str) -> bool:
+        """Whether a text says that cells hold result and target."""
+        return bool(_BOTH.search(text))
+
+    def learn_metric(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
+        """Reads one row of the table of metrics: name, column and unit."""
+        cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
+        name, value = cells.get("metric", ""), tidy(cells.get("value", ""))
+        note = unicodedata.normalize("NFKC", cells.get("note", ""))
+        kind, word = parse_head(name).kind or "", tidy(value.split(",")[0])
+        if is_blank(value) and kind != "quality":
+            pass
+        elif kind == "model":
+            self.model = value
+        elif kind == "device":
+            self.abbreviations = [*self.abbreviations, value][:MAX_DEVICES]
+        elif fold_key(name) in VOCABULARY["facts"]["data_set"]:
+            self.data_set = value
+        elif kind == "precision" and is_precision(value):
+            self.precision = normalize_precision(value)
+        elif kind == "quality" and self.quality_word is None:
+            self.quality_word, self.quality_means = word or None, _find_meant_quality(note)
+            self.gives_target = self.says_both(note)
+            if match := _GOAL.search(note):
+                self.target = float(match[2]), "higher" if match[1] in (">=", "≥", ">") else "lower"
+        if kind in QUANTITIES:
+            if unit := _find_unit(note):
+                self.units[kind] = unit
+                # all three count the same items, and pages name the unit only once
+                self.units.update({alias: self.units.get(alias, unit) for alias in THROUGHPUTS if kind in THROUGHPUTS})
+            self.note(table, Head(kind=kind, word=word or tidy(name)), line=line.number)
+
+    # Which device a row means
+
     def find_device(self, word: str, memory_gib: float | None = None) -> DeviceName:
-        """The device a row means: by its full name where the page gives one, with the vendor the page names.
+        """By its full name where the page gives one, with the vendor the page names.
 
         A row that gives its device's memory does not mean one of another size.
         """
         if not word and len({fold_key(name) for name in self.devices}) == 1:
             word = self.devices[0]
-        vendors = [
-            text[: -len(word)].strip(" _") for text in self.abbreviations if text.endswith((f" {word}", f"_{word}"))
-        ]
         full = self._find_full_name(word)
         size = re.search(r"([0-9]{1,4}) ?gi?b?\b", full, re.IGNORECASE)
         if memory_gib is not None and size and float(size[1]) != memory_gib:
             full = word
-        if word and vendors:
+        ending = (f" {word}", f"_{word}")
+        vendors = [text[: -len(word)].strip(" _") for text in self.abbreviations if word and text.endswith(ending)]
+        if vendors:
             return DeviceName(vendor=names.find_vendor(min(vendors, key=len)), name=full)
         found = names.parse_device(full)
         vendor = self.vendors.get(word, self.vendors.get(full, found.vendor))
@@ -194,93 +241,22 @@ class Section:
             found.update(tail for tail in tails if fold_key(names.short_device(tail)) == fold_key(word))
             if word and known.casefold().startswith((f"{word.casefold()}-", f"{word.casefold()} ")):
                 begun.add(known)
-        return found.pop() if len(found) == 1 else begun.pop() if len(begun) == 1 and not found else word
+        found = found or begun
+        return found.pop() if len(found) == 1 else word
 
     def knows_device(self, word: str) -> bool:
         """Whether the page names such a device, or its vendor is known."""
         own = {fold_key(names.short_device(names.parse_device(name).name)) for name in self.devices}
         return fold_key(names.short_device(word)) in own or bool(names.parse_device(word).vendor)
 
-    def _describe_foreign(self, device: DeviceName) -> str:
+    def _describe_foreign(self, device: DeviceName) -> list[str]:
         """A remark where a row names another vendor's card than its page."""
         own = {names.parse_device(name).vendor: name for name in self.devices if names.parse_device(name).vendor}
         if not device.vendor or not own or device.vendor in own:
-            return ""
-        return f"the row names {device.name}, and the page's own device is {', '.join(own.values())}"
+            return []
+        return [f"the row names {device.name}, and the page's own device is {', '.join(own.values())}"]
 
-    def note(self, table: Table, head: Head, *, line: int | None = None, unit: str | None = None) -> None:
-        """Notes how the page names a quantity."""
-        self._add_said(table, head, line or table.heads.number, unit or "", None)
-
-    def note_figure(self, table: Table, line: int, head: Head, figure: Figure | None) -> None:
-        """The same with a figure; where rows have a configuration of nodes and devices, they themselves hold it."""
-        if figure is not None and not self.has_configurations(table):
-            self._add_said(table, head, line, figure.unit, figure.value)
-
-    def has_configurations(self, table: Table) -> bool:
-        return table.index in self.tabled
-
-    def note_place(self, table: Table, line: int, text: str, where: Place) -> None:
-        """Notes a configuration whose text and bracket give different numbers of devices."""
-        self.said.append(
-            PageStatement(
-                place=f"table {table.index}, line {line}",
-                quantity="configuration",
-                word=text,
-                unit=f"{where.worded}, {where.topology}",
-            )
-        )
-
-    def _add_said(self, table: Table, head: Head, line: int, unit: str, value: float | None) -> None:
-        quantity = QUANTITIES.get(head.kind or "")
-        if quantity:
-            self.said.append(
-                PageStatement(
-                    place=f"table {table.index}, line {line}",
-                    quantity=quantity,
-                    word=head.word,
-                    unit=unit or head.unit or self.units.get(head.kind or "") or None,
-                    value=value,
-                )
-            )
-
-    def add_unread(self, line: int, text: str) -> None:
-        self.unread.append(f"line {line}: {text}")
-
-    def learn_metric(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
-        """Reads one row of the table of metrics: name, column and unit."""
-        cells = dict(zip([head.kind for head in columns], line.cells, strict=False))
-        name, value = cells.get("metric", ""), cells.get("value", "")
-        note = unicodedata.normalize("NFKC", cells.get("note", ""))
-        kind = parse_head(name).kind or ""
-        if kind == "model" and not is_blank(value):
-            self.model = tidy(value)
-        elif kind == "device" and not is_blank(value):
-            self.abbreviations = [*self.abbreviations, tidy(value)][:MAX_DEVICES]
-        elif fold_key(name) in _DATA_SET and not is_blank(value):
-            self.data_set = tidy(value)
-        elif kind == "precision" and is_precision(value):
-            self.precision = normalize_precision(value)
-        elif kind == "quality" and self.quality_word is None:
-            self.quality_word = tidy(re.split("[,，]", value)[0]) or None
-            self.quality_means = _find_meant_quality(note)
-            self.gives_target = bool(_REACHED_AND_AIMED.search(note.casefold()))
-            self._learn_target(note)
-        if kind in QUANTITIES:
-            word = tidy(re.split("[,，]", value)[0])
-            if unit := _find_unit(note):
-                self.units[kind] = unit
-                # all three count the same items, and pages name the unit only once
-                self.units.update({alias: self.units.get(alias, unit) for alias in THROUGHPUTS if kind in THROUGHPUTS})
-            self.note(table, Head(kind=kind, word=word or tidy(name)), line=line.number)
-
-    def _learn_target(self, note: str) -> None:
-        if match := _GOAL.search(note):
-            try:
-                self.target = float(match[2].rstrip(".,"))
-            except ValueError:
-                return
-            self.better = "higher" if match[1] in (">=", "≥", ">") else "lower"
+    # Rows
 
     def add_row(self, run: TableRun) -> None:
         """One more row, completed by what the library knows."""
@@ -288,9 +264,8 @@ class Section:
         workload = (names.find_workload(run.model) or run.model) if run.model else self.workload
         first, others = self._pick_qualities(run, workload)
         known = names.find_quality(workload, first.name) if first else None
-        goal, better = self._find_goal(run, first, known)
+        goal, better = self._find_goal(run, first, known) if first else (None, None)
         half = "" if run.half is None else "fp16" if run.half else "fp32"
-        foreign = self._describe_foreign(device)
         self.rows.append(
             PublishedRow(
                 name="",
@@ -314,7 +289,7 @@ class Section:
                 better=better,
                 mem_used_gib=run.memory[0],
                 mem_total_gib=run.memory[1] if run.memory[1] is not None else run.memory_total,
-                remark=", ".join((*run.remarks, *((foreign,) if foreign else ()))) or None,
+                remark=", ".join((*run.remarks, *self._describe_foreign(device))) or None,
                 line=run.line,
                 framework=self.framework,
                 details=(*others, *run.details),
@@ -331,13 +306,13 @@ class Section:
     def _pick_qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
         """The row's target quality, and all other qualities."""
         found = [self._name_quality(quality, workload) for quality in run.qualities]
-        known = workloads.facts(workload)
-        aims = [quality for quality in found if known and known.find_quality(quality.name)]
-        scores = [quality for quality in found if heads.find_direction(quality.name) != "lower"]
-        first = next(iter((*aims, *scores, *found)), None)
-        if first is None:
+        if not found:
             name = run.criterion or run.judged_by or self.quality_word
             return (self._name_quality(PageQuality(name=name, value=None, sure=True), workload) if name else None), []
+        known = workloads.facts(workload)
+        aims = [quality for quality in found if known and known.find_quality(quality.name)]
+        scores = [quality for quality in found if find_direction(quality.name) != "lower"]
+        first = (*aims, *scores, *found)[0]
         others = [
             PublishedDetail(name=quality.name, text=quality.text, value=quality.value, unit=quality.unit)
             for quality in found
@@ -352,7 +327,7 @@ class Section:
 
     def _name_quality(self, quality: PageQuality, workload: str) -> PageQuality:
         """By the name records use; an accuracy of 0.755 without a unit is a share, which others write as 75.5 %."""
-        name = find_quality_name(quality.name, workload, sure=quality.sure) or tidy(quality.name)
+        name = find_quality_name(quality.name, workload, sure=quality.sure)
         if self.quality_means and self.quality_word and fold_key(quality.name) == fold_key(self.quality_word):
             name = self.quality_means
         value, unit = quality.value, quality.unit
@@ -361,17 +336,15 @@ class Section:
         return replace(quality, name=name, value=value, unit=unit)
 
     def _find_goal(
-        self, run: TableRun, first: PageQuality | None, known: names.PublishedQuality | None
+        self, run: TableRun, first: PageQuality, known: names.PublishedQuality | None
     ) -> tuple[float | None, str | None]:
-        if first is None:
-            return None, None
-        goal, better = run.target if run.target[0] is not None else (self.target, self.better)
+        goal, better = run.target if run.target[0] is not None else self.target
         goal = next((value for name, value in run.targets.items() if fold_key(name) == fold_key(first.name)), goal)
-        if goal is not None and 0 < goal <= 1 and _is_share(first.name) and run.criterion_unit is None:
-            goal = round(100 * goal, 10) if first.unit == "%" else goal
+        if goal is not None and 0 < goal <= 1 and first.unit == "%" and _is_share(first.name):
+            goal = round(100 * goal, 10)
         if goal is None and known and self.model:  # another page's training may have had another aim
             goal, better = known.target, known.better
-        return goal, better or (known.better if known else None) or heads.find_direction(first.name)
+        return goal, better or (known.better if known else None) or find_direction(first.name)
 
 
 def _is_share(name: str) -> bool:
@@ -381,19 +354,19 @@ def _is_share(name: str) -> bool:
 
 def _find_meant_quality(note: str) -> str | None:
     """The name records use for the quality a note mentions: `top1`, `acc1`."""
-    plain = note.casefold()
     for name, words in QUALITIES.items():
-        for word in words:
-            if any(map(str.isdigit, word)) and re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", plain):
-                return name
+        exact = [re.escape(word) for word in words if any(map(str.isdigit, word))]
+        if exact and re.search(rf"(?<![a-z0-9])(?:{'|'.join(exact)})(?![a-z0-9])", note.casefold()):
+            return name
     return None
-
-
-def quote(text: str, most: int = 60) -> str:
-    return repr(text if len(text) <= most else text[: most - 1] + "…")
 
 
 def _find_unit(note: str) -> str | None:
     if match := _UNIT.search(note):
         return match[1].strip()
-    return next((unit for word, unit in _COUNTED.items() if word in note.casefold()), None)
+    counted = _COUNTED.search(note.casefold())
+    return f"{parse_item(f'{counted[0]}/s')}/s" if counted else None
+
+
+def quote(text: str, most: int = 60) -> str:
+    return repr(text if len(text) <= most else text[: most - 1] + "…")

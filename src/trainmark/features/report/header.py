@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
+from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.beside import PublishedSpeed
-from trainmark.analysis.record_checks import check_record
 from trainmark.features.report import curves
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
@@ -54,7 +54,7 @@ def draw_lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> 
 def draw_card(record: Record) -> str:
     """One run as a card for a notebook: its head, with the page's style and without script."""
     say = translator(locale_language())
-    body = [el("h2", write_sentence(record, say)), draw_head(record, check_record(record), say)]
+    body = [el("h2", write_sentence(record, say)), draw_head(record, audit_record(record), say)]
     # a notebook has a root and a body of its own
     page = files("trainmark.view").joinpath("style.css").read_text(encoding="utf-8")
     own = page.replace(":root", ":scope").replace("\nbody {", "\n:scope {")

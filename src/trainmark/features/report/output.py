@@ -15,7 +15,7 @@ from xml.etree.ElementTree import Element
 from trainmark import features
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.peaks import estimate_mfu
-from trainmark.analysis.priced import add_cost
+from trainmark.analysis.quantities import add_cost
 from trainmark.features.report.run_page import collect_facts, collect_inputs, render as render_page
 from trainmark.features.report.trend import compute_trends
 from trainmark.record import escape

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from trainmark import __version__, features
 from trainmark.analysis import beside
+from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.beside import PublishedSpeed, find_published_rows
-from trainmark.analysis.priced import add_cost
-from trainmark.analysis.record_checks import check_record
+from trainmark.analysis.quantities import add_cost
 from trainmark.features.report import curves, header, results
 from trainmark.features.report.artifacts import ByteBudget, draw_artifacts, draw_samples
 from trainmark.features.report.trend import Trend, draw_trends
@@ -68,7 +68,7 @@ class ReportInputs:
 def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:
     """Draws the page that a run ends with, and keeps it: its checks need the record alone;
     `report` and `audit` also check its events."""
-    checks = {record.run_id: check_record(record) for record in records}
+    checks = {record.run_id: audit_record(record) for record in records}
     folders = find_run_folders(records, store)
     inputs = collect_inputs(records, store, checks=checks, folders=folders, price=price, language=locale_language())
     return save_page(f"{records[-1].run_id}.html", render(inputs), store)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmark.analysis.scaling import EXPLAINING, Point, Scaling, compute_scaling
-from trainmark.analysis.scaling_published import PublishedScaling
+from trainmark.analysis.scaling import EXPLAINING, Point, PublishedScaling, Scaling, compute_scaling
 from trainmark.record.format import NOTHING, drop_noisy, number, with_unit
 from trainmark.record.language import Say, translator
 from trainmark.record.metrics import THROUGHPUTS, Quantity

@@ -6,9 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from trainmark.analysis import imported_rows as imported, published_library as library, scaling, scaling_published
-from trainmark.analysis.scaling import Scaling, find_scalings
-from trainmark.analysis.scaling_published import PublishedScaling, find_published_scalings
+from trainmark.analysis import published_library as library, published_lookup as imported, scaling
+from trainmark.analysis.scaling import PublishedScaling, Scaling, find_published_scalings, find_scalings
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.scaling.after_sweep import render_published, render_scalings
 from trainmark.record import escape
@@ -58,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         alias = scaling.find_throughput(args.metric) if args.metric else None
         groups = _read_published(args.published, store)
-        document = [scaling_published.to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
+        document = [scaling.published_to_json(group, (alias,) if alias else THROUGHPUTS) for group in groups]
         text = render_published(groups, metric=alias, **screen_options(screen))
     screen.file.write(json.dumps({"scalings": document}, indent=2) + "\n" if args.json else text)
     return 0

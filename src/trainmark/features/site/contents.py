@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trainmark import features
-from trainmark.analysis import imported_rows as imported, published_library as library
+from trainmark.analysis import published_library as library, published_lookup as imported
 from trainmark.analysis.audit_record import audit_record
-from trainmark.features.published import audit, read
-from trainmark.features.published.read import read_page_files
+from trainmark.features.published import audit
+from trainmark.features.published.read import read_file
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
@@ -65,8 +65,7 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
     for path in _find_files(folder, out):
         try:
             if path.suffix.lower() in PAGES:
-                [page] = read_page_files([path])
-                rows += read.read_page(page.text, name=str(path.relative_to(folder))).rows
+                rows += read_file(path, str(path.relative_to(folder))).page.rows
             else:
                 for found in _read_documents(path):
                     if isinstance(found, Record):
