@@ -26,10 +26,11 @@ from trainmark.record.events import Alive, EventWriter, StepCompared
 from trainmark.record.machine import StepCheck
 from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, relative, rounding
 from trainmark.record.recipe import Recipe
-from trainmark.train import loop, meta_model
+from trainmark.train import loop
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
 from trainmark.train.walker import Rounding, Walker, fixed_random
+from trainmark.workloads import weights
 from trainmark.workloads.workload import DataSource, Workload
 
 SAMPLES = 2
@@ -60,8 +61,8 @@ def write_step_check(
     """Writes the comparison of this rank's device with the CPU; on a CPU there is nothing to compare."""
     if device.is_cpu:
         return
-    if (weights := meta_model.count_weights(meta_model.build_network(workload, recipe))) > MAX_WEIGHTS:
-        reason = f"the network has {weights:,} weights, more than {MAX_WEIGHTS:,}"
+    if (count := weights.count_weights(weights.build_network(workload, recipe))) > MAX_WEIGHTS:
+        reason = f"the network has {count:,} weights, more than {MAX_WEIGHTS:,}"
         events.write(StepCompared(rank=rank, unavailable=reason))
         return
     evaluation = loop.choose_evaluation_precision(recipe, precision)

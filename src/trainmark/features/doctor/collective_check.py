@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from trainmark.launch.cluster_env import ClusterEnv
-from trainmark.launch.network import make_collective_variables
+from trainmark.launch.rendezvous import make_collective_variables
 from trainmark.platforms import files
 from trainmark.record.cores import end_with_parent
 from trainmark.record.precision import PRECISIONS

@@ -23,10 +23,10 @@ from trainmark.record.errors import TrainmarkError, WorkloadError
 from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
-from trainmark.train import meta_model
 from trainmark.train.parallel import OneDevice
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
+from trainmark.workloads import weights
 from trainmark.workloads.workload import Share, Workload
 
 
@@ -168,7 +168,7 @@ def _make_batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
 
 def make_fake_network(workload: Workload, recipe: Recipe) -> nn.Module:
     """The network on fake tensors."""
-    built = meta_model.build_network(workload, replace(recipe, compiled="no"))
+    built = weights.build_network(workload, replace(recipe, compiled="no"))
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model: nn.Module = built.to(memory_format=form)  # type: ignore[call-overload]
     device, made = NoDevice(), dict[int, Tensor]()
