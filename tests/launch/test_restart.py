@@ -23,7 +23,7 @@ from trainmark.record.plan import Plan
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record, Restart
 from trainmark.train import checkpoint, setup
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position
 
 MS = 1_000_000
@@ -277,7 +277,7 @@ def kept(tmp_path: Path) -> Callable[[str, int, int], Path]:
 
 def started_at(plan: Plan, own: Path, tmp_path: Path) -> tuple[int, int, float]:
     events = EventWriter(tmp_path / "rank0.jsonl")
-    position = setup.find_start(plan, own, tiny.job(tmp_path).stepper, events, SingleRank())
+    position = setup.find_start(plan, own, tiny.job(tmp_path).stepper, events, Collectives())
     return position.step, position.began_step, position.trained_s
 
 

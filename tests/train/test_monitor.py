@@ -14,14 +14,14 @@ from trainmark.record.events import EventTail, EventWriter
 from trainmark.record.recipe import Limits
 from trainmark.train import monitor
 from trainmark.train.clock import Clock
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.transfers import MAX_PENDING_LOSSES, QueuedLosses
 
 MS = 1_000_000
 
 
-class Several(SingleRank):
+class Several(Collectives):
     """Two ranks of which the other always agrees."""
 
     world = 2
@@ -39,7 +39,7 @@ class Course:
             clock=self.clock,
             events=EventWriter(self.path),
             schedule=Schedule(recipe=RECIPE, limits=limits, steps_per_epoch=3, items_per_step=8),
-            collectives=Several() if world > 1 else SingleRank(),
+            collectives=Several() if world > 1 else Collectives(),
             losses=QueuedLosses(torch.zeros(MAX_PENDING_LOSSES)),
             position=Position(**begun),
             now_s=lambda: self.hand.ns / 1e9,

@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import PRECISIONS, Precision
-from trainmark.train.parallel import DataParallel, OneDevice, Parallel
+from trainmark.train.parallel import DataParallel, OneDevice
 from trainmark.train.stepper import Stepper
 
 
@@ -64,7 +64,7 @@ def stepper(
     *,
     clip_gradient_norm: float = 0.0,
     accumulate: int = 1,
-    parallel: Parallel | None = None,
+    parallel: OneDevice | None = None,
 ) -> Stepper:
     return Stepper(
         model or network(),

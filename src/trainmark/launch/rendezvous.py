@@ -1,4 +1,4 @@
-"""The rendezvous of nodes: where the leader listens, and its key-value store for peers that prove the secret of the run.
+"""The rendezvous of nodes: where the leader listens, and its key-value store for peers that prove the secret.
 
 Before the handshake succeeds, the leader reads nothing but a proof of fixed length.
 """

@@ -121,7 +121,7 @@ def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> 
     tell.chmod(0o755)
     folder = tmp_path / "a $HOME; folder"
     folder.mkdir()
-    words = ["run", "--set", "a=$(x) 'y'", "--hosts", "a,b", "--store=/here", "--store", "x", "--json", "--quiet"]
+    words = ["run", "--set", "a=$(x) 'y'", "--quiet"]
     site = Site(remote=Remote(python=str(tell), folder=str(folder)), network=Network(port=1234))
     topology = Topology(nodes=2, devices_per_node=4)
     said = subprocess.run(

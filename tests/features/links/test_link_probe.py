@@ -18,7 +18,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError
 from trainmark.record.links import AllReduce
-from trainmark.train.collectives import RankGroup, SingleRank
+from trainmark.train.collectives import Collectives, RankGroup
 
 
 def measured(paces: list[float]) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def probed(collectives: Any, **words: Any) -> list[dict[str, Any]]:
 
 
 def test_one_rank_has_no_link() -> None:
-    assert probed(SingleRank()) == []
+    assert probed(Collectives()) == []
 
 
 def test_the_bus_bandwidth_is_the_speed_of_the_link_whatever_the_message(link: Link) -> None:

@@ -23,7 +23,7 @@ from trainmark.record.machine import Artifact
 from trainmark.record.recipe import Limits
 from trainmark.record.sample import Sample, TextPart
 from trainmark.train import loop, monitor, setup, worker
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -46,7 +46,7 @@ class Painter(LineFit):
         return Sample(parts=(line, replace(line, caption="again")), shown="1")
 
 
-class SecondRank(SingleRank):
+class SecondRank(Collectives):
     rank = 1
     world = 2
 

@@ -19,7 +19,7 @@ from trainmark.platforms import standin
 from trainmark.record import events
 from trainmark.record.events import BitDifference, EventTail, EventWriter
 from trainmark.record.precision import relative_moves, relative_sums
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
 from trainmark.train.stepper import Stepper
 
@@ -234,4 +234,4 @@ def test_a_rank_that_is_wrong_in_every_round_is_named_by_the_majority(
 
 
 def test_a_gathered_list_is_every_ranks_own() -> None:
-    assert SingleRank().gather([1, -(2**63)]) == [[1, -(2**63)]]
+    assert Collectives().gather([1, -(2**63)]) == [[1, -(2**63)]]
