@@ -1,4 +1,4 @@
-"""Several hosts, as namespaces with a real sshd in each: the hosts themselves, and runs on them from a third."""
+"""Several hosts, as namespaces with a real sshd in each, and runs on them from a third."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from conftest import TINY_RUN
 from support import hosts as making
@@ -22,107 +21,12 @@ from support.records import make_record
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(making.missing() is not None, reason=str(making.missing()))]
 
-LISTEN = "import socket; s = socket.create_server(('', 7000)); print('up', flush=True); c = s.accept()[0]; n = 0\n"
-RECEIVE = LISTEN + "while d := c.recv(65536): n += len(d)\nprint(n)"
-SEND = """
-import socket, sys, time
-with socket.create_connection((sys.argv[1], 7000), timeout=float(sys.argv[3])) as s:
-    began = time.monotonic()
-    s.sendall(bytes(int(sys.argv[2])))
-    s.shutdown(socket.SHUT_WR)
-    s.recv(1)
-    print(time.monotonic() - began)
-"""
-
 
 def until(so: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 60
     while not so():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def listen(host: Host) -> subprocess.Popen[str]:
-    server: subprocess.Popen[str] = host.popen([sys.executable, "-c", RECEIVE], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert server.stdout.readline() == "up\n"
-    return server
-
-
-def send(host: Host, to: str, count: int, timeout_s: float = 20) -> subprocess.CompletedProcess[str]:
-    return host.run([sys.executable, "-c", SEND, to, str(count), str(timeout_s)])
-
-
-# The hosts themselves
-
-
-def test_hosts_have_names_of_their_own_and_reach_each_other_by_them() -> None:
-    with Hosts(2) as two:
-        names = [host.run(["hostname"]).stdout.strip() for host in two]
-        assert names == [host.name for host in two] == ["trainmark-h0", "trainmark-h1"]
-        with listen(two[1]) as server:
-            assert send(two[0], two[1].name, 10_000).returncode == 0
-            assert server.communicate(timeout=20)[0] == "10000\n"
-
-
-def test_a_cut_cable_loses_everything_until_it_is_mended() -> None:
-    with Hosts(2) as two, listen(two[1]) as server:
-        two.cut(1)
-        assert "timed out" in send(two[0], two[1].address, 10, timeout_s=0.3).stderr
-        two.mend(1)
-        until(
-            lambda: send(two[0], two[1].address, 10, timeout_s=0.3).returncode == 0, "the mended cable carries nothing"
-        )
-        assert server.communicate(timeout=20)[0] == "10\n"
-
-
-@pytest.mark.skipif(making.missing_shaper() is not None, reason=str(making.missing_shaper()))
-def test_a_slow_cable_carries_no_more_than_it_was_told() -> None:
-    with Hosts(2) as two, listen(two[1]) as server:
-        two.slow(1, mbit=8)
-        took_s = float(send(two[0], two[1].address, 600_000).stdout)
-        assert took_s >= (600_000 - 128_000) * 8 / 8e6  # less the bucket's first fill, twice
-        assert server.communicate(timeout=20)[0] == "600000\n"
-
-
-def test_whatever_runs_on_a_host_ends_with_it_and_its_files_go() -> None:
-    with Hosts(1) as one:
-        sleeper = one[0].popen(["sh", "-c", "sleep 600 & sleep 600"])
-        until(lambda: len(one[0].processes()) == 3, "the sleepers do not start")
-        left = one[0].processes()
-        folder = one.folder
-    assert sleeper.returncode == -signal.SIGKILL
-    assert all(gone(pid) for pid in left)
-    assert not folder.exists()
-
-
-def test_hosts_go_even_if_whoever_made_them_is_killed() -> None:
-    code = """
-from support.hosts import Hosts
-with Hosts(1) as one:
-    print(one[0]._holder.pid, one.folder, flush=True)
-    input()
-"""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    maker = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with maker:
-        assert maker.stdout is not None
-        pid, folder = maker.stdout.readline().split()
-        maker.kill()
-    until(lambda: gone(int(pid)), "the host outlives its maker")
-    subprocess.run(["rm", "-r", folder], check=True)
-
-
-# Runs on them
 
 
 @dataclass(frozen=True, kw_only=True)

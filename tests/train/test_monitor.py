@@ -110,13 +110,6 @@ def test_a_run_settles_when_the_interval_is_narrow_and_not_before(tmp_path: Path
     assert monitor.MIN_STEPS_FOR_INTERVAL <= few < 40 < many
 
 
-def test_steps_that_take_longer_because_they_hold_more_settle_as_soon(tmp_path: Path) -> None:
-    frames = torch.randint(200, 900, (2000,), generator=torch.Generator().manual_seed(0)).tolist()
-    steps, reason = Course(tmp_path, Limits(half_width=0.02)).run([2 * count for count in frames], frames)
-    assert reason == monitor.SETTLED
-    assert steps < 40
-
-
 def test_a_loss_that_is_not_finite_outranks_every_other_reason(tmp_path: Path) -> None:
     course = Course(tmp_path, Limits(steps=1))
     course.monitor.stop_request = monitor.INTERRUPTED
@@ -159,11 +152,3 @@ def test_after_a_restart_the_limits_count_what_was_done_before_it(tmp_path: Path
         60,
         monitor.STEPS,
     )
-
-
-def test_after_a_restart_the_seconds_go_on_from_the_checkpoint(tmp_path: Path) -> None:
-    course = Course(tmp_path, Limits(seconds=5), step=140, trained_s=4.0)
-    steps, reason = course.run([10] * 10_000)
-    assert reason == monitor.SECONDS
-    assert 100 <= steps <= 100 + 60
-    assert course.monitor.trained_s() >= 5

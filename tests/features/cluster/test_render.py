@@ -83,10 +83,6 @@ def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
     assert not {"time", "partition", "account", "cpus-per-task"} & set(found)
 
 
-def test_no_device_is_asked_for_on_a_cpu_platform() -> None:
-    assert "gpus-per-node" not in directives(slurm.render_script(a_job("2x8"), slurm.SlurmRequest()))
-
-
 def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
     request = slurm.SlurmRequest(time="1-12:00:00", partition="gpu", account="mine", gpus_per_node=4, cpus_per_task=16)
     script = slurm.render_script(a_job("2x8", "nvidia"), request)
@@ -139,11 +135,6 @@ def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
 def test_what_could_leave_its_line_is_refused(request_: slurm.SlurmRequest, option: str) -> None:
     with pytest.raises(UsageError, match=option):
         slurm.render_script(a_job(), request_)
-
-
-def test_a_job_name_that_could_leave_its_line_is_refused() -> None:
-    with pytest.raises(UsageError, match="--name"):
-        slurm.render_script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
 
 
 def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> None:
@@ -252,10 +243,3 @@ def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
 
 
 # The name
-
-
-def test_a_long_name_is_cut_so_that_its_pods_still_have_names() -> None:
-    plans = [planning.make_plan(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
-    name = jobs.make_name([*plans, replace(plans[0], workload="x" * 60)])
-    assert len(name) <= 53
-    assert re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", name)
