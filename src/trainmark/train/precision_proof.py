@@ -17,7 +17,7 @@ from trainmark.platforms.number_types import find_computed_types
 from trainmark.record.events import EventWriter, PrecisionSeen
 from trainmark.record.precision import name_precision, scaled_share
 from trainmark.train.stepper import Stepper
-from trainmark.train.walker import Walker, name_of, tensors_of
+from trainmark.train.walker import Walker, find_tensors, read_name
 
 _MATMUL = re.compile(r"(^|_)((b?add)?b?(mm|mv)|matmul|linear|v?dot|attention|rnn|lstm|gru)(_|$)")
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(\dd)?(_|$)")
@@ -83,8 +83,8 @@ class Proof:
 
     def _visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = operator(*args, **kwargs)
-        name = name_of(operator)
-        if (kind := kind_of_matmul(name)) is not None:
+        name = read_name(operator)
+        if (kind := classify_operator(name)) is not None:
             tensors = list(_floating(args[1:] if _is_add(name) else args))
             if len(tensors) > 1:
                 used = _name(self._type(tensors))
@@ -128,7 +128,7 @@ class Proof:
 
 
 @cache
-def kind_of_matmul(name: str) -> str | None:
+def classify_operator(name: str) -> str | None:
     """`matmul`, `convolution` or None, by the name of an operator: backends have their own names."""
     plain = name.lower().rstrip("_")
     if _NO_MATMUL.search(plain):
@@ -158,7 +158,7 @@ def _is_add(name: str) -> bool:
 
 
 def _floating(values: Any) -> Iterator[Tensor]:
-    return (tensor for tensor in tensors_of(values) if tensor.is_floating_point())
+    return (tensor for tensor in find_tensors(values) if tensor.is_floating_point())
 
 
 def _holds_only(tensor: Tensor, narrow: torch.dtype) -> bool:

@@ -29,7 +29,7 @@ from trainmark.record.recipe import Recipe
 from trainmark.train import loop
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import move_to_device
-from trainmark.train.walker import Rounding, Walker, fixed_random
+from trainmark.train.walker import Rounding, Walker, fix_random
 from trainmark.workloads import weights
 from trainmark.workloads.workload import DataSource, Workload
 
@@ -193,7 +193,7 @@ class _Trial:
                 for weight in model.parameters():
                     rounding.round_(weight.data)
         batch = self._train if device.is_cpu else move_to_device(self._train, device)
-        with _record_layers(model, found), stepper.arithmetic, _walk(rounding), fixed_random():
+        with _record_layers(model, found), stepper.arithmetic, _walk(rounding), fix_random():
             loss = stepper.gradients(batch, batch)
         device.synchronize()
         scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
@@ -236,7 +236,7 @@ class _Trial:
         precision = PRECISIONS["fp32"] if device.is_cpu else self._scored_in
         batch = self._evaluation if device.is_cpu else move_to_device(self._evaluation, device)
         model.eval()
-        with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fixed_random():
+        with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fix_random():
             scores = self._workload.score(model, batch)
         device.synchronize()
         # counts may change by a whole sample where two scores are nearly equal

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from trainmark.features.verify.tensor_digests import INTEGERS
-from trainmark.train.walker import copy_arguments, is_random, is_uninitialized, is_view, name_of
+from trainmark.train.walker import copy_arguments, is_random, is_uninitialized, is_view, read_name
 
 LINE_BYTES = 64
 
@@ -27,7 +27,7 @@ class RepeatedOperators:
         """An operator generates random numbers."""
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = name_of(operator)
+        name = read_name(operator)
         self.seen.add(name)
         self.is_random |= is_random(operator)
         if is_random(operator) or operator.namespace == "c10d" or is_uninitialized(operator) or is_view(operator):
