@@ -29,7 +29,6 @@ from trainmark.train.schedule import Position
 from trainmark.view import table
 from trainmark.view.describe import describe
 
-MS = 1_000_000
 SHEET = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
 
 
