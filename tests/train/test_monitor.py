@@ -16,7 +16,7 @@ from trainmark.train import monitor
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
-from trainmark.train.transfers import MAX_PENDING_LOSSES, QueuedLosses
+from trainmark.train.transfers import MAX_PENDING_LOSSES, Losses
 
 MS = 1_000_000
 
@@ -40,7 +40,7 @@ class Course:
             events=EventWriter(self.path),
             schedule=Schedule(recipe=RECIPE, limits=limits, steps_per_epoch=3, items_per_step=8),
             collectives=Several() if world > 1 else Collectives(),
-            losses=QueuedLosses(torch.zeros(MAX_PENDING_LOSSES)),
+            losses=Losses(torch.zeros(MAX_PENDING_LOSSES)),
             position=Position(**begun),
             now_s=lambda: self.hand.ns / 1e9,
         )

@@ -15,7 +15,7 @@ from trainmark.platforms.platform import Platform
 from trainmark.platforms.standin_device import QueueEvent, StandInDevice
 from trainmark.train import loop, transfers
 from trainmark.train.schedule import Position
-from trainmark.train.transfers import QueuedLosses, make_losses
+from trainmark.train.transfers import Losses, make_losses
 
 SLOW_US = 20_000
 
@@ -66,7 +66,7 @@ def test_a_mark_that_says_too_early_that_it_is_reached_shows_in_the_losses(
 def test_a_loss_is_read_when_its_step_is_done_and_never_before(tmp_path: Path) -> None:
     device = Platform(files.load("standin")).open(0)
     kept = make_losses(device)
-    assert isinstance(kept, QueuedLosses)
+    assert isinstance(kept, Losses)
     kept.note(torch.tensor(0.5))
     kept.note(torch.tensor(0.25))
     device.synchronize()

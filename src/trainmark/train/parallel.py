@@ -115,7 +115,7 @@ class OneDevice:
     def __init__(self, *, compiled: str = "no") -> None:
         self._compiled = compiled
 
-    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def narrow_weights(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Casts the weights of all layers but norms to a narrower type; called before `wrap`, unless it is float32."""
         for module in model.modules():
             if not isinstance(module, _NORMS):

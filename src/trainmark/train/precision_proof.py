@@ -85,7 +85,7 @@ class Proof:
         result = operator(*args, **kwargs)
         name = read_name(operator)
         if (kind := classify_operator(name)) is not None:
-            tensors = list(_floating(args[1:] if _is_add(name) else args))
+            tensors = list(_find_floating(args[1:] if _is_add(name) else args))
             if len(tensors) > 1:
                 used = _name(self._type(tensors))
                 self._computed[kind][used] += 1
@@ -143,13 +143,13 @@ def count_multiplications(name: str, kind: str, tensors: list[Tensor], result: A
     left, right = tensors[:2]
     back = "backward" in name
     if kind == "convolution":
-        outputs, weight = (left, tensors[2]) if back else (next(_floating([result])), right)
+        outputs, weight = (left, tensors[2]) if back else (next(_find_floating([result])), right)
         return (2 if back else 1) * outputs.numel() * weight.numel() // max(1, weight.shape[0])
     if "attention" in name:
         return (5 if back else 2) * left.numel() * right.shape[-2]
     if right.dim() == 2 and re.search(r"rnn|lstm|gru", name):
         return 2 * (left.numel() // max(1, left.shape[-1])) * right.numel()
-    return next(_floating([result])).numel() * left.shape[-1]
+    return next(_find_floating([result])).numel() * left.shape[-1]
 
 
 def _is_add(name: str) -> bool:
@@ -157,7 +157,7 @@ def _is_add(name: str) -> bool:
     return name.lstrip("_").startswith(("add", "badd"))
 
 
-def _floating(values: Any) -> Iterator[Tensor]:
+def _find_floating(values: Any) -> Iterator[Tensor]:
     return (tensor for tensor in find_tensors(values) if tensor.is_floating_point())
 
 

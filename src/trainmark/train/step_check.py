@@ -28,7 +28,7 @@ from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, rela
 from trainmark.record.recipe import Recipe
 from trainmark.train import loop
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import move_to_device
+from trainmark.train.transfers import map_tensors
 from trainmark.train.walker import Rounding, Walker, fix_random
 from trainmark.workloads import weights
 from trainmark.workloads.workload import DataSource, Workload
@@ -153,17 +153,10 @@ def _take_samples(batches: Iterable[Any]) -> Any:
     iterator = iter(batches)
     batch = next(iterator, None)
     part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
-    own = move_to_device(part, HostCopies())
+    own = map_tensors(part, Tensor.clone)  # a loader reuses its memory soon
     if close := getattr(iterator, "close", None):
         close()
     return own
-
-
-class HostCopies:
-    """Copies tensors on the host: a loader reuses its memory soon."""
-
-    def to_device(self, tensor: Tensor) -> Tensor:
-        return tensor.clone()
 
 
 class _Trial:
@@ -192,7 +185,7 @@ class _Trial:
             with torch.no_grad():
                 for weight in model.parameters():
                     rounding.round_(weight.data)
-        batch = self._train if device.is_cpu else move_to_device(self._train, device)
+        batch = self._train if device.is_cpu else map_tensors(self._train, device.to_device)
         with _record_layers(model, found), stepper.arithmetic, _walk(rounding), fix_random():
             loss = stepper.gradients(batch, batch)
         device.synchronize()
@@ -234,7 +227,7 @@ class _Trial:
             return {}
         device, model = stepper.device, stepper.bare_model
         precision = PRECISIONS["fp32"] if device.is_cpu else self._scored_in
-        batch = self._evaluation if device.is_cpu else move_to_device(self._evaluation, device)
+        batch = self._evaluation if device.is_cpu else map_tensors(self._evaluation, device.to_device)
         model.eval()
         with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fix_random():
             scores = self._workload.score(model, batch)

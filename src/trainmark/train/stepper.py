@@ -79,7 +79,7 @@ class Stepper:
         self.bare_model = model
         self.parallel = parallel or OneDevice()
         if precision.weights != "float32":
-            self.parallel.low_precision(model, getattr(torch, precision.weights))
+            self.parallel.narrow_weights(model, getattr(torch, precision.weights))
         if precision.scaled:
             scaled_matmul.replace_linears(model)
         elif device.torch.type == "cpu":

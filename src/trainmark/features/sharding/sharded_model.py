@@ -195,7 +195,7 @@ class ShardedParallel(OneDevice):
         self.exchanged = self._tally = ExchangeTally(kind, way)
         self._syncs = True
 
-    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def narrow_weights(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Weights stay float32; the policy narrows what is gathered."""
 
     def type_of(self, weight: Tensor) -> torch.dtype:
