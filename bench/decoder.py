@@ -29,8 +29,8 @@ from trainmark.platforms.matmul_rate import choose_matmul_type
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.decoder import recipes
-from trainmark.workloads.decoder.batches import TextBatch
+from trainmark.workloads.decoder.model import per_token
+from trainmark.workloads.decoder.workload import TextBatch
 
 WORKLOAD = workloads.load("gpt124m")
 
@@ -112,7 +112,7 @@ def compare(precision: Precision, args: argparse.Namespace) -> None:
         f"gpt124m {precision.name:9} {args.windows} windows: plain {rate['plain']:.0f}, {args.kind} "
         f"{rate[args.kind]:.0f} tokens/s, ratio {rate[args.kind] / rate['plain']:.2f} (rounds {min(pairs):.2f} to "
         f"{max(pairs):.2f}); memory {memory['plain'] / 2**30:.2f} and {memory[args.kind] / 2**30:.2f} GiB; "
-        f"{100 * recipes.per_token(recipe).attention * rate[args.kind] / peak:.0f} % of the matmul peak of "
+        f"{100 * per_token(recipe).attention * rate[args.kind] / peak:.0f} % of the matmul peak of "
         f"{peak / 1e9:.1f} GFLOP/s",
         flush=True,
     )

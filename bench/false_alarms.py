@@ -18,13 +18,14 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import binomtest
 
 from trainmark.analysis import quantities
 from trainmark.analysis.comparison import collect_values
 from trainmark.analysis.judge import RunValues, Spread, place_interval, ratio_interval
 from trainmark.analysis.published_lookup import find_subject
 from trainmark.record.errors import UsageError
-from trainmark.record.statistics import binomial_interval, mean_interval
+from trainmark.record.statistics import mean_interval
 from trainmark.record.store import Store, Subject, default_folder
 
 STEPS = 100
@@ -106,7 +107,7 @@ def _rate(kind: str, threshold: float, intervals: Sequence[tuple[float, float]])
         threshold=threshold,
         comparisons=len(intervals),
         alarms=alarms,
-        interval=binomial_interval(alarms, len(intervals)),
+        interval=tuple(binomtest(alarms, len(intervals)).proportion_ci()),
     )
 
 
@@ -226,7 +227,7 @@ def main() -> None:
             interval = ratio_interval(a, b)
             outcomes.append(place_interval(interval, case.threshold) if interval else "inconclusive")
         told_apart = sum(outcome in ("above", "below") for outcome in outcomes)
-        low, high = binomial_interval(told_apart, len(outcomes))
+        low, high = binomtest(told_apart, len(outcomes)).proportion_ci()
         same = 100 * outcomes.count("same") / len(outcomes)
         print(
             f"{case}: told apart {100 * told_apart / len(outcomes):.1f} % [{100 * low:.1f}, {100 * high:.1f}], "

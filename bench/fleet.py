@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 
 import numpy as np
+from scipy.stats import binomtest
 
 from trainmark.features.fleet import outliers, page as fleet_page, verdict
 from trainmark.features.fleet.hosts import group_by_host
@@ -24,7 +25,6 @@ from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Quality, Record
-from trainmark.record.statistics import binomial_interval
 from trainmark.record.timeline import RankTrace, Timeline
 
 FLOOR = -math.log1p(-0.03)
@@ -50,7 +50,7 @@ def table(fleets: int, seed: int) -> None:
             dice = np.random.default_rng([seed, hosts, int(1e4 * noise), repeats])
             clean = [named(dice, hosts, noise, 0.0, repeats)[0] for _ in range(fleets)]
             alarms = sum(count > 0 for count in clean)
-            low, high = binomial_interval(alarms, fleets)
+            low, high = binomtest(alarms, fleets).proportion_ci()
             found = [_found(dice, hosts, noise, slow, repeats, max(20, fleets // 10)) for slow in SLOW]
             rate = f"{alarms / fleets:.1%} ({low:.1%} to {high:.1%})"
             shares = "".join(f" {share:>9.0%}" for share in found)

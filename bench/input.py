@@ -44,9 +44,9 @@ from trainmark.data.image_sets import ImageSet, open_split, scan_shard
 from trainmark.data.imagenet.make import pack
 from trainmark.data.input_pool import InputPool
 from trainmark.platforms import files
-from trainmark.workloads.normalise import MEAN, STD, normalise
-from trainmark.workloads.segmenter import recipes as segmenter
+from trainmark.workloads.segmenter import batches as segmenter
 from trainmark.workloads.segmenter.batches import SceneData
+from trainmark.workloads.vision import MEAN, STD, normalise
 from trainmark.workloads.workload import Share
 
 BATCH = 64
@@ -254,9 +254,8 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
 
 
 def our_batches(work: Work) -> Iterator[torch.Tensor]:
-    """Our way: bytes decoded into shared slots, made floats in one buffer that is used again."""
+    """Our way: bytes decoded into shared slots, made floats in one batch."""
     images = open_split(work.folder, "train")
-    floats = torch.empty(BATCH, 3, SIZE_PX, SIZE_PX, memory_format=torch.channels_last)
     pool = InputPool(
         {"train": images},
         workers=work.workers,
@@ -266,23 +265,22 @@ def our_batches(work: Work) -> Iterator[torch.Tensor]:
         augment_magnitude=AUGMENT_MAGNITUDE,
     )
     with closing(pool):
-        yield from endless(partial(our_epoch, pool, images, floats))
+        yield from endless(partial(our_epoch, pool, images))
 
 
-def our_epoch(pool: InputPool, images: ImageSet, floats: torch.Tensor, epoch: int) -> Iterator[torch.Tensor]:
+def our_epoch(pool: InputPool, images: ImageSet, epoch: int) -> Iterator[torch.Tensor]:
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
-        yield normalise(batch.images, torch.float32, out=floats[: batch.count])
+        yield normalise(batch.images, torch.float32)
 
 
 def our_scenes(work: Work) -> Iterator[torch.Tensor]:
     recipe = replace(segmenter.REFERENCE, batch_per_device=SCENE_BATCH, input_workers=work.workers)
     data = SceneData(recipe, work.folder, Share(rank=0, world=1, local_ranks=1), 0)
-    floats = torch.empty(2 * SCENE_BATCH, 3, SCENE_PX, SCENE_PX, memory_format=torch.channels_last)
     epoch = 0
     while True:
         for batch in data.train(epoch, 0):
-            yield normalise(batch.images, torch.float32, out=floats[: batch.count])
+            yield normalise(batch.images, torch.float32)
         epoch += 1
 
 

@@ -33,8 +33,7 @@ from trainmark.features.flops import counted_step
 from trainmark.features.flops.operator_count import OperatorCount
 from trainmark.features.flops.step_count import BACKWARD, FORWARD, UPDATE, CountedStep, StepCount
 from trainmark.record.precision import Precision
-from trainmark.workloads.tacotron2.batches import SpeechBatch
-from trainmark.workloads.tacotron2.workload import blank_clips
+from trainmark.workloads.tacotron2.workload import SpeechBatch, blank_clips
 
 FRAMES = (24, 48)
 """Lengths of which the difference is taken."""

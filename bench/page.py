@@ -21,8 +21,7 @@ import msgspec
 
 from trainmark.analysis import published_library as library
 from trainmark.analysis.record_checks import check_record
-from trainmark.features.report.document import render
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.record.machine import DeviceInfo, Environment, Telemetry
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.plan import DataChoice, Plan

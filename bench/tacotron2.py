@@ -33,8 +33,8 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.tacotron2 import matmuls, workload
-from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
+from trainmark.workloads.tacotron2.workload import SpeechBatch
 
 SYMBOLS = 100
 RECIPE: Any = workloads.load("tacotron2").recipes["reference"]

@@ -35,10 +35,8 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.normalise import normalise
-from trainmark.workloads.segmenter.batches import CropBatch, ScoringSettings
-from trainmark.workloads.segmenter.recipes import SegmenterRecipe
-from trainmark.workloads.vision import Mixing, SoftBatch
+from trainmark.workloads.segmenter.batches import CropBatch, ScoringSettings, SegmenterRecipe
+from trainmark.workloads.vision import Mixing, SoftBatch, normalise
 
 WORKLOADS = ("resnet50", "vit", "segmenter")
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -65,12 +63,7 @@ def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
     if isinstance(recipe, SegmenterRecipe):
         return scenes(batch, recipe)
     size = recipe.image_px
-    mixing = Mixing(
-        classes=recipe.classes,
-        mixup_alpha=recipe.mixup_alpha,
-        cutmix_alpha=recipe.cutmix_alpha,
-        label_smoothing=recipe.label_smoothing,
-    )
+    mixing = Mixing.of(recipe)
     pixels = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     batched: dict[str, Any] = {
         "images": pixels,

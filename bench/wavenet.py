@@ -1,7 +1,7 @@
 """WaveNet's training step beside the plainest loop, and its generation beside the textbook's, each in one run.
 
     python bench/wavenet.py [--layers 12] [--clips 2] [--samples 10240] [--rounds 3]
-    python bench/wavenet.py --generation [--layers 12] [--sentences 16] [--ways c,torch]
+    python bench/wavenet.py --generation [--layers 12] [--sentences 16]
 
 Training: two processes hold the same weights and the same batch and take turns. `plain` is nn.Conv1d under torch's
 weight_norm, the mel upsampled first and projected in every layer, Adam and torch's defaults; `ours` is what a trainmark
@@ -36,11 +36,10 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.wavenet import generate, logistics, vocoder
-from trainmark.workloads.wavenet.batches import SoundBatch
-from trainmark.workloads.wavenet.facts import WINDOW
+from trainmark.workloads.wavenet import generate, vocoder
 from trainmark.workloads.wavenet.layers import HALF
 from trainmark.workloads.wavenet.model import CONTEXT, WaveNet, WaveNetSizes, bias_of
+from trainmark.workloads.wavenet.workload import WINDOW, SoundBatch
 
 STEPS_A_TURN, COMPARED = 4, 5
 BAR = 12_000
@@ -191,6 +190,11 @@ def compare_training(layers: int, clips: int, samples: int, rounds: int) -> None
     )
 
 
+def draw(outputs: Tensor, noise: generate.Noise, at: int) -> Tensor:
+    drawn = generate.draw(outputs.detach().numpy(), noise.gumbel[at].numpy(), noise.logistic[at].numpy())
+    return torch.from_numpy(drawn)
+
+
 class Textbook:
     """One sample after the other with a queue for the past of each layer, weight norm removed beforehand."""
 
@@ -208,7 +212,7 @@ class Textbook:
         self.last = [conv.weight.detach()[:, :, 0] for conv in network.last_convs]
 
     @torch.no_grad()
-    def generate(self, mel: Tensor, draws: generate.UniformDraws, samples: int) -> Tensor:
+    def generate(self, mel: Tensor, noise: generate.Noise, samples: int) -> Tensor:
         network, clips = self.network, len(mel)
         frames = network.upsample_net.conv_in(mel)
         c = torch.stack([network.upsample_net.upsample(clip) for clip in frames])
@@ -234,14 +238,14 @@ class Textbook:
             inner, outer = network.last_convs
             hidden = F.relu(F.linear(hidden, self.last[0], bias_of(inner)))
             outputs = F.linear(hidden, self.last[1], bias_of(outer))
-            drawn = logistics.draw(outputs, draws.which[at], draws.where[at])
+            drawn = draw(outputs, noise, at)
             found.append(drawn)
             sample = drawn[:, None]
         return torch.stack(found, 1)
 
 
 @torch.no_grad()
-def naive(network: WaveNet, mel: Tensor, draws: generate.UniformDraws, samples: int) -> Tensor:
+def naive(network: WaveNet, mel: Tensor, noise: generate.Noise, samples: int) -> Tensor:
     """For every sample, the network over all that it hears."""
     c = torch.stack([network.upsample_net.upsample(clip) for clip in network.upsample_net.conv_in(mel)])
     heard = [layer.conv1x1c(c) for layer in network.layers]
@@ -257,27 +261,24 @@ def naive(network: WaveNet, mel: Tensor, draws: generate.UniformDraws, samples: 
             h = torch.tanh(signal) * torch.sigmoid(opening)
             total = total + layer.conv1x1_skip(h)
             x = (x + layer.conv1x1_out(h)) * HALF
-        sound[:, at + 1] = logistics.draw(network.head(total)[:, :, -1], draws.which[at], draws.where[at])
+        sound[:, at + 1] = draw(network.head(total)[:, :, -1], noise, at)
     return sound[:, 1:]
 
 
-def compare_generation(layers: int, sentences: int, rounds: int, ways: list[Any]) -> None:
+def compare_generation(layers: int, sentences: int, rounds: int) -> None:
     torch.manual_seed(0)
     network = WaveNet(WaveNetSizes(layers=layers, cycles=layers // 6), for_speech=True)
-    voice, textbook = vocoder.as_vocoder(network, 1.0), Textbook(network)
+    textbook = Textbook(network)
     generator = torch.Generator().manual_seed(2)
     few, shown = 1, 128
     mel = torch.randn(1, 80, few + 2 * CONTEXT, generator=generator)
-    chance = generate.draw_uniform(few * MEL.hop, 1, network.sizes.mixtures, generator)
+    chance = generate.draw_noise(few * MEL.hop, 1, network.sizes.mixtures, generator)
     theirs = textbook.generate(mel, chance, shown)
     if not torch.allclose(theirs, naive(network, mel, chance, shown), atol=1e-3):
         raise SystemExit("by the same draws the naive loop and the textbook's make other samples")
-    if "c" in ways and (reason := generate.explain_no_c(network)):
-        raise SystemExit(f"the loop in C cannot run: {reason}; --ways torch measures the other")
-    for way in ways:
-        ours = generate.generate(network, mel, chance, way)[:, :shown]
-        if not torch.allclose(theirs, ours, atol=1e-3):
-            raise SystemExit(f"by the same draws {way} makes other samples: {(theirs - ours).abs().max():.2g}")
+    ours = generate.generate(network, mel, chance)[:, :shown]
+    if not torch.allclose(theirs, ours, atol=1e-3):
+        raise SystemExit(f"by the same draws we make other samples: {(theirs - ours).abs().max():.2g}")
     mels = [torch.randn(80, 64 + 4 * number, generator=generator) - 5 for number in range(sentences)]
     samples = sum(mel.shape[1] for mel in mels) * MEL.hop
     threads = torch.get_num_threads()
@@ -288,14 +289,14 @@ def compare_generation(layers: int, sentences: int, rounds: int, ways: list[Any]
         torch.set_num_threads(threads)
         return made.shape[1]
 
-    def all_at_once(way: Any) -> int:
-        vocoder.speak(voice, mels, way=way)
+    def all_at_once() -> int:
+        vocoder.speak(network, mels)
         return samples
 
     calls: dict[str, Callable[[], int]] = {
         "naive": partial(one_by_one, partial(naive, network, mel, chance, shown)),
         "textbook": partial(one_by_one, partial(textbook.generate, mel, chance, few * MEL.hop)),
-        **{way: partial(all_at_once, way) for way in ways},
+        "ours": all_at_once,
     }
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for _ in range(rounds):
@@ -325,13 +326,12 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--generation", action="store_true", help="measure generation and not training")
-    parser.add_argument("--ways", default="c,torch", help="loops to measure: c, torch or both")
     parser.add_argument("--child", choices=("plain", "ours"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
         serve(args.child, args.layers, args.clips, args.samples)
     elif args.generation:
-        compare_generation(args.layers, args.sentences, args.rounds, args.ways.split(","))
+        compare_generation(args.layers, args.sentences, args.rounds)
     else:
         compare_training(args.layers, args.clips, args.samples, args.rounds)
 

@@ -52,8 +52,8 @@ class PrintableRecord(Record):
     def _repr_html_(self) -> str:
         from trainmark import features
 
-        report = features.load("report.card")
-        return str(report.card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
+        report = features.load("report.header")
+        return str(report.draw_card(self)) if report else f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Records(list[Record]):
@@ -347,7 +347,7 @@ def report(
     """
     from trainmark import features
     from trainmark.record import site
-    from trainmark.view.files import write_report
+    from trainmark.view.frame import write_report
 
     output = features.load("report.output")
     if output is None:

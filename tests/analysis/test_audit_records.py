@@ -157,7 +157,7 @@ def test_a_folder_that_cannot_be_read_as_a_run_is_said_and_not_called_wrong(tmp_
     (folder / "plan.json").unlink()
     checked = {entry.name: entry for entry in audit_record(record, folder)}
     assert checked["events"].verdict == "unknown"
-    assert "is not a run folder" in checked["events"].sentence
+    assert "does not say what was to run" in checked["events"].sentence
 
 
 def test_lines_taken_out_of_a_log_leave_a_gap_in_its_steps(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.events import EventTail, Steps
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
-from trainmark.record.statistics import binomial_interval, find_steady_start
+from trainmark.record.statistics import find_steady_start
 from trainmark.record.store import make_subject
 from trainmark.record.timeline import RankTrace, Timeline
 from trainmark.train import loop
@@ -50,12 +50,6 @@ def test_of_too_many_ways_random_ones_are_taken_the_same_each_time() -> None:
     found = list(false_alarms.halves(30, 1))
     assert len(found) == false_alarms.MAX_SPLITS
     assert found == list(false_alarms.halves(30, 1))
-
-
-def test_the_interval_of_a_rate_is_that_of_the_books() -> None:
-    assert binomial_interval(0, 10) == pytest.approx((0, 0.3085), abs=1e-4)
-    assert binomial_interval(5, 100) == pytest.approx((0.01643, 0.11283), abs=1e-4)
-    assert binomial_interval(10, 10) == pytest.approx((0.6915, 1), abs=1e-4)
 
 
 @pytest.mark.parametrize(("correlation", "between"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.03), (0.7, 0.03)])

@@ -60,7 +60,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["data", "make", "imagnet", "--out", "x"], "set 'imagnet' is not known; did you mean 'imagenet'?"),
         (
             ["data", "make", "imagenet", "--out", "x", "--classes", "0"],
-            "a synthetic set of 0 classes was requested; give 1 to",
+            "--classes 0 is out of range; give 1 to",
         ),
     ],
 )

@@ -14,6 +14,7 @@ from support.records import a_vocoder_record, make_record, make_timeline
 from trainmark.cli import show
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import Artifact
+from trainmark.record.plan import DataChoice
 from trainmark.record.record import Doubt
 from trainmark.record.store import Store
 
@@ -124,7 +125,7 @@ def hostile_store(folder: Path) -> Store:
             ended=HOSTILE,
             group=HOSTILE,
             item=HOSTILE,
-            plan={"workload": HOSTILE, "recipe_name": HOSTILE, "platform": HOSTILE},
+            plan={"platform": f"{HOSTILE}.toml", "data": DataChoice(name=HOSTILE, folder=HOSTILE, synthetic=True)},
             quality=dataclasses.replace(quality, name=HOSTILE, unit=HOSTILE),
             environment={"device": {"name": HOSTILE}, HOSTILE: {HOSTILE: [HOSTILE]}},
             doubts=(Doubt(code=HOSTILE, text=HOSTILE),),

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from trainmark.data import find
-from trainmark.data.ade20k import facts as ade20k, make, prepare, reader, verify, views
+from trainmark.data.ade20k import facts as ade20k, make, prepare, reader, views
 from trainmark.data.ade20k.reader import IGNORED, SceneCounts
 from trainmark.data.ade20k.views import Distortion, SceneReader, ViewSettings
 from trainmark.data.distributed_sampler import CounterRng
@@ -26,7 +26,7 @@ COUNTS = SceneCounts(train=4, val=3)
 
 
 def make_small(folder: Path) -> Path:
-    make.make(folder, train=COUNTS.train, val=COUNTS.val, classes=6, long_side=80, processes=1)
+    make.make(folder, train=COUNTS.train, val=COUNTS.val, classes=6, long_side=80)
     return folder
 
 
@@ -49,7 +49,7 @@ def test_the_same_seed_draws_the_same_scenes_and_another_others(root: Path, tmp_
     files = sorted(path.relative_to(root) for path in root.rglob("*.*") if path.is_file())
     assert len(files) == 2 * 7 + 2
     assert all((root / path).read_bytes() == (again / path).read_bytes() for path in files)
-    make.make(tmp_path / "other", train=1, val=1, classes=6, long_side=80, seed=1, processes=1)
+    make.make(tmp_path / "other", train=1, val=1, classes=6, long_side=80, seed=1)
     image = "images/training/ADE_train_00000001.jpg"
     assert (tmp_path / "other" / image).read_bytes() != (root / image).read_bytes()
 
@@ -124,7 +124,7 @@ def test_other_sets_are_read_by_the_same_table(
     train = reader.open_split(tmp_path, "train")
     assert (train.layout.title, len(train.names), len(train)) == (title, classes, 1)
     assert SceneReader().read(train, 0)[1].tolist() == labels
-    report = verify.verify(tmp_path, decode="full")
+    report = prepare.verify(tmp_path, decode="full")
     assert report.ok and str(report.found) == "1 train and 1 val scenes, 25.0 % of their pixels ignored"
 
 
@@ -179,7 +179,7 @@ def test_a_folder_of_something_else_is_refused_with_what_is_known(tmp_path: Path
 
 def test_a_whole_set_is_found_whole(root: Path) -> None:
     for decode in ("none", "header", "full"):
-        report = verify.verify(root, decode=decode)  # type: ignore[arg-type]
+        report = prepare.verify(root, decode=decode)  # type: ignore[arg-type]
         assert report.ok and not report.notes, decode
     assert ade20k.DATA_SET.inspect(root) == ("4 train and 3 val scenes", "")
 
@@ -193,7 +193,7 @@ def test_every_damage_is_named(own: Path) -> None:
     Path(train.mask_path(3)).unlink()
     stranger = own / "annotations" / "validation" / "ADE_val_00000099.png"
     stranger.write_bytes(png(np.ones((4, 4), np.uint8)))
-    report = verify.verify(own)
+    report = prepare.verify(own)
     said = {Path(found.subject).name: found.sentence for found in report.problems}
     assert "truncated" in said["ADE_train_00000001.jpg"]
     assert "holds 99" in said["ADE_train_00000002.jpg"]
@@ -201,8 +201,8 @@ def test_every_damage_is_named(own: Path) -> None:
     assert "cannot be read" in said["ADE_train_00000004.jpg"]
     assert [Path(found.subject).name for found in report.notes] == ["ADE_val_00000099.png"]
     Path(train.path(3)).unlink()
-    assert "3 train and 3 val scenes, " in verify.verify(own).sentence()
-    assert "where 4 train and 3 val scenes were expected" in verify.verify(own).sentence()
+    assert "3 train and 3 val scenes, " in prepare.verify(own).sentence()
+    assert "where 4 train and 3 val scenes were expected" in prepare.verify(own).sentence()
 
 
 def test_a_nearly_whole_ade20k_is_not_whole(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Pa
     archive = zip_set(root, tmp_path / "ADEChallengeData2016.zip")
     assert unpack(archive, tmp_path / "out", any_archive=True) == "4 train and 3 val scenes, 15 files written now"
     assert unpack(archive, tmp_path / "out", any_archive=True) == "4 train and 3 val scenes, 0 files written now"
-    assert verify.verify(tmp_path / "out", decode="full").ok
+    assert prepare.verify(tmp_path / "out", decode="full").ok
     with pytest.raises(NotReadyError, match=r"holds 4 train and 3 val scenes where 20,210 train and 2,000 val"):
         unpack(archive, tmp_path / "out")
 

@@ -20,7 +20,7 @@ from trainmark.data import image_sets
 from trainmark.data.distributed_sampler import rank_batches, rank_share
 from trainmark.data.image_sets import Counts, ImageSet
 from trainmark.data.imagenet import make
-from trainmark.data.imagenet.verify import inspect, verify
+from trainmark.data.imagenet.prepare import inspect, verify
 from trainmark.data.input_pool import InputPool
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -316,5 +316,5 @@ def test_synthetic_shards_hold_the_images_of_synthetic_folders(tmp_path: Path) -
         assert contents(folders) == contents(shards) and folders.classes == shards.classes
     assert all((tmp_path / "shards" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in names)
     assert verify(tmp_path / "shards").expected == Counts(classes=2, train=6, val=4)
-    with pytest.raises(UsageError, match="5 shards of each split were requested; give 1 to 4"):
+    with pytest.raises(UsageError, match="--shards 5 is out of range; give 0 to 4"):
         make.make(tmp_path / "more", **SMALL, shards=5)

@@ -23,7 +23,7 @@ from scipy.io import savemat
 from trainmark.data.image_sets import Counts
 from trainmark.data.imagenet import prepare as prepare_module
 from trainmark.data.imagenet.prepare import ILSVRC2012, ArchiveSet, read_devkit_labels, read_val_labels
-from trainmark.data.preparation import ArchiveProgress, Report
+from trainmark.data.preparation import ArchiveProgress, ReportProgress
 from trainmark.record.errors import NotReadyError
 
 CLASSES = ["n01440764", "n01443537", "n02105855"]
@@ -96,7 +96,7 @@ def run(
     expected: ArchiveSet | None = None,
     devkit: Path | None = None,
     has_labels: bool = True,
-    progress: Report = lambda _: None,
+    progress: ReportProgress = lambda _: None,
 ) -> int:
     """Number of files written."""
     with pytest.MonkeyPatch.context() as patch:

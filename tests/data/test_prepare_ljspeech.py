@@ -12,7 +12,7 @@ import pytest
 
 from trainmark.data.ljspeech import prepare as prepare_module
 from trainmark.data.ljspeech.reader import read_metadata
-from trainmark.data.preparation import Report
+from trainmark.data.preparation import ReportProgress
 from trainmark.record.archives import ArchiveLimits
 from trainmark.record.errors import NotReadyError
 
@@ -64,7 +64,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path)
 
 
-def run(archive: Archive, out: Path, *, any_archive: bool = True, progress: Report = lambda _: None) -> str:
+def run(archive: Archive, out: Path, *, any_archive: bool = True, progress: ReportProgress = lambda _: None) -> str:
     return prepare_module.prepare(out, any_archive=any_archive, progress=progress, tar=archive.path)
 
 

@@ -16,6 +16,7 @@ from trainmark import data as datasets
 from trainmark.cli.main import main
 from trainmark.data.text import language, make, prepare
 from trainmark.data.text.language import Echo, Slot
+from trainmark.data.text.prepare import verify
 from trainmark.data.text.token_files import (
     INDEX,
     Index,
@@ -27,7 +28,6 @@ from trainmark.data.text.token_files import (
     open_vocabulary,
     read_index,
 )
-from trainmark.data.text.verify import verify
 from trainmark.record.errors import NotReadyError, UsageError
 
 

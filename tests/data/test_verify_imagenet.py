@@ -16,8 +16,8 @@ from support.privileges import ordinary_permissions
 
 from trainmark.data import verification
 from trainmark.data.image_sets import IMAGENET_1K, Counts, expected_counts
-from trainmark.data.imagenet import verify as verify_module
-from trainmark.data.imagenet.verify import verify
+from trainmark.data.imagenet import prepare as verify_module
+from trainmark.data.imagenet.prepare import verify
 from trainmark.data.jpeg import BadImage, JpegDecoder, eval_crop
 from trainmark.data.verification import Decode, Report
 from trainmark.record.errors import NotReadyError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.privileges import ordinary_permissions
 
-from trainmark.data.ljspeech.verify import SpeechSize, verify
+from trainmark.data.ljspeech.prepare import SpeechSize, verify
 from trainmark.data.verification import Decode, Report
 from trainmark.record.errors import NotReadyError
 

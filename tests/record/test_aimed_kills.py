@@ -15,7 +15,7 @@ from trainmark.record import gather, timeline
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record
 from trainmark.train import checkpoint
-from trainmark.view.files import write_report
+from trainmark.view.frame import write_report
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,7 @@ from support.run_folders import Folder
 
 from trainmark.analysis.audit_record import audit_document
 from trainmark.analysis.comparison import Comparison, compare
-from trainmark.features.report.document import render
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.record import events, gather, timeline
 from trainmark.record.errors import UsageError
 from trainmark.record.events import EventWriter

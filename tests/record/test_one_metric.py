@@ -1,4 +1,4 @@
-"""A metric is one function: written here, it stands in every view, and records of before it stay as they were."""
+"""A metric is one table and one formula: it stands in every view, and records of before it stay as they were."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,35 +15,41 @@ from support.records import make_record
 
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.comparison import compare
-from trainmark.features.report import document, output
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report import output, run_page
+from trainmark.features.report.run_page import ReportInputs
 from trainmark.record.errors import UsageError
-from trainmark.record.metrics import METRICS, Measured, Quantity, metric
+from trainmark.record.metrics import METRICS, Measured, Metric, Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import make_subject
 from trainmark.view.describe import describe
 from trainmark.view.glossary import find_meaning
 
 
+def compute_slowest(m: Measured) -> float | None:
+    return float(m.timeline.step_s.max()) if m.timeline.step_s.size else None
+
+
+SLOWEST = Metric(
+    name="slowest_step",
+    alias="slowest_step",
+    unit="s",
+    better="lower",
+    formula="max over counted steps",
+    any_length=True,
+    definition="How long the longest step took. The second sentence is for those who ask.",
+    compute=compute_slowest,
+)
+BARE = Metric(name="bare", alias="bare", unit="s", compute=lambda m: None)
+
+
 @pytest.fixture
-def slowest_step() -> Iterator[None]:
-    @metric("s", better="lower", formula="max over counted steps", any_length=True)
-    def slowest_step(m: Measured) -> float | None:
-        """How long the longest step took. The second sentence is for those who ask."""
-        return float(m.timeline.step_s.max()) if m.timeline.step_s.size else None
-
-    yield
-    del METRICS["slowest_step"]
+def slowest_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "slowest_step", SLOWEST)
 
 
 @pytest.fixture
-def bare() -> Iterator[None]:
-    @metric("s")
-    def bare(m: Measured) -> float | None:
-        return None
-
-    yield
-    del METRICS["bare"]
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METRICS, "bare", BARE)
 
 
 def wrong(record: Record) -> list[str]:
@@ -58,7 +63,7 @@ def test_it_is_shown_explained_compared_and_exported(language: str) -> None:
     value = record.metrics["slowest_step"].value
     assert value is not None
     assert "slowest_step" in describe(record)
-    page = document.render(ReportInputs(records=(record,), language=language))
+    page = run_page.render(ReportInputs(records=(record,), language=language))
     assert "slowest_step" in page
     assert "max over counted steps" in page
     assert find_meaning("slowest_step", language).definition.startswith("How long the longest step took.")
@@ -83,7 +88,7 @@ def test_one_that_says_nothing_of_itself_breaks_nothing() -> None:
     record = make_record(run_id="first")
     assert record.metrics["bare"] == Quantity(value=None, unit="s", unavailable="it was not measured")
     assert "it was not measured" in describe(record)
-    assert "bare" in document.render(ReportInputs(records=(record,), language="zh"))
+    assert "bare" in run_page.render(ReportInputs(records=(record,), language="zh"))
     assert find_meaning("bare").definition == ""
     with pytest.raises(UsageError, match="a fact and not a result"):
         compare(*(make_subject(name, [make_record(run_id=name)]) for name in ("a", "b")), metric="bare")
@@ -110,7 +115,7 @@ def test_a_record_without_any_one_of_ours_reads_and_is_not_called_wrong(alias: s
     less = Record.from_json(document_of)
     assert wrong(less) == []
     describe(less)
-    document.render(ReportInputs(records=(less,)))
+    run_page.render(ReportInputs(records=(less,)))
 
 
 def test_one_of_a_newer_version_is_shown_and_not_refused(tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def test_one_of_a_newer_version_is_shown_and_not_refused(tmp_path: Path) -> None
     read = Record.from_json(json.loads(newer.dumps()))
     assert read.metrics["co2"] == Quantity(value=41.5, unit="g")
     assert re.search(r"co2 +41.5 +g", describe(read))
-    assert "co2" in document.render(ReportInputs(records=(read,), language="zh"))
+    assert "co2" in run_page.render(ReportInputs(records=(read,), language="zh"))
     assert next(csv.DictReader(io.StringIO(output.to_csv([read]))))["co2"] == "41.5"
     assert wrong(read) == []
     other = replace(read, run_id="other")

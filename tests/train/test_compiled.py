@@ -22,8 +22,8 @@ from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import from_values
 from trainmark.train import setup
-from trainmark.workloads.decoder.batches import TextBatch
-from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads.decoder.model import DecoderRecipe
+from trainmark.workloads.decoder.workload import TextBatch
 
 
 def compiled(*settings: str, precision: str = "fp32") -> Plan:

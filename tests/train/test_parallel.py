@@ -16,6 +16,7 @@ from torch import Tensor, distributed, nn
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
+from trainmark.train import setup
 from trainmark.train.clock import Clock
 from trainmark.train.parallel import DataParallel
 from trainmark.train.stepper import Stepper
@@ -134,3 +135,17 @@ def one_step_with_a_slow_rank() -> int:
 def test_the_wait_for_a_slow_rank_is_in_the_exchange_of_the_others() -> None:
     waited_ns, _ = on_ranks(2, one_step_with_a_slow_rank)
     assert waited_ns >= 1e9 * HELD_BACK_S
+
+
+def test_weights_that_are_tied_stay_tied_where_torch_makes_new_parameters() -> None:
+    """As Module.to does on every device of a plugin; on a CPU torch has a switch for it."""
+    network = nn.ModuleDict({"table": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False)})
+    network["head"].weight = network["table"].weight
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        before = network["table"].weight
+        moved = setup.move_model(network, torch.device("cpu"), torch.contiguous_format)
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    assert moved.get_parameter("table.weight") is not before
+    assert moved.get_parameter("head.weight") is moved.get_parameter("table.weight")

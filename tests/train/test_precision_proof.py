@@ -24,8 +24,8 @@ from trainmark.train.precision_proof import Proof, classify_operator
 from trainmark.train.schedule import Position
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
-from trainmark.workloads.decoder.batches import TextBatch
-from trainmark.workloads.tacotron2.batches import SpeechBatch
+from trainmark.workloads.decoder.workload import TextBatch
+from trainmark.workloads.tacotron2.workload import SpeechBatch
 
 RUNS_ON_A_CPU = [name for name, precision in PRECISIONS.items() if name != "tf32" and not precision.scaled]
 NAMES = ("resnet50", "vit", "tacotron2")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
+from trainmark.workloads.tacotron2.model import diagonality, focus
 
 
 def steady(frames: int, symbols: int) -> Tensor:

@@ -24,10 +24,16 @@ from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import apply_settings
 from trainmark.record.record import Quality
 from trainmark.record.sample import NetworkUsed
-from trainmark.workloads.decoder import continuation, recipes
-from trainmark.workloads.decoder.batches import TextBatch, TextData
-from trainmark.workloads.decoder.model import TextDecoder, frequencies, nll_sum
-from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads.decoder import workload
+from trainmark.workloads.decoder.model import (
+    DecoderRecipe,
+    TextDecoder,
+    count_parameters,
+    frequencies,
+    nll_sum,
+    per_token,
+)
+from trainmark.workloads.decoder.workload import TextBatch, TextData
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.weights import check_fit, load_into
 from trainmark.workloads.workload import Progress, Share
@@ -69,18 +75,16 @@ def on_meta(recipe: DecoderRecipe) -> TextDecoder:
 
 
 def test_the_networks_have_the_published_parameters_and_flops() -> None:
-    for name, parameters, per_token in (
+    for name, parameters, flops in (
         ("gpt124m", 123_532_032, (0.8544e9, 0.7412e9, 0.7978e9)),
         ("llama8b", 8_030_261_248, (57.91e9, 48.18e9, 51.47e9)),
     ):
         recipe = recipe_of(name)
-        assert (
-            sum(weight.numel() for weight in on_meta(recipe).parameters()) == parameters == recipes.parameters(recipe)
-        )
-        assert tuple(recipes.per_token(recipe)) == pytest.approx(per_token, rel=2e-4)
+        assert sum(weight.numel() for weight in on_meta(recipe).parameters()) == parameters == count_parameters(recipe)
+        assert tuple(per_token(recipe)) == pytest.approx(flops, rel=2e-4)
         facts = workloads.facts(name)
         assert facts is not None
-        assert recipes.per_token(recipe).attention == pytest.approx(facts.flops_per_item, rel=2e-4)
+        assert per_token(recipe).attention == pytest.approx(facts.flops_per_item, rel=2e-4)
 
 
 @pytest.mark.parametrize("change", [{}, {"tied": True}, {"activation": "gelu", "kv_heads": 6}, {"norm_weights": False}])
@@ -90,7 +94,7 @@ def test_the_formula_is_what_torch_counts(change: dict[str, Any]) -> None:
     tokens = torch.zeros(3, recipe.context, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter:
         model(tokens).sum().backward()
-    assert counter.get_total_flops() / tokens.numel() == recipes.per_token(recipe).attention
+    assert counter.get_total_flops() / tokens.numel() == per_token(recipe).attention
 
 
 def test_the_parameters_have_llamas_names_and_a_public_file_fits() -> None:
@@ -370,13 +374,13 @@ def test_a_loss_below_the_floor_is_a_doubt() -> None:
 def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = TextDecoder(TINY)
-    said = continuation.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300)
+    said = workload.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300)
     assert said[:3] == [3, 4, 5]
     assert len(said) == 23
     assert max(said) < 300
-    assert continuation.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300) == said
-    greedy = continuation.continue_tokens(model, [3], 2, seed=1, known=300, temperature=0)
-    assert greedy == continuation.continue_tokens(model, [3], 2, seed=9, known=300, temperature=0)
+    assert workload.continue_tokens(model, [3, 4, 5], 20, seed=1, known=300) == said
+    greedy = workload.continue_tokens(model, [3], 2, seed=1, known=300, temperature=0)
+    assert greedy == workload.continue_tokens(model, [3], 2, seed=9, known=300, temperature=0)
     trained = Trained(
         workload=workloads.load("gpt124m"),
         model=model.eval(),
@@ -384,14 +388,14 @@ def test_continuations_are_text_and_the_same_for_the_same_seed(text: Path, tmp_p
         device=Platform(files.load("cpu")).open(0),
         source=NetworkUsed(workload="gpt124m", file="", sha256=""),
     )
-    shown = continuation.sample(trained, SampleRequest(data=text))
+    shown = workload.sample(trained, SampleRequest(data=text))
     lines = shown.facts["continuations"]
     assert len(lines) == 3
     assert all(" |" in line for line in lines)
     asked = SampleRequest(data=text, given="Ada sang", options=("continuations=2", "tokens=5", "temperature=0"))
-    assert continuation.sample(trained, asked).facts["continuations"][0].startswith("Ada sang |")
+    assert workload.sample(trained, asked).facts["continuations"][0].startswith("Ada sang |")
     with pytest.raises(UsageError, match="an empty text"):
-        continuation.sample(trained, SampleRequest(data=text, given=" "))
+        workload.sample(trained, SampleRequest(data=text, given=" "))
     (tmp_path / INDEX).write_bytes((text / INDEX).read_bytes())
     with pytest.raises(NotReadyError, match="holds tokens alone"):
-        continuation.sample(trained, SampleRequest(data=tmp_path))
+        workload.sample(trained, SampleRequest(data=tmp_path))

@@ -23,13 +23,12 @@ from trainmark.workloads.tacotron2.read_aloud import (
     SILENCE_FRAMES,
     ReadingSettings,
     Speech,
-    parse_words,
+    parse_sentences,
     read_aloud,
     sample,
     split_sentences,
 )
-from trainmark.workloads.tacotron2.recipes import QUICK, REFERENCE, SMOKE
-from trainmark.workloads.tacotron2.workload import WORKLOAD
+from trainmark.workloads.tacotron2.workload import QUICK, REFERENCE, SMOKE, WORKLOAD
 
 TINY = Sizes(
     encoder=16,
@@ -75,7 +74,7 @@ def voice(device: Device) -> Trained:
 
 def said(voice: Trained, text: str, settings: ReadingSettings = SHORT) -> Speech:
     with torch.no_grad():
-        return read_aloud(voice, parse_words(text), settings)
+        return read_aloud(voice, parse_sentences(text), settings)
 
 
 def codes(speech: Speech) -> list[str]:
@@ -120,15 +119,15 @@ def test_a_text_is_parted_into_sentences(text: str, parts: list[str]) -> None:
 
 
 def test_what_is_read_is_cleaned_sentence_by_sentence() -> None:
-    found = parse_words("Dr. Smith paid 5. {HH AW1 S}!")
-    assert [sentence.read for sentence in found.sentences] == ["doctor smith paid five.", "{HH AW1 S}!"]
-    assert [sentence.letters for sentence in found.sentences] == ["doctor smith paid five.", "HAS!"]
+    found = parse_sentences("Dr. Smith paid 5. {HH AW1 S}!")
+    assert [sentence.read for sentence in found] == ["doctor smith paid five.", "{HH AW1 S}!"]
+    assert [sentence.letters for sentence in found] == ["doctor smith paid five.", "HAS!"]
 
 
 @pytest.mark.parametrize("text", ["", "  ", "...", "a {QQ} b", "a } b"])
 def test_a_text_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_words(text)
+        parse_sentences(text)
 
 
 # Reading

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trainmark.record.doubts import loss_trend
-from trainmark.workloads.resnet50.model import Bottleneck, ResNet, resnet50
+from trainmark.workloads.resnet50.model import Bottleneck, ResNet
 from trainmark.workloads.resnet50.workload import WORKLOAD, ResNet50Recipe
 
 Shape = tuple[int, ...]
@@ -60,7 +60,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def full() -> ResNet:
     torch.manual_seed(0)
-    return resnet50()
+    return ResNet()
 
 
 def test_resnet50_has_the_published_number_of_parameters(full: ResNet) -> None:
@@ -89,7 +89,7 @@ def test_a_public_checkpoint_loads_strictly() -> None:
         name: torch.tensor(7) if name.endswith("num_batches_tracked") else torch.rand(shape)
         for name, shape in shapes.items()
     }
-    model = resnet50(width=8, classes=10)
+    model = ResNet(width=8, classes=10)
     model.load_state_dict(checkpoint, strict=True)
     assert all(torch.equal(value, checkpoint[name]) for name, value in model.state_dict().items())
     del checkpoint["layer2.3.bn2.running_var"]
@@ -138,13 +138,13 @@ def test_norms_start_neutral_and_the_last_layer_uniform(full: ResNet) -> None:
 def test_the_same_seed_gives_the_same_network() -> None:
     def weights() -> torch.Tensor:
         torch.manual_seed(3)
-        return torch.cat([parameter.detach().flatten() for parameter in resnet50(width=4, classes=3).parameters()])
+        return torch.cat([parameter.detach().flatten() for parameter in ResNet(width=4, classes=3).parameters()])
 
     assert torch.equal(weights(), weights())
 
 
 def test_zero_init_residual_makes_every_bottleneck_start_as_its_shortcut() -> None:
-    model = resnet50(width=4, classes=3, zero_init_residual=True).eval()
+    model = ResNet(width=4, classes=3, zero_init_residual=True).eval()
     x = torch.rand(1, 16, 8, 8)
     assert torch.equal(model.layer1[1](x), x)
     for module in model.modules():
@@ -155,7 +155,7 @@ def test_zero_init_residual_makes_every_bottleneck_start_as_its_shortcut() -> No
 
 @pytest.mark.parametrize(("width", "classes", "pixels"), [(4, 10, 64), (8, 3, 96), (4, 1000, 33)])
 def test_reduced_networks_score_every_class(width: int, classes: int, pixels: int) -> None:
-    model = resnet50(width=width, classes=classes)
+    model = ResNet(width=width, classes=classes)
     assert list(model.state_dict()) == list(expected_entries())
     assert model(torch.rand(2, 3, pixels, pixels)).shape == (2, classes)
 
@@ -184,7 +184,7 @@ def test_the_full_network_halves_the_image_five_times(full: ResNet) -> None:
 
 def test_memory_layout_changes_no_score_and_every_parameter_learns() -> None:
     torch.manual_seed(0)
-    model, images = resnet50(width=4, classes=5), torch.rand(4, 3, 64, 64)
+    model, images = ResNet(width=4, classes=5), torch.rand(4, 3, 64, 64)
     plain = model(images)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     swapped = model(images.to(memory_format=torch.channels_last))

@@ -26,13 +26,21 @@ from trainmark.record.sample import ImagePart, NetworkUsed
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import reduce_sums
 from trainmark.workloads import weights
-from trainmark.workloads.normalise import HALVES, IMAGENET, normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings
+from trainmark.workloads.segmenter.batches import (
+    FILL,
+    QUICK,
+    REFERENCE,
+    SMOKE,
+    CropBatch,
+    SceneBatch,
+    SceneData,
+    ScoringSettings,
+)
 from trainmark.workloads.segmenter.model import Segmenter, upsample
-from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE
 from trainmark.workloads.segmenter.workload import WORKLOAD, pixel_loss
+from trainmark.workloads.vision import HALVES, IMAGENET, normalise
 from trainmark.workloads.vision_transformer import EncoderBlock, interpolate_positions, linear_drop_paths
 from trainmark.workloads.vit.model import VisionTransformer
 from trainmark.workloads.workload import Progress, Share
@@ -63,7 +71,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scenes") / "set"
-    make.make(folder, train=10, val=5, classes=5, long_side=64, processes=1)
+    make.make(folder, train=10, val=5, classes=5, long_side=64)
     return folder
 
 
@@ -413,7 +421,7 @@ def test_a_set_with_more_classes_than_the_network_is_refused(scenes: Path) -> No
 
 
 def test_a_set_that_is_not_whole_is_refused_unless_asked_for(tmp_path: Path) -> None:
-    make.make(tmp_path / "set", train=3, val=2, classes=5, long_side=64, processes=1)
+    make.make(tmp_path / "set", train=3, val=2, classes=5, long_side=64)
     next((tmp_path / "set" / "images" / "training").iterdir()).unlink()
     with pytest.raises(NotReadyError, match="expected 3 train and 2 val scenes, found 2 train and 2 val scenes"):
         WORKLOAD.check_data(TINY_RECIPE, tmp_path / "set", 1)
@@ -421,7 +429,7 @@ def test_a_set_that_is_not_whole_is_refused_unless_asked_for(tmp_path: Path) -> 
 
 
 def test_a_bad_validation_image_is_named_or_left_out(tmp_path: Path) -> None:
-    make.make(tmp_path / "set", train=3, val=3, classes=5, long_side=64, processes=1)
+    make.make(tmp_path / "set", train=3, val=3, classes=5, long_side=64)
     bad = tmp_path / "set" / "annotations" / "validation" / "ADE_val_00000002.png"
     bad.write_bytes(b"")
     data = open_tiny(tmp_path / "set")

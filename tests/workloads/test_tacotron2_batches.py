@@ -16,10 +16,8 @@ from support.tiny import at_epoch
 from trainmark.data.ljspeech import make, reader
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, WorkloadError
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData
 from trainmark.workloads.tacotron2.model import Outputs
-from trainmark.workloads.tacotron2.recipes import SMOKE, Tacotron2Recipe
-from trainmark.workloads.tacotron2.workload import WORKLOAD
+from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD, SpeechBatch, SpeechData, Tacotron2Recipe
 from trainmark.workloads.workload import Share
 
 CLIPS = 40

@@ -19,9 +19,8 @@ from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
 from trainmark.workloads import cpu_ops, weights
 from trainmark.workloads.tacotron2 import matmuls, teacher_forcing
-from trainmark.workloads.tacotron2.batches import SpeechBatch
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, mask_outputs, padding_mask
-from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD
+from trainmark.workloads.tacotron2.workload import SMOKE, WORKLOAD, SpeechBatch
 
 SMALL = Sizes(encoder=32, prenet=24, attention_rnn=40, decoder_rnn=48, attention=16, location_filters=8, postnet=20)
 
@@ -265,14 +264,6 @@ def test_speaking_with_one_generator_says_the_same_twice() -> None:
         for seed in (0, 0, 1)
     )
     assert torch.equal(one, two) and not torch.equal(one, other)
-
-
-def test_sizes_are_read_from_weights() -> None:
-    assert Sizes.of(Tacotron2(SMALL).state_dict()) == SMALL
-    with torch.device("meta"):
-        assert Sizes.of(Tacotron2().state_dict()) == Sizes()
-    with pytest.raises(KeyError):
-        Sizes.of({"fc.weight": torch.zeros(1)})
 
 
 def test_the_gradient_of_the_alignment_is_that_of_decoding_step_by_step(no_dropout: None) -> None:

@@ -14,7 +14,7 @@ from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
 READABLE = set(string.ascii_lowercase + "-!'(),.:;? ")
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=60)
 # random characters seldom meet a rule, so these are strung together from what the rules look for
-PIECES = "dr. St. co . , 1 0 05 1,234 12 1999 3rd th 3.5 $ £ $1.50 % & @ / # \" _ ' - x ² ½ µ Ω m é ß й 😀 “ \u0301"
+PIECES = "dr. St. co . , 1 0 05 1,234 12 1999 3rd th 3.5 $ £ $1.50 % & @ / # \" _ ' - x ² ½ m é ß 😀 “ \u0301"
 rule_texts = st.lists(
     st.sampled_from([*PIECES.split(" "), " ", "\n", "\x1e", "\x1f", "{HH AW1 S}"]),
     max_size=12,
@@ -150,24 +150,10 @@ def test_a_number_beyond_the_named_scales_is_read_digit_by_digit() -> None:
 @pytest.mark.parametrize(
     ("short", "long"),
     [
-        ("mrs", "misess"),
-        ("mr", "mister"),
-        ("dr", "doctor"),
-        ("st", "saint"),
-        ("co", "company"),
-        ("jr", "junior"),
-        ("maj", "major"),
-        ("gen", "general"),
-        ("drs", "doctors"),
-        ("rev", "reverend"),
-        ("lt", "lieutenant"),
-        ("hon", "honorable"),
-        ("sgt", "sergeant"),
-        ("capt", "captain"),
-        ("esq", "esquire"),
-        ("ltd", "limited"),
-        ("col", "colonel"),
-        ("ft", "fort"),
+        *[("mrs", "misess"), ("mr", "mister"), ("dr", "doctor"), ("st", "saint"), ("co", "company"), ("jr", "junior")],
+        *[("maj", "major"), ("gen", "general"), ("drs", "doctors"), ("rev", "reverend"), ("lt", "lieutenant")],
+        *[("hon", "honorable"), ("sgt", "sergeant"), ("capt", "captain"), ("esq", "esquire"), ("ltd", "limited")],
+        *[("col", "colonel"), ("ft", "fort")],
     ],
 )
 def test_an_abbreviation_is_read_in_full_only_with_its_dot_and_alone(short: str, long: str) -> None:
@@ -185,10 +171,6 @@ def test_an_abbreviation_is_read_in_full_only_with_its_dot_and_alone(short: str,
         ("Straße STRASSE ẞ", "strasse strasse ss"),
         ("Æsir œuvre Øre Łódź Đorđe þorn eð ħ", "aesir oeuvre ore lodz dorde thorn ed h"),
         ("İstanbul ılık", "istanbul ilik"),
-        ("Αθήνα ψυχή λόγος", "athena psyche logos"),
-        ("Здравствуйте, ёж", "zdravstvuyte, yozh"),
-        ("и\u0306 е\u0308", "y yo"),
-        ("Київ объект", "kiyiv obekt"),
         ("Ｈｉ！ ＋", "hi! plus"),
         ("a\u00a0b\u200bc\u00add", "a bcd"),
     ],
@@ -205,33 +187,13 @@ def test_letters_and_signs_are_written_in_ascii(written: str, said: str) -> None
         ("me@home", "me at home"),
         ("2 + 2=4", "two plus two equals four"),
         ("C++!", "c plus plus!"),
-        ("20°C, 2×4", "twenty degrees c, two times four"),
+        ("20°C, 2×4, 5 µm", "twenty degrees c, two times four, five micro m"),
         ("hi 😀 you👍🏽there ❤️", "hi you there "),
         ('"a" [b] *c* <d> #e and/or f_g', "a b c d e andor fg"),
         ("Acme™ and © 2010", "acme and twenty ten"),
     ],
 )
 def test_a_sign_is_read_if_it_has_a_word_and_left_out_if_not(written: str, said: str) -> None:
-    assert clean(written) == said
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("5 µm", "five micrometers"),  # the sign
-        ("5 \u03bcm", "five micrometers"),  # the Greek letter
-        ("1µm, 21 µm, 0.1 µm", "one micrometer, twenty-one micrometers, zero point one micrometers"),
-        ("40 µs.", "forty microseconds."),
-        ("(4 µmol, 100 µL, 7 µH)", "(four micromoles, one hundred microliters, seven microhenries)"),
-        ("a 5-µm film, µm-sized, in µV", "a five-micrometer film, micrometer-sized, in microvolts"),
-        ("3 µm², 3 µm/s", "three square micrometers, three micrometers per s"),
-        ("10 kΩ, 2.2 M\u2126, 2 mΩ, 1 Ω", "ten kiloohms, two point two megaohms, two milliohms, one ohm"),
-        ("5 Å, 5 \u212b, 5 µ", "five angstroms, five angstroms, five microns"),
-        ("μία, λμ, Ω, Åse, 5 Åse, µ", "mia, lm, o, ase, five ase, m"),
-        ("5 mm, 5 km, 5 kg", "five mm, five km, five kg"),  # as the public voices read them
-    ],
-)
-def test_a_unit_is_read_as_the_one_it_is(written: str, said: str) -> None:
     assert clean(written) == said
 
 
@@ -276,6 +238,7 @@ def test_braces_that_hold_no_phonemes_are_refused(text: str, words: str) -> None
         ("안녕", "'안녕' (Korean)"),
         ("مرحبا", "'مرحبا' (Arabic); write it in Latin letters a to z or give phonemes in braces"),
         ("नमस्ते", "(Devanagari)"),
+        ("Здравствуйте", "'Здравствуйте' (Cyrillic); write it in Latin letters a to z or"),
         ("你" * 1000, "'" + "你" * 12 + "...' (Chinese)"),
     ],
 )

@@ -19,8 +19,7 @@ from trainmark.data.input_pool import ImageBatch
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import apply_settings, deviations
 from trainmark.workloads import vision
-from trainmark.workloads.normalise import normalise
-from trainmark.workloads.vision import ImageClassifier, ImageData, Mixing, SoftBatch, VisionRecipe
+from trainmark.workloads.vision import ImageClassifier, ImageData, Mixing, SoftBatch, VisionRecipe, normalise
 from trainmark.workloads.workload import Share
 
 RECIPE = VisionRecipe(

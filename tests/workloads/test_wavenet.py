@@ -17,11 +17,18 @@ from trainmark.data import audio
 from trainmark.data.ljspeech import make
 from trainmark.data.mel import MEL
 from trainmark.record.errors import UsageError
-from trainmark.workloads.wavenet import batches, generate, logistics
-from trainmark.workloads.wavenet.batches import SoundBatch, SoundData, Window
+from trainmark.workloads.wavenet import generate, model, workload
 from trainmark.workloads.wavenet.model import CONTEXT, NormedConv, WaveNet, WaveNetSizes
-from trainmark.workloads.wavenet.recipes import REFERENCE, SMOKE, WaveNetRecipe, sizes_of
-from trainmark.workloads.wavenet.workload import WORKLOAD
+from trainmark.workloads.wavenet.workload import (
+    REFERENCE,
+    SMOKE,
+    WORKLOAD,
+    SoundBatch,
+    SoundData,
+    WaveNetRecipe,
+    Window,
+    sizes_of,
+)
 from trainmark.workloads.workload import Progress, Share
 
 SMALL = WaveNetSizes(layers=12, cycles=2)
@@ -33,7 +40,7 @@ ALONE = Share(rank=0, world=1, local_ranks=1)
 
 
 def nats(outputs: list[float], sample: float, dtype: torch.dtype = torch.float64) -> float:
-    found = logistics.nll(torch.tensor(outputs, dtype=dtype)[None, :, None], torch.tensor([[sample]], dtype=dtype))
+    found = model.nll(torch.tensor(outputs, dtype=dtype)[None, :, None], torch.tensor([[sample]], dtype=dtype))
     return found.item()
 
 
@@ -62,20 +69,20 @@ def test_the_likelihoods_of_all_values_sum_to_one() -> None:
     values = torch.arange(65536, dtype=torch.float64) / 32767.5 - 1
     outputs = torch.tensor([0.3, -0.2, 0.1, -0.4, -3, -6], dtype=torch.float64)[None, :, None].expand(1, 6, 65536)
     # beyond 0.999 every value stands for all that are further out, so only those between are counted
-    between = values.abs() <= logistics.EDGE
-    total = (-logistics.nll(outputs, values[None])[0, between]).exp().sum()
+    between = values.abs() <= model.EDGE
+    total = (-model.nll(outputs, values[None])[0, between]).exp().sum()
     assert total == pytest.approx(1, abs=1e-6)
 
 
 def test_draws_follow_the_distribution_they_are_drawn_from() -> None:
     generator = torch.Generator().manual_seed(3)
     outputs = torch.tensor([1.0, 0.0, -0.5, 0.5, -4.0, -3.0]).expand(20_000, 6)
-    which = logistics.uniform(20_000, 2, generator=generator)
-    drawn = logistics.draw(outputs, which, logistics.uniform(20_000, generator=generator))
+    noise = generate.draw_noise(1, 20_000, 2, generator)
+    drawn = generate.draw(outputs.numpy(), noise.gumbel[0].numpy(), noise.logistic[0].numpy())
     low = drawn[drawn < 0]
     assert len(low) / len(drawn) == pytest.approx(1 / (1 + math.exp(-1)), abs=0.01)
-    assert low.mean().item() == pytest.approx(-0.5, abs=0.002)
-    assert low.std().item() == pytest.approx(math.exp(-4) * math.pi / math.sqrt(3), rel=0.03)
+    assert low.mean() == pytest.approx(-0.5, abs=0.002)
+    assert low.std() == pytest.approx(math.exp(-4) * math.pi / math.sqrt(3), rel=0.03)
 
 
 # Network
@@ -145,7 +152,7 @@ def test_the_forward_pass_gives_the_golden_numbers(
     assert found.sum().item() == pytest.approx(total, abs=1e-5)
     assert found[0, :3, 0].tolist() == pytest.approx(first, abs=1e-6)
     assert found[0, [0, 10, 20], 1000].tolist() == pytest.approx(later, abs=1e-6)
-    assert logistics.nll(found[:, :, :-1], sound[None, 1:]).mean().item() == pytest.approx(loss, abs=1e-6)
+    assert model.nll(found[:, :, :-1], sound[None, 1:]).mean().item() == pytest.approx(loss, abs=1e-6)
     assert (up.sum().item(), up[0, 0].item()) == pytest.approx(upsampled, abs=1e-5)
 
 
@@ -208,18 +215,6 @@ def test_outputs_and_gradients_are_those_of_a_plain_reading(frames: int) -> None
 
 
 @pytest.mark.slow
-def test_what_it_generates_is_what_the_network_in_training_predicts() -> None:
-    network, generator = golden(SMALL), torch.Generator().manual_seed(7)
-    mel = torch.randn(2, 80, 3 + 2 * CONTEXT, dtype=torch.float64, generator=generator)
-    chance = generate.draw_uniform(3 * MEL.hop, 2, 10, generator)
-    sound = generate.generate(network, mel, chance, "torch")
-    assert sound.shape == (2, 3 * MEL.hop) and sound.abs().max() <= 1
-    with torch.no_grad():
-        outputs = network(torch.cat([torch.zeros(2, 1, dtype=torch.float64), sound[:, :-1]], 1), mel)
-    drawn = [logistics.draw(outputs[:, :, at], chance.which[at], chance.where[at]) for at in range(3 * MEL.hop)]
-    torch.testing.assert_close(torch.stack(drawn, 1), sound, rtol=0, atol=1e-9)
-
-
 def test_flops_are_those_of_the_products() -> None:
     assert WORKLOAD.flops_per_item(REFERENCE) == pytest.approx(WORKLOAD.facts.flops_per_item, rel=0.01)
     assert WORKLOAD.flops_per_item(replace(REFERENCE, layers=12, cycles=2)) == pytest.approx(9.6e6, rel=0.01)
@@ -310,7 +305,7 @@ def test_a_stretch_is_judged_as_it_would_be_in_its_whole_clip(speech: Path) -> N
     part, whole = (data.val.batch([0], [window], 1) for window in (data.scored_window(0), Window(first=0, count=there)))
     with torch.no_grad():
         of_part, of_whole = (
-            logistics.nll(network(batch.sound[:, :-1], batch.mel), batch.sound[:, 1:])[0] for batch in (part, whole)
+            model.nll(network(batch.sound[:, :-1], batch.mel), batch.sound[:, 1:])[0] for batch in (part, whole)
         )
     first = (there - 8) // 2 * MEL.hop
     torch.testing.assert_close(of_part[part.judged[0]], of_whole[first : first + 2048])
@@ -358,11 +353,11 @@ def test_a_linear_predictor_is_as_good_as_its_noise_allows() -> None:
     sound = np.zeros_like(noise)
     for at in range(2, len(sound)):
         sound[at] = 1.6 * sound[at - 1] - 0.8 * sound[at - 2] + noise[at]
-    weights = batches.fit_predictor([sound])
+    weights = workload.fit_predictor([sound])
     assert weights[::-1][:3] == pytest.approx([1.6, -0.8, 0], abs=0.03)
     # the entropy of a logistic distribution is ln s + 2, and bins are 2/65535 wide
     expected = math.log(0.01) + 2 - math.log(2 / 65535)
-    assert batches.predictor_nll(sound, weights).mean() == pytest.approx(expected, abs=0.02)
+    assert workload.predictor_nll(sound, weights).mean() == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.slow
@@ -432,7 +427,7 @@ def test_a_network_made_for_speech_expects_it_at_its_loudness(speech: Path) -> N
         torch.manual_seed(0)
         network = WORKLOAD.build(replace(SMOKE, initial=initial))
         with torch.no_grad():
-            found.append(logistics.split(network(batch.sound[:, :-1], batch.mel)))
+            found.append(model.split(network(batch.sound[:, :-1], batch.mel)))
     (_, published_means, published_scales), (_, means, log_scales) = found
     assert means.std() < published_means.std() / 3
     assert published_scales.mean() == pytest.approx(0, abs=1) and log_scales.mean() == pytest.approx(-4, abs=0.5)
@@ -442,13 +437,13 @@ def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
     speech: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, judged = open_data(speech), []
-    found = batches.predictor_nll
+    found = workload.predictor_nll
 
     def nll(clip: Any, weights: Any) -> Any:
-        judged.append(torch.from_numpy(clip[batches.PREDICTOR_ORDER :]).float())
+        judged.append(torch.from_numpy(clip[workload.PREDICTOR_ORDER :]).float())
         return found(clip, weights)
 
-    monkeypatch.setattr(batches, "predictor_nll", nll)
+    monkeypatch.setattr(workload, "predictor_nll", nll)
     assert data.facts["linear_nll"] > 0
     made = [data.val.batch([number], [data.scored_window(number)], 1) for number in range(len(data.val))]
     for predicted, batch in zip(judged, made, strict=True):

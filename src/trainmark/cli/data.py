@@ -15,7 +15,7 @@ from trainmark.record import escape
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.data.data_set import Option
+    from trainmark.data import Option
     from trainmark.data.preparation import ArchiveProgress
     from trainmark.data.verification import Report
 

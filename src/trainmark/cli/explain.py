@@ -7,8 +7,7 @@ import json
 
 from trainmark.cli.terminal import open_console, screen_options
 from trainmark.record.language import LANGUAGES, locale_language
-from trainmark.view.explain_screen import draw_all, draw_one
-from trainmark.view.glossary import find_by_translated_name, find_meaning, list_meanings
+from trainmark.view.glossary import draw_all, draw_one, find_by_translated_name, find_meaning, list_meanings
 from trainmark.view.terminal import TerminalWriter
 
 NAME = "explain"

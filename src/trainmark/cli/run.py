@@ -19,7 +19,7 @@ from trainmark.launch.options import LOCAL, SWEEP
 from trainmark.record import escape, site
 from trainmark.record.errors import UsageError
 from trainmark.record.store import default_folder
-from trainmark.view import headline, profile_facts, table
+from trainmark.view import facts, headline, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _print_result(result: Result, store: Store, *, as_json: bool, repeated: bool
         screen = screen_options(open_console())
         sys.stdout.write(table.render([add_cost(one, price) for one in records], sentences=headlines, **screen))
         for record in records:
-            sys.stdout.write(profile_facts.describe_profile(record, **screen))
+            sys.stdout.write(facts.describe_profile(record, **screen))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")

@@ -17,8 +17,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.language import _
 from trainmark.record.store import Store, default_folder, find_group
 from trainmark.view import table
-from trainmark.view.brief import describe_briefly
-from trainmark.view.describe import describe
+from trainmark.view.describe import describe, describe_briefly
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Writes a synthetic set atomically, even if makers are killed or run concurrently."""
+"""Makes a synthetic set in several processes and installs it atomically, even if makers are killed or run at once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainmark.data.data_set import MANIFEST
+from trainmark.data import MANIFEST
 from trainmark.record import cores
 from trainmark.record.atomic_files import sync
 from trainmark.record.cores import end_with_parent
 from trainmark.record.errors import NotReadyError, UsageError
 
 Progress = Callable[[int, int], None]
-"""Called with the number of items written and the total."""
+"""Called with the number of items made and the total."""
 
-Chunk = TypeVar("Chunk")
+Item = TypeVar("Item")
 
+WORTH_PROCESSES = 128
+"""Number of items from which starting processes pays off."""
 _MAX_PROCESSES = 16
+_CHUNK = 16
 _STALE_AFTER_S = 24 * 3600
 
 
@@ -60,101 +63,108 @@ class WrittenFile:
     sha256: str
 
 
-def stage(out: Path, plan: DatasetSpec, fill: Callable[[Path], list[WrittenFile]]) -> None:
-    """Lets `fill` write the set to a hidden folder, then renames it to `out`; returns at once if `out` is complete."""
-    if _is_complete(out, plan):
+Written = list[WrittenFile]
+
+
+def make_set(
+    out: Path,
+    spec: DatasetSpec,
+    items: Sequence[Item],
+    write: Callable[[Path, Item], Written],
+    *,
+    finish: Callable[[Path, Written], Written] = lambda _, written: written,
+    progress: Progress | None = None,
+) -> None:
+    """Makes the set in the folder `out`; returns at once if it is complete.
+
+    `write` makes the files of one item below a folder, perhaps in another process, which must be able to import it;
+    `finish` adds files, or packs those that were written. Several makers of the same set may run at once.
+    """
+    if _is_complete(out, spec):
         return
-    _refuse_foreign(out, plan)
+    _refuse_foreign(out, spec)
     _sweep(out)
     unfinished = _hidden_path(out)
     try:
         unfinished.mkdir(parents=True)
-        _write_manifest(unfinished, plan, fill(unfinished))
-        _install(unfinished, out, plan)
+        written: Written = []
+        # closed at once if `progress` raises: no process may still write when the folder is removed
+        with contextlib.closing(_write_chunks(unfinished, write, items)) as parts:
+            for done, part in parts:
+                written += part
+                if progress is not None:
+                    progress(done, len(items))
+        _write_manifest(unfinished, spec, finish(unfinished, written))
+        _install(unfinished, out, spec)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise NotReadyError(f"cannot write the {plan.things} to {out}: {reason}; choose another folder") from error
+        raise NotReadyError(f"cannot write the {spec.things} to {out}: {reason}; choose another folder") from error
     except BrokenProcessPool as error:
         raise NotReadyError(
-            f"a process that makes the {plan.things} died, perhaps for want of memory; try again"
+            f"a process that makes the {spec.things} died, perhaps for want of memory; try again"
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-# Writing the files
-
-
 def write_file(root: Path, path: str, data: bytes) -> WrittenFile:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_bytes(data)
     return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
-def write_chunks(
-    write: Callable[[Chunk], list[WrittenFile]],
-    chunks: Sequence[Chunk],
-    *,
-    total: int,
-    processes: int,
-    progress: Progress | None,
-) -> list[WrittenFile]:
-    """Files written for all chunks by `write`, which other processes must be able to import."""
-    written: list[WrittenFile] = []
-    # closed at once if `progress` raises: no process may still write when the folder is removed
-    with contextlib.closing(_run_chunks(write, chunks, processes)) as parts:
-        for part in parts:
-            written += part
-            if progress is not None:
-                progress(len(written), total)
-    return written
+def check_range(option: str, number: int, least: int, most: int | None = None) -> None:
+    if number < least or (most is not None and number > most):
+        upward = "or more" if most is None else f"to {most}"
+        raise UsageError(f"--{option} {number} is out of range; give {least} {upward}")
 
 
-def choose_processes(requested: int | None, items: int, pays_from: int) -> int:
-    """The requested number of processes, or one per core if there are enough items for them to pay off."""
-    if requested is not None and requested < 1:
-        raise UsageError(f"{requested} processes were requested; give 1 or more")
-    return requested or (min(_MAX_PROCESSES, cores.count_usable_cores()) if items >= pays_from else 1)
-
-
-def _run_chunks(
-    write: Callable[[Chunk], list[WrittenFile]], chunks: Sequence[Chunk], processes: int
-) -> Generator[list[WrittenFile], None, None]:
-    if processes == 1:
+def _write_chunks(
+    root: Path, write: Callable[[Path, Item], Written], items: Sequence[Item]
+) -> Generator[tuple[int, Written], None, None]:
+    """Number of items made so far, and the files of the latest."""
+    chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
+    done = 0
+    if len(items) < WORTH_PROCESSES:
         for chunk in chunks:
-            yield write(chunk)
+            done += len(chunk)
+            yield done, _write_chunk(root, write, chunk)
         return
     # spawned, not forked: the caller may have threads
     pool = ProcessPoolExecutor(
-        min(processes, len(chunks)),
+        min(_MAX_PROCESSES, cores.count_usable_cores()),
         mp_context=get_context("spawn"),
         initializer=end_with_parent,
         initargs=(os.getpid(),),
     )
     with pool:
-        futures = [pool.submit(write, chunk) for chunk in chunks]
+        futures = {pool.submit(_write_chunk, root, write, chunk): len(chunk) for chunk in chunks}
         try:
             for future in as_completed(futures):
-                yield future.result()
+                done += futures[future]
+                yield done, future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _write_chunk(root: Path, write: Callable[[Path, Item], Written], items: Sequence[Item]) -> Written:
+    return [file for item in items for file in write(root, item)]
 
 
 # Atomic installation
 
 
-def _write_manifest(root: Path, plan: DatasetSpec, written: list[WrittenFile]) -> None:
+def _write_manifest(root: Path, spec: DatasetSpec, written: Written) -> None:
     lines = "".join(f"{file.sha256}  {file.path}\n" for file in sorted(written, key=lambda file: file.path))
     manifest = {
-        **plan.identity,
-        **plan.notes,
+        **spec.identity,
+        **spec.notes,
         "bytes": sum(file.size for file in written),
         # hash of sha256sum's output for all files, sorted by path
         "sha256": hashlib.sha256(lines.encode()).hexdigest(),
     }
-    with (root / MANIFEST).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    (root / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    sync(root / MANIFEST)
     sync(root)
 
 
@@ -168,50 +178,45 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest if ours else None
 
 
-def _is_complete(folder: Path, plan: DatasetSpec) -> bool:
+def _is_complete(folder: Path, spec: DatasetSpec) -> bool:
     """Whether the folder is this set, with no file missing or truncated.
 
     Files are not synced one by one, which would take longer than making them; a power cut leaves truncated files,
     which the sum of sizes reveals.
     """
     manifest = _read_manifest(folder)
-    if manifest is None or not plan.matches(manifest):
+    if manifest is None or not spec.matches(manifest):
         return False
     try:
-        sizes = [file.stat().st_size for pattern in plan.patterns for file in folder.glob(pattern)]
+        sizes = [file.stat().st_size for pattern in spec.patterns for file in folder.glob(pattern)]
     except OSError:
         return False
-    return (len(sizes), sum(sizes)) == (plan.files, manifest.get("bytes"))
+    return (len(sizes), sum(sizes)) == (spec.files, manifest.get("bytes"))
 
 
-def _refuse_foreign(folder: Path, plan: DatasetSpec) -> None:
+def _refuse_foreign(folder: Path, spec: DatasetSpec) -> None:
     """Accepts an absent or empty folder, and a damaged copy of this set, which will be replaced."""
     manifest = _read_manifest(folder)
     if manifest is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise NotReadyError(f"{folder} exists and is not a set made by trainmark; choose another folder")
-    if manifest is not None and not plan.matches(manifest):
+    if manifest is not None and not spec.matches(manifest):
         raise NotReadyError(f"{folder} holds another synthetic set; remove it or choose another folder")
 
 
-def _install(unfinished: Path, out: Path, plan: DatasetSpec) -> None:
+def _install(unfinished: Path, out: Path, spec: DatasetSpec) -> None:
     """Renames the set to `out`, replacing a damaged one; keeps a complete one."""
-    for _ in range(3):
-        try:
-            unfinished.rename(out)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-        else:
-            sync(out.parent)
-            return
-        if _is_complete(out, plan):
-            return  # another process was faster with the same bytes
-        _refuse_foreign(out, plan)
+    if _read_manifest(out) is not None and not _is_complete(out, spec):
         damaged = _hidden_path(out)
         with contextlib.suppress(FileNotFoundError):  # another process may move it too
             out.rename(damaged)
         shutil.rmtree(damaged, ignore_errors=True)
-    raise NotReadyError(f"{out} keeps changing; try again when other processes have ended")
+    try:
+        unfinished.rename(out)
+    except OSError as error:
+        # another process was faster with the same bytes
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not _is_complete(out, spec):
+            raise
+    sync(out.parent)
 
 
 def _hidden_path(out: Path) -> Path:

@@ -46,7 +46,7 @@ def read(path: Path) -> Samples:
         levels = np.frombuffer(sound.readframes(sound.getnframes()), "<i2")
         if len(levels) != sound.getnframes():
             raise BadAudioError(path, f"only {len(levels):,} of its {sound.getnframes():,} samples can be read")
-    samples: Samples = levels.astype(np.float32) / 32768
+    samples: Samples = levels.astype(np.float32) / np.float32(32768)
     return samples
 
 

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.data.data_set import MANIFEST, read_counts
+from trainmark.data import MANIFEST, read_counts
 from trainmark.data.synthetic import cache_folder
 from trainmark.record.archives import ArchiveLimits, Member, tar_members
 from trainmark.record.atomic_files import write_atomic

@@ -27,7 +27,7 @@ class ArchiveProgress:
     total_bytes: int
 
 
-Report = Callable[[ArchiveProgress], None]
+ReportProgress = Callable[[ArchiveProgress], None]
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def unpack(
     members: Iterable[Member],
     place: Callable[[Member], PurePosixPath],
     destination: Destination,
-    report: Report,
+    report: ReportProgress,
     *,
     total_bytes: int,
     phase: str = "unpack",
@@ -83,7 +83,9 @@ def unpack(
     return Unpacked(files=files, written=written)
 
 
-def check_md5(archive: Path, wanted: str | None, report: Report, mistaken: Mapping[str, str] | None = None) -> None:
+def check_md5(
+    archive: Path, wanted: str | None, report: ReportProgress, mistaken: Mapping[str, str] | None = None
+) -> None:
     """NotReadyError if the archive's md5 differs; `mistaken` describes files of other md5s."""
     if wanted is None:
         return

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainmark import data as datasets
-from trainmark.data.data_set import MANIFEST
+from trainmark.data import MANIFEST
 
 
 def cache_folder() -> Path:

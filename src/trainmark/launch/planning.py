@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trainmark import data as datasets, workloads
@@ -16,7 +16,6 @@ from trainmark.record.errors import NotReadyError, UsageError, nearest
 from trainmark.record.plan import NO_FOLDER, DataChoice, Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import (
-    AnyRecipe,
     Limits,
     Recipe,
     apply_settings,
@@ -25,7 +24,6 @@ from trainmark.record.recipe import (
     get_recipe_kind,
     to_values,
 )
-from trainmark.record.store import Store, default_folder
 from trainmark.record.trust import trust_file
 from trainmark.workloads import weights
 
@@ -79,7 +77,6 @@ def make_plan(name: str, options: RunOptions) -> Plan:
     if kind.finds_batch and not options.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
-    recipe = _resolve_runs(recipe, options)
     check_tensor_parallel(recipe, topology)
     data = options.data or _find_site_data(workload.data_set, recipe_name)
     if data:
@@ -194,29 +191,15 @@ def _find_site_data(data_set: str, recipe_name: str) -> str | None:
     return folders.get(data_set)
 
 
-def _resolve_weights(word: str | None, option: str = "--init-from") -> tuple[str, str] | tuple[None, None]:
+def _resolve_weights(word: str | None) -> tuple[str, str] | tuple[None, None]:
     """The file of weights at a path, and the hash of its weights."""
     if word is None:
         return None, None
-    file = weights.weights_file(Path(word).expanduser().absolute(), option)
+    file = weights.weights_file(Path(word).expanduser().absolute())
     try:
         return str(file), weights.weights_sha256(file)
     except OSError as error:
-        raise NotReadyError(f"{option} {file} cannot be read: {error.strerror or error}") from error
-
-
-def _resolve_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
-    """The recipe with runs replaced by their files of weights and hashes."""
-    changes: dict[str, str] = {}
-    for field in fields(recipe):
-        if field.metadata.get("run") and (word := getattr(recipe, field.name)):
-            path = Path(word).expanduser().absolute()
-            if not path.exists():
-                path = Store(Path(options.store).expanduser() if options.store else default_folder()).run_folder(word)
-            folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-            file, digest = _resolve_weights(str(folder), f"setting {field.name}")
-            changes |= {field.name: str(file), f"{field.name}_sha256": str(digest)}
-    return replace(recipe, **changes)
+        raise NotReadyError(f"--init-from {file} cannot be read: {error.strerror or error}") from error
 
 
 def _choose_precision(word: str | None, platform: files.PlatformFile) -> Precision:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from trainmark.record.checks import VERDICTS, CheckResult, Verdict, find_gravest
@@ -43,35 +44,31 @@ def check(code: str, title: str) -> Callable[[CheckFunction[Any]], Check[Any]]:
     return lambda function: Check(code=code, title=title, run=function)
 
 
-def wrong(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """It cannot be true. `subject` is a part of what is audited, such as a row of a page."""
-    return CheckResult(verdict="failed", evidence=numbers, sentence=why, remedy=check, subject=subject)
+def _find(verdict: Verdict, numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
+    return CheckResult(verdict=verdict, evidence=numbers, sentence=why, remedy=check, subject=subject)
 
 
-def doubtful(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """It can hardly be true."""
-    return CheckResult(verdict="doubt", evidence=numbers, sentence=why, remedy=check, subject=subject)
-
-
-def note(numbers: str, why: str, check: str, subject: str = "") -> CheckResult:
-    """Worth knowing."""
-    return CheckResult(verdict="note", evidence=numbers, sentence=why, remedy=check, subject=subject)
+wrong = partial(_find, "failed")
+"""It cannot be true. `subject` is a part of what is audited, such as a row of a page."""
+doubtful = partial(_find, "doubt")
+"""It can hardly be true."""
+note = partial(_find, "note")
+"""Worth knowing."""
 
 
 def run_checks(checks: Iterable[Check[Case]], case: Case, subject: str) -> tuple[CheckResult, ...]:
     """Runs every check on one case; a check that fails on what it reads has found it damaged."""
-    return tuple(_run_check(entry, case, subject) for entry in checks)
-
-
-def _run_check(entry: Check[Case], case: Case, subject: str) -> CheckResult:
-    try:
-        found = tuple(entry.run(case))
-    except CannotCheckError as reason:
-        return mark_unchecked(entry.code, entry.title, str(reason))
-    except DAMAGED as error:
-        text = f"{type(error).__name__}: {error}"
-        found = (wrong(text, "it holds something that no run writes", "what was changed in the file"),)
-    return conclude(entry.code, entry.title, found, subject)
+    results = []
+    for entry in checks:
+        try:
+            results.append(conclude(entry.code, entry.title, tuple(entry.run(case)), subject))
+        except CannotCheckError as reason:
+            results.append(mark_unchecked(entry.code, entry.title, str(reason)))
+        except DAMAGED as error:
+            text = f"{type(error).__name__}: {error}"
+            damage = wrong(text, "it holds something that no run writes", "what was changed in the file")
+            results.append(conclude(entry.code, entry.title, (damage,), subject))
+    return tuple(results)
 
 
 def conclude(code: str, title: str, found: tuple[CheckResult, ...], subject: str) -> CheckResult:
@@ -100,9 +97,6 @@ def is_same(one: object, other: object, relative: float = CLOSE) -> bool:
     if isinstance(one, (int, float)) and isinstance(other, (int, float)):
         return math.isclose(one, other, rel_tol=relative, abs_tol=1e-12)
     return one == other
-
-
-# Results of all checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,20 +148,19 @@ def to_json(audits: Sequence[Audit]) -> dict[str, Any]:
             {
                 "title": audit.title,
                 "empty": audit.empty,
-                "checks": [_check_to_json(entry) for entry in audit.checks],
+                "checks": [
+                    {
+                        "code": entry.name,
+                        "title": entry.claim,
+                        "outcome": name_outcome(entry),
+                        "findings": [_finding_to_json(finding) for finding in entry.findings],
+                        "why_not": find_reason(entry),
+                    }
+                    for entry in audit.checks
+                ],
             }
             for audit in audits
         ],
-    }
-
-
-def _check_to_json(entry: CheckResult) -> dict[str, Any]:
-    return {
-        "code": entry.name,
-        "title": entry.claim,
-        "outcome": name_outcome(entry),
-        "findings": [_finding_to_json(finding) for finding in entry.findings],
-        "why_not": find_reason(entry),
     }
 
 

@@ -18,6 +18,7 @@ from trainmark.record.numbers import TOO_NOISY, digits_to_tell_apart
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Doubt, Quality, Record
+from trainmark.record.tables import load_toml
 from trainmark.record.workload_facts import CHANCE, CLASSES, QualityFacts
 
 RANK_SKEW = 0.05
@@ -34,6 +35,13 @@ LONGEST_POWER_GAP_S = 2.0
 MIN_OF_FLOOR = 0.98
 """Of the lowest possible loss: part of the validation text may be easier than the whole."""
 WANTED_HALF_WIDTH = 0.01
+STALL_TIMES, MIN_STALL_S, FIRST_STEPS = 20, 2.0, 3
+"""A step this many times as long as the median, by at least so many seconds, is a stall; the first ones compile."""
+MAX_POWER = 1.5
+"""Times the data sheet's power that short peaks may reach."""
+MIN_CONSTANT_SAMPLES = 20
+MIN_CONSTANT_LOSSES = 6
+MIN_SLEEP_S = 1.0
 JUST_ABOVE_PERCENT = 1.1
 """Values in between are shown as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
 MAX_MORE = 50
@@ -42,56 +50,8 @@ MAX_MORE = 50
 Values = Mapping[str, Any]
 """What a check found, formatted, by placeholder name."""
 
-TEMPLATES = {
-    "incomplete": "the run did not reach its end: the numbers cover what was measured before",
-    "stand-in": "this is a stand-in, not a device: its speed, memory and power mean nothing",
-    "generated-data": "synthetic data, not the real {name} set: {said}",
-    "init-from": "training began with the weights of {name}, so its time to target is not that of training from "
-    "scratch",
-    "random-start": "training began with random weights where the published run began with trained ones: its quality "
-    "will stay far below; give a file with --init-from",
-    "target-missed": "target missed: {name} {sign} {goal}{unit} asked, {reached}",
-    "loss-rose": "the loss rose from {before} to {after} over the run: it did not learn; a smaller learning_rate may "
-    "help",
-    "at-chance": "{quality} of {value} % is what guessing{among} gives ({chance} %): nothing shows yet that the "
-    "network learnt",
-    "below-bar": "has not learnt: {quality} of {value}{unit} is {side} {bar_word}, which gives {bar} on the same "
-    "samples",
-    "below-floor": "{name} of {value} is below what the data makes possible, {floor}: validation text was trained on, "
-    "or something is counted wrongly",
-    "few-steps": "{known}: {remedy}",
-    "drifting": "the run became {how} {where}: from {before} to {after} {unit}, so that a step takes {times}{until}; "
-    "p_core is the mean over all of it",
-    "rank-skew": "ranks differ by more than 5 %: {slow} took {factor} times as long for {own} as rank {rank}, the "
-    "fastest{same}",
-    "device-clock": "the events of rank {rank}'s device count {device_s} s of training where the host's clock shows "
-    "{host_s} s: its step times are not to be trusted; `trainmark platform check` looks at its events",
-    "time-unaccounted": "{other_s} of {training_s} s of training belong to no step: p_core does not tell how long "
-    "training takes",
-    "small-batch": "{batch} is below the reference recipe's {reference}",
-    "left-out": "the recipe left {left_out} of {samples} training samples out: it trained on {kept}",
-    "emulated-precision": "this CPU has no instructions for {precision}: matmuls are computed in float32 and rounded",
-    "precision-differs": "{asked} was asked for and {ran} ran: the first step had {seen}",
-    "cpu-differs": "one step of this network on rank {rank}'s device does not come out as on the CPU: {first} {by}, "
-    "where rounding explains {allowed} %, and {differing} of {quantities} quantities differ; `trainmark platform "
-    "check` names operators that are wrong",
-    "skipped-steps": "{skipped} of {steps} steps changed no weight: their gradients were not finite under the loss "
-    "scale of the time",
-    "mfu-above-100": "mfu is {value} %, more than a device can do in {precision}: that label is wrong, or its peak of "
-    "{peak}",
-    "crowded-cores": "{ranks} ranks shared {cores}: they took turns, so the speed says little of more devices",
-    "foreign-load": "other programs, or other guests of the host, used {share} % of the machine meanwhile",
-    "sampler-ended": "the sampler on {host} ended by itself {last_s} s after the launch: what devices and host did "
-    "later is not known",
-    "power-sampling": "power does not keep to MLPerf's rule of 60 samples at 1 Hz: {missed}",
-    "throttled": "a device was slowed in {share} % of the samples: {reasons}",
-    "ecc-errors": "device {device} of {host} counted {errors} memory errors it could not correct during the run",
-    "skip-bad": "up to {files} unreadable data files were allowed to be left out",
-    "resumed": "resumed at step {step}: times cover only the part after it",
-    "restarted": "restarted {times}, at step {where}, {lost_s} s lost, which no throughput holds",
-    "torn-events": "the events of rank {ranks} end in the middle of a line, which was dropped",
-    "no-sample": "the trained model left no sample of its work: {reason}",
-}
+TEMPLATES: Mapping[str, str] = load_toml(Path(__file__).with_suffix(".toml"))
+"""The sentence of each doubt, by its code."""
 
 
 def translate_doubt(doubt: Doubt, say: Say) -> str:
@@ -121,6 +81,12 @@ def _write_phrases(code: str, v: Values, say: Say) -> dict[str, str]:
                 "not learnt": say("{name} says nothing about the real one"),
             }
             return {"name": v["data"], "said": outcomes[v["outcome"]].format(name=say(v["quality"]))}
+        case "loss-constant":
+            if v.get("classes"):
+                return {"why": say("the logarithm of {classes} classes").format(classes=v["classes"])}
+            return {"why": say("to its last digit")}
+        case "stalled-step":
+            return {"counted": say("it is left out as warm-up") if v.get("warm") else say("it is in p_core")}
         case "at-chance":
             among = say(" among {classes} classes").format(classes=v["classes"]) if v.get("classes") else ""
             return {"quality": say(v["quality"]), "among": among}
@@ -269,6 +235,7 @@ def _doubt_learning(record: Record) -> Iterator[Doubt]:
         )
     if rise := loss_rise(record.loss):
         yield make_doubt("loss-rose", before=number(rise[0]), after=number(rise[1]))
+    yield from _find_constant_loss(record)
     if value is None:
         return
     if (chance := find_chance_level(record)) is not None:
@@ -297,6 +264,15 @@ def _doubt_learning(record: Record) -> Iterator[Doubt]:
         yield make_doubt("below-floor", name=quality.name, value=f"{value:.4g}", floor=f"{floor:.4g}")
 
 
+def _find_constant_loss(record: Record) -> Iterator[Doubt]:
+    last = record.loss[-MIN_CONSTANT_LOSSES:]
+    if len(last) < MIN_CONSTANT_LOSSES or last[0] is None or len(set(last)) > 1:
+        return
+    classes = int(record.data_facts.get(CLASSES) or 0)
+    is_guess = classes > 1 and math.isclose(last[0], math.log(classes), abs_tol=1e-5)
+    yield make_doubt("loss-constant", loss=number(last[0], 7), steps=len(last), classes=classes if is_guess else None)
+
+
 def _quality_name(quality: Quality) -> str:
     return "accuracy" if quality.name == "acc1" else quality.name
 
@@ -306,8 +282,25 @@ def _judged_by(record: Record) -> QualityFacts | None:
     return record.workload_facts.find_quality(record.quality.name) if record.workload_facts else None
 
 
+def _find_stalls(record: Record) -> Iterator[Doubt]:
+    """The longest of the steps that took far longer than others."""
+    t = record.timeline
+    took_s = [(wait + compute) / 1e9 for wait, compute in zip(t.slowest.wait_ns, t.slowest.compute_ns, strict=True)]
+    if len(took_s) <= FIRST_STEPS:
+        return
+    usual, longest_s = median(took_s), max(took_s[FIRST_STEPS:])
+    if longest_s > max(STALL_TIMES * usual, usual + MIN_STALL_S):
+        step, times = took_s.index(longest_s, FIRST_STEPS), f"{longest_s / usual:.0f}"
+        yield make_doubt(
+            "stalled-step", step=step + 1, took_s=f"{longest_s:.1f}", times=times, warm=step < t.warmup_steps
+        )
+
+
 def _doubt_times(record: Record) -> Iterator[Doubt]:
     t = record.timeline
+    if record.environment.suspended_s > MIN_SLEEP_S:
+        yield make_doubt("suspended", slept_s=f"{record.environment.suspended_s:.0f}")
+    yield from _find_stalls(record)
     if t.steps:
         compute_s, items = t.steady(t.compute_s), t.steady(t.step_items)
         found = statistics.mean_interval(compute_s, items)
@@ -382,6 +375,9 @@ def _doubt_arithmetic(record: Record) -> Iterator[Doubt]:
     if proof and proof.skipped_steps > MAX_SKIPPED * record.timeline.steps:
         yield make_doubt("skipped-steps", skipped=proof.skipped_steps, steps=record.timeline.steps)
     mfu, flops = record.metrics.get("mfu"), environment.flops
+    found, wanted = sum(proof.weights.values()) if proof else 0, flops.parameters if flops else None
+    if found and wanted and found != wanted:
+        yield make_doubt("weights-differ", found=f"{found:,}", wanted=f"{wanted:,}")
     if mfu is not None and mfu.value is not None and mfu.value > 100:
         peak = None if flops is None else f"{flops.peak_tflops or 0:.3g} TFLOP/s ({flops.peak_source})"
         yield make_doubt("mfu-above-100", value=f"{mfu.value:.0f}", precision=asked, peak=peak)
@@ -421,7 +417,14 @@ def _doubt_sensors(record: Record) -> Iterator[Doubt]:
         reasons = [(count, reason) for _, device in devices for reason, count in device.throttled.items()]
         gravest = list(dict.fromkeys(reason for _, reason in sorted(reasons, reverse=True)))
         yield make_doubt("throttled", share=f"{throttled.value:.0f}", reasons=gravest)
+    limit = record.environment.device.power_w
     for machine, device in devices:
+        where = {"device": device.device, "host": machine.host}
+        watts = device.series["power_w"].values if "power_w" in device.series else ()
+        if limit and watts and fmean(watts) > MAX_POWER * limit:
+            yield make_doubt("power-impossible", **where, power=f"{fmean(watts):.0f}", limit=f"{limit:.0f}")
+        if device.power_samples >= MIN_CONSTANT_SAMPLES and len(set(watts)) == 1:
+            yield make_doubt("power-constant", **where, power=number(watts[0]), samples=device.power_samples)
         if device.ecc_errors_new:
             errors = f"{device.ecc_errors_new:.0f}"
             yield make_doubt("ecc-errors", device=device.device, host=machine.host, errors=errors)

@@ -179,6 +179,8 @@ class Phases(Event, tag="phases", frozen=True, kw_only=True):
     phases_ns: Mapping[str, Whole]
     memory_peak_bytes: Whole | None
     at_ns: Whole | None = None
+    suspended_ns: Whole = 0
+    """For which the machine slept since the worker began; the clock of all other times stood still."""
 
 
 class FlopsCounted(Event, FlopsFacts, tag="flops", frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import trainmark
 from trainmark.record import endings, statistics, telemetry_summary as samplers
 from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
 from trainmark.record.errors import NotReadyError
-from trainmark.record.events import Failed, FaultFound
+from trainmark.record.events import FaultFound
 from trainmark.record.machine import (
     DeviceClock,
     Environment,
@@ -138,13 +138,7 @@ def _without_series(trace: RankTrace) -> RankTrace:
     if trace.sums:
         return trace
     sums = RankSums(steps=trace.steps, exchanged=trace.exchanged, warmup=NO_STEPS, counted=trace.whole)
-    return RankTrace(
-        rank=trace.rank,
-        host=trace.host,
-        phases_ns=trace.phases_ns,
-        memory_peak_bytes=trace.memory_peak_bytes,
-        sums=sums,
-    )
+    return replace(trace, wait_ns=(), compute_ns=(), exchange_ns=(), items=(), sums=sums)
 
 
 def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: int) -> RankSums:
@@ -161,7 +155,7 @@ def _sums(folder: RunFolder, log: RankLog, trace: RankTrace, first: int, last: i
     )
 
 
-AnyFacts = TypeVar("AnyFacts", FlopsFacts, PrecisionProof, FillSearch, StepCheck, ExchangeShape, StepProfile)
+AnyFacts = TypeVar("AnyFacts", bound=msgspec.Struct)
 
 
 def gather_record(path: Path) -> Record:
@@ -261,6 +255,8 @@ def _environment(
 ) -> Environment:
     """Facts of rank 0's machine, with what was checked and measured on it."""
     facts = msgspec.structs.asdict(first.environment) if first.environment else {}
+    checks = [log.step_check for log in folder.logs if log.step_check]
+    differing = [check for check in checks if check.differing]
     return Environment(
         **facts,
         link=list(first.link),
@@ -271,16 +267,12 @@ def _environment(
         flops=_strip_event(first.flops, FlopsFacts),
         precision=_strip_event(first.precision, PrecisionProof),
         fill=_strip_event(folder.fill, FillSearch),
-        step_check=_strip_event(_step_check(folder.logs), StepCheck),
+        step_check=_strip_event(next(iter(differing or checks), None), StepCheck),
         clock=clock,
         foreign_load=samplers.foreign_load(nodes),
         idle_power_w=samplers.idle_power(nodes),
+        suspended_s=max((log.suspended_ns for log in folder.logs), default=0) / 1e9,
     )
-
-
-def _step_check(ranks: Sequence[RankLog]) -> StepCheck | None:
-    checks = [log.step_check for log in ranks if log.step_check]
-    return next((found for found in checks if found.differing), checks[0] if checks else None)
 
 
 def _strip_event(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | None:
@@ -290,7 +282,9 @@ def _strip_event(event: AnyFacts | None, kind: type[AnyFacts]) -> AnyFacts | Non
 def _status(
     plan: Plan, ranks: Sequence[RankLog], found: FaultFound | None, clock: DeviceClock | None
 ) -> tuple[Status, str]:
-    fault = found or _first_failure(ranks)  # the launcher has found the root cause among the ranks' failures
+    failures = [log.failed for log in ranks if log.failed]
+    # the launcher has found the root cause; without it, only causes precede consequences, as host clocks differ
+    fault = found or min(failures, key=lambda failure: failure.consequence, default=None)
     if fault:
         return "invalid" if fault.exit_code == endings.INVALID_CODE else "incomplete", fault.sentence
     wanted = set(range(Topology.parse(plan.topology).devices))
@@ -302,11 +296,6 @@ def _status(
     if clock is not None and clock.apart > CLOCKS_FAR_APART:
         return "invalid", endings.CLOCKS_APART
     return ("incomplete" if ended in endings.BY_SIGNAL else "valid"), ended
-
-
-def _first_failure(ranks: Sequence[RankLog]) -> Failed | None:
-    """The first failure where the launcher recorded none; host clocks differ, so only causes precede consequences."""
-    return min((log.failed for log in ranks if log.failed), key=lambda failure: failure.consequence, default=None)
 
 
 def _restarts(ranks: Sequence[RankLog]) -> tuple[Restart, ...]:

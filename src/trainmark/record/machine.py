@@ -94,6 +94,8 @@ class DeviceInfo(Struct, frozen=True, kw_only=True):
     count_visible: Whole | None = None
     memory_bytes: Whole | None = None
     driver: str | None = None
+    power_w: Finite | None = None
+    """The highest it may draw, by its data sheet in the platform file."""
     stand_in: bool = False
     """A simulated device of trainmark's tests: its results say nothing about hardware."""
 
@@ -226,6 +228,8 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
     peak_tflops: Finite | None = None
     peak_source: str | None = None
     """Where the peak of a device is from, or why there is none."""
+    parameters: Whole | None = None
+    """Weights of the network that the plan describes, counted without a device; None where not recorded."""
     peak_error: float | None = None
     """How far measurements of it lie apart: the standard deviation of their logarithm; None where it is no measured
     one, or there is only one."""
@@ -356,6 +360,8 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     ranks meanwhile."""
     foreign_load: Finite | None = None
     """Share of the worst machine's cores that went to others."""
+    suspended_s: Finite = 0.0
+    """For which a machine slept during the run."""
 
     @property
     def others(self) -> float | None:

@@ -30,12 +30,10 @@ def knob(
     most: float | None = None,
     words: Sequence[str] = (),
     span: bool = False,
-    run: bool = False,
 ) -> Any:
     """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column. Where `span`
-    is true, a length such as `500 steps` is taken beside the words. Where `run` is true it names a run; planning puts
-    the file of its weights in its place, and their hash into the field of the same name with `_sha256`."""
-    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span, "run": run}
+    is true, a length such as `500 steps` is taken beside the words."""
+    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span}
     return field(default=default, metadata=bounds)
 
 

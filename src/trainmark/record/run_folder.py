@@ -112,6 +112,7 @@ class RankLog:
     """Time before the worker's first line: start-up, and what a restart kept and lost."""
     phases_ns: dict[str, int] = field(default_factory=dict)
     memory_peak_bytes: int | None = None
+    suspended_ns: int = 0
     end: events.End | None = None
     failed: events.Failed | None = None
     artifacts: tuple[Artifact, ...] = ()
@@ -199,7 +200,7 @@ class RankLog:
                 self.phase = "train"
             case events.Phases():
                 self.phases_ns, self.memory_peak_bytes = self._add_phases(event.phases_ns), event.memory_peak_bytes
-                self.trained_until_ns = event.at_ns
+                self.trained_until_ns, self.suspended_ns = event.at_ns, event.suspended_ns
             case events.ArtifactsLeft():
                 self.artifacts = tuple(event.artifacts)
             case events.NoSample():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -47,11 +46,6 @@ def parse_price(price: str | None, pue: float | None, usual: Price) -> Price:
     currency = match[1] or match[3] or usual.currency
     return msgspec.structs.replace(usual, device_hour=float(match[2]), currency=currency)
 
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE = "trainmark.toml"
 VARIABLE = "TRAINMARK_CONFIG"
@@ -141,10 +135,10 @@ def load(environ: Mapping[str, str] | None = None, *, cwd: Path | None = None, h
 
 def _read(path: Path) -> Site:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tables.load_toml(path)
     except OSError as error:
         raise UsageError(f"site file {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"site file {path} is not valid TOML: {error}") from None
     return tables.read(Site, document, f"site file {path}", untrusted="")
 

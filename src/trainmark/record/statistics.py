@@ -29,7 +29,7 @@ _HIGHEST_CORRELATION = 0.95  # beyond it the correction would amplify its own no
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A throughput and the range its true value lies in with the stated confidence."""
+    """A throughput and the range its true value lies in with 95 % confidence."""
 
     value: float
     """Items per second: sum of items / sum of seconds."""
@@ -37,13 +37,9 @@ class Interval:
     """Standard error of the value's logarithm."""
     half_width: float
     """Of the interval, on the logarithm."""
-    confidence: float
     steps: int
-    effective_steps: float
-    """Independent steps that would be as telling as these; far below `steps` when neighbours resemble each other."""
     degrees: int
     """Of freedom: how surely the spread behind the interval is known itself."""
-    method: str
 
     @property
     def low(self) -> float:
@@ -143,7 +139,7 @@ def _find_warmup(step_s: Series, items: Series | None, most: int) -> tuple[int, 
     return start, None
 
 
-def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE) -> Interval | None:
+def mean_interval(step_s: Series, items: Series) -> Interval | None:
     """The throughput of these steps and its confidence interval; None for fewer than 8 steps, or if they took no time.
 
     Give the steps that count, those from `find_steady_start` on: nothing is left out here.
@@ -170,29 +166,17 @@ def mean_interval(step_s: Series, items: Series, confidence: float = CONFIDENCE)
     n = len(step_s)
     if n < MIN_STEPS or not step_s.any():
         return None
-    if not 0.5 <= confidence < 1:
-        raise ValueError(f"confidence {confidence} is not between 0.5 and 1")
     throughput = float(items.sum() / step_s.sum())
     residual = items - throughput * step_s
     if float(np.abs(residual).max()) <= 1e-12 * float(items.mean()):  # nothing but rounding
         residual = np.zeros(n)
     variance, degrees = _long_run_variance(residual)
     error = math.sqrt(variance / n) / float(step_s.mean()) / throughput if throughput else 0.0
-    return Interval(
-        value=throughput,
-        error=error,
-        half_width=min(WIDEST, quantile(0.5 + confidence / 2, degrees) * error),
-        confidence=confidence,
-        steps=n,
-        effective_steps=_effective_steps(residual, variance),
-        degrees=degrees,
-        method="prewhitened cosine long-run variance with Student t",
-    )
+    half_width = min(WIDEST, quantile(0.5 + CONFIDENCE / 2, degrees) * error)
+    return Interval(value=throughput, error=error, half_width=half_width, steps=n, degrees=degrees)
 
 
-def estimate_steps_needed(
-    step_s: Series, items: Series, relative_half_width: float = 0.01, confidence: float = CONFIDENCE
-) -> int:
+def estimate_steps_needed(step_s: Series, items: Series, relative_half_width: float = 0.01) -> int:
     """About how many more steps would bring the interval to the given half-width; 0 if it is there already.
 
     A forecast from the spread seen so far, and as rough: mostly within a factor of two from 100 steps on, of three
@@ -202,13 +186,13 @@ def estimate_steps_needed(
     if relative_half_width <= 0:
         raise ValueError(f"relative half-width {relative_half_width} is not above 0")
     n = len(step_s)
-    interval = mean_interval(step_s, items, confidence)
+    interval = mean_interval(step_s, items)
     if interval is None:
         return max(0, MIN_STEPS - n)
     wanted_half_width = math.log1p(relative_half_width)
     total = n
     for _ in range(50):  # the quantile shrinks as the series grows; this settles in a few rounds
-        wanted = n * (interval.error * quantile(0.5 + confidence / 2, _degrees(total)) / wanted_half_width) ** 2
+        wanted = n * (interval.error * quantile(0.5 + CONFIDENCE / 2, _degrees(total)) / wanted_half_width) ** 2
         if abs(wanted - total) <= 0.001 * total:
             break
         total = max(MIN_STEPS, math.ceil(wanted))
@@ -436,18 +420,3 @@ def _unfold(index: int, n: int) -> int:
 
 def _degrees(n: int) -> int:
     return min(30, max(4, int(0.65 * math.sqrt(n))))
-
-
-def _effective_steps(residual: Series, variance: float) -> float:
-    n = len(residual)
-    return min(float(n), max(1.0, n * float(residual.var()) / variance)) if variance else float(n)
-
-
-def binomial_interval(hits: int, tries: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Clopper and Pearson's interval of a rate."""
-    from scipy.special import betaincinv  # a lighter import than scipy.stats
-
-    tail = (1 - confidence) / 2
-    low = float(betaincinv(hits, tries - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, tries - hits, 1 - tail)) if hits < tries else 1.0
-    return low, high

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from trainmark.record.errors import UsageError, nearest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 
@@ -25,6 +32,12 @@ _WORDS: Mapping[Any, str] = {
     Mapping: "a table",
     re.Pattern: "a regular expression",
 }
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """The document in a file; OSError where it cannot be read, ValueError where it is no TOML."""
+    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 def read(kind: type[Table], table: object, where: str, **given: object) -> Table:

@@ -24,6 +24,7 @@ from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
 from trainmark.train.loop import Job
+from trainmark.workloads import weights
 
 PEAK_REPEATS = 4
 
@@ -63,6 +64,7 @@ def write_flops(job: Job, ended: str) -> None:
             per_item = float(job.workload.flops_per_item(job.recipe))
             otherwise: dict[str, float] = getattr(job.workload, "flops_otherwise", lambda recipe: {})(job.recipe)
             found = find_peak(job.device, job.stepper.precision)
+            parameters = weights.count_weights(weights.build_network(job.workload, job.recipe))
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return
@@ -73,6 +75,7 @@ def write_flops(job: Job, ended: str) -> None:
             peak_tflops=found.tflops,
             peak_source=found.source,
             peak_error=found.error,
+            parameters=parameters,
         )
     )
 

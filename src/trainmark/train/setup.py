@@ -74,6 +74,7 @@ def collect_environment(device: Device, *, emulated_precision: bool) -> Environm
             count_visible=device.platform.device_count,
             memory_bytes=device.memory_capacity_bytes(),
             driver=device.platform.driver_version(),
+            power_w=peak.power_w if (peak := file.peak(device.name())) else None,
             stand_in=device.is_stand_in,
         ),
         platform=PlatformInfo(
@@ -250,9 +251,8 @@ def build_stepper(
     model = workload.build(recipe)
     if initial is not None:
         weights.load_into(model, initial, "the file of --init-from", to_begin=True)
-    model = model.to(device.torch)
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
-    model = model.to(memory_format=form)  # type: ignore[call-overload]
+    model = move_model(model, device.torch, form)
     if recipe.batch_norm == "all-devices" and world > 1:
         if recipe.accumulate > 1:
             raise UsageError(
@@ -263,6 +263,18 @@ def build_stepper(
     compiled = recipe.compiled
     parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
     return _make_stepper(workload, recipe, precision, device, model, parallel)
+
+
+def move_model(model: nn.Module, device: torch.device, form: torch.memory_format) -> nn.Module:
+    """Moves a model; tied weights stay tied, although torch makes new parameters on devices of plugins."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    model = model.to(device).to(memory_format=form)  # type: ignore[call-overload]
+    for first, *others in names.values():
+        for module, _, own in (name.rpartition(".") for name in others):
+            setattr(model.get_submodule(module), own, model.get_parameter(first))
+    return model
 
 
 def _make_stepper(

@@ -13,7 +13,6 @@ from trainmark.platforms import scaled_matmul
 from trainmark.platforms.platform import Device
 from trainmark.record.precision import Precision
 from trainmark.train.parallel import OneDevice, convert_master_weights
-from trainmark.workloads import cpu_ops
 
 
 class WeightAverage:
@@ -82,8 +81,6 @@ class Stepper:
             self.parallel.narrow_weights(model, getattr(torch, precision.weights))
         if precision.scaled:
             scaled_matmul.replace_linears(model)
-        elif device.torch.type == "cpu":
-            cpu_ops.replace_linears(model)
         self.model = self.parallel.wrap(model)
         self._loss = loss
         self._world = self.parallel.world

@@ -85,10 +85,18 @@ def _run_task(task: Task, folder: Path, plan_file: Path, ranks: Ranks, *words: s
         return failed.exit_code
 
 
+def measure_sleep_ns() -> int:
+    """For which the machine has slept since it was started, where the system tells."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
 def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, compare: bool = True) -> None:
     """Trains a plan; unless `compare` is false, a step on the device is compared with the CPU first."""
     from trainmark.train import loop, monitor, post_training, setup
 
+    slept_ns = measure_sleep_ns()
     job, position = setup.build_job(
         plan, ranks, folder, log, startup_ns=_measure_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
     )
@@ -113,8 +121,14 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
         finally:
             job.clock.charge("other")
             job.monitor.write_steps()
-            peak, at_ns = job.device.peak_memory_bytes(), time.perf_counter_ns()
-            log.write(events.Phases(phases_ns=job.clock.phases_ns, memory_peak_bytes=peak, at_ns=at_ns))
+            log.write(
+                events.Phases(
+                    phases_ns=job.clock.phases_ns,
+                    memory_peak_bytes=job.device.peak_memory_bytes(),
+                    at_ns=time.perf_counter_ns(),
+                    suspended_ns=max(0, measure_sleep_ns() - slept_ns),
+                )
+            )
         post_training.write_exchange(job)
         post_training.write_flops(job, ended)
         for feature in features.offers("after_training"):

@@ -1,4 +1,4 @@
-"""Where a run's time went, phase by phase and rank by rank, and what its evaluations found: lists for every view."""
+"""Where a run's time went, phase by phase, and what its evaluations found: lists for every view."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ TAKEN = (
     ("p_core", ()),
 )
 """Each number, and the phases that leave its time before the next number's."""
-MAX_RANKS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +29,6 @@ class TimeStep:
     """Where its bar begins."""
     kind: Literal["total", "phase", "part"] = "phase"
     """A number's time, a phase that is taken off, or a part of the last number's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankTime:
-    """What one rank did in the counted steps."""
-
-    rank: int
-    host: str
-    own_ns: float
-    """Its computing without the exchange; with it where that was not measured."""
-    exchange_ns: int | None
-    over_fastest: float
-    """Its own computing beyond the fastest rank's, as a share of that."""
-    items: int
-    memory_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,29 +92,6 @@ def format_rate(step: TimeStep, record: Record) -> str:
     """The throughput that divides by a total; empty for the others, and where it is not known."""
     quantity = record.metrics.get(step.name) if step.kind == "total" and step.name != "e2e_time" else None
     return f"{number(quantity.value)} {quantity.unit}" if quantity is not None and quantity.value is not None else ""
-
-
-def list_rank_times(record: Record) -> list[RankTime]:
-    """Of several ranks, the slowest first; none where there is one."""
-    timeline = record.timeline
-    if len(timeline.ranks) < 2 or not timeline.steps:
-        return []
-    known = timeline.exchange_known
-    own = {trace.rank: timeline.own_ns(trace) for trace in timeline.ranks}
-    fastest = min(own.values()) or 1
-    found = [
-        RankTime(
-            rank=trace.rank,
-            host=trace.host,
-            own_ns=own[trace.rank],
-            exchange_ns=timeline.sum_counted(trace).exchange_ns if known else None,
-            over_fastest=own[trace.rank] / fastest - 1,
-            items=trace.whole.items,
-            memory_bytes=trace.memory_peak_bytes,
-        )
-        for trace in timeline.ranks
-    ]
-    return sorted(found, key=lambda one: -one.own_ns)
 
 
 def list_evaluations(record: Record, say: Say) -> Evaluations:

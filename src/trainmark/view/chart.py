@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
 from trainmark.record.format import number
@@ -138,6 +139,8 @@ _FINE = 20
 """Parts of a pixel that lines are drawn in; the script divides by it again."""
 SIZE = (480, 220)
 """Of a drawing that has half the page."""
+_MAX_ROWS = 20
+"""Of the table below a long series."""
 _WIDE = 600
 """A drawing wider than this takes both columns of a page."""
 
@@ -210,8 +213,8 @@ def draw_chart(
     y_name: str,
     y_unit: str | None = None,
     lines: Sequence[Line],
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    heads: Sequence[str] = (),
+    rows: Sequence[Sequence[str]] = (),
     bands: Sequence[Band] = (),
     areas: Sequence[Area] = (),
     rules: Sequence[Rule] = (),
@@ -221,7 +224,7 @@ def draw_chart(
     size: tuple[int, int] = SIZE,
     columns: int = 300,
 ) -> Markup:
-    """A chart of lines, with its numbers as a table of `heads` and `rows` below.
+    """A chart of lines, with its numbers as a table of `heads` and `rows` below; without these, the lines in pieces.
 
     `said` is what it shows in a sentence, for those who do not see it; it stands below unless a `note` does. `counts_x`
     says that the x axis counts, such as steps; `x_marks` stand at its ticks in place of numbers. Lines are thinned to
@@ -256,6 +259,8 @@ def draw_chart(
         data_unit=y_name if y_unit is None else y_unit,
         data_whole=counts_x,
     )
+    if not heads:
+        heads, rows = [x_name, say("lowest"), say("median"), say("highest")], list(_list_pieces(lines))
     keys = [_key(f"c{line.color}", line.name) for line in lines if line.name]
     keys = (keys if len(keys) > 1 else []) + [_key(_band_class(band), band.name) for band in bands]
     keys += [_key(f"area c{area.color}", area.name) for area in areas]
@@ -271,6 +276,16 @@ def draw_chart(
         el("details", el("summary", say("Data")), plain_table(heads, rows), class_="data"),
         class_="wide" if width > _WIDE else None,
     )
+
+
+def _list_pieces(lines: Sequence[Line]) -> Iterator[list[str]]:
+    """Long series as a short table: the lowest, middle and highest of neighbouring values."""
+    for line in lines:
+        name = f"{line.name}, " if len(lines) > 1 else ""
+        for part in split_points(line.points, max(1, _MAX_ROWS // len(lines))):
+            ends = "–".join(dict.fromkeys(format_tick(round(x, 1)) for x, _ in (part[0], part[-1])))
+            values = [value for _, value in part]
+            yield [name + ends, *(number(value, 4) for value in (min(values), median(values), max(values)))]
 
 
 def _ends(axis: Axis) -> str:
@@ -371,15 +386,6 @@ STRIP_HIGH = 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bar:
-    """A piece of a row, as shares of the row's width."""
-
-    start: float
-    length: float
-    color: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Dot:
     at: float
     spread: tuple[float, float] | None = None
@@ -391,26 +397,11 @@ class Dot:
     """The address of the page it was read from."""
 
 
-def draw_bars(pieces: Sequence[Bar]) -> Markup:
-    """One row of bars. Lengths are percent, so that the row is as wide as the screen allows."""
-    drawn = [
-        el(
-            "rect",
-            x=_percent(bar.start),
-            width=_percent(bar.length),
-            y=3,
-            height=STRIP_HIGH - 6,
-            class_=f"c{bar.color}",
-        )
-        for bar in pieces
-    ]
-    # what is there but too short to be seen is still shown as a hair line
-    hair = [
-        el("rect", x=_percent(bar.start), width=1, y=3, height=STRIP_HIGH - 6, class_=f"c{bar.color}")
-        for bar in pieces
-        if 0 < bar.length < 0.002
-    ]
-    return el("svg", drawn, hair, class_="strip", height=STRIP_HIGH, aria_hidden="true")
+def draw_bar(start: float, length: float, color: int) -> Markup:
+    """A bar in a row, by shares of the row's width; what is too short to be seen is a hair line."""
+    width: Attribute = 1 if 0 < length < 0.002 else _percent(length)
+    bar = el("rect", x=_percent(start), width=width, y=3, height=STRIP_HIGH - 6, class_=f"c{color}")
+    return el("svg", bar, class_="strip", height=STRIP_HIGH, aria_hidden="true")
 
 
 def draw_dots(found: Sequence[Dot], axis: Axis) -> Markup:
@@ -452,33 +443,3 @@ def _grid(axis: Axis) -> list[Markup]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3f}".rstrip("0").rstrip(".") + "%"
-
-
-def draw_strips(first: str, numbers: Sequence[str], rows: Child, *, caption: str = "", kind: str = "strips") -> Markup:
-    """A table whose rows have a name, a drawing and numbers."""
-    return el(
-        "table",
-        el("caption", caption, class_="note") if caption else None,
-        el(
-            "thead",
-            el(
-                "tr",
-                el("th", first, scope="col"),
-                el("td", class_="room"),
-                [el("th", head, scope="col", class_="number") for head in numbers],
-            ),
-        ),
-        el("tbody", rows),
-        class_=kind,
-    )
-
-
-def draw_strip(name: str, aside: str, pieces: Sequence[Bar], numbers: Sequence[str], **attributes: Attribute) -> Markup:
-    """One row of it."""
-    return el(
-        "tr",
-        el("th", name, el("small", aside) if aside else None, scope="row"),
-        el("td", draw_bars(pieces), class_="room"),
-        [el("td", shown, class_="number") for shown in numbers],
-        **attributes,
-    )

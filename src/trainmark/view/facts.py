@@ -10,18 +10,27 @@ from trainmark import workloads
 from trainmark.record import links, metrics as definitions, workload_facts
 from trainmark.record.format import NOTHING, format_interval, number, summarise_links
 from trainmark.record.index import format_tags
-from trainmark.record.language import Say
+from trainmark.record.language import Say, _
 from trainmark.record.links import AllReduce, PairLink
-from trainmark.record.machine import FlopsFacts, MachineTelemetry, PrecisionProof, Series, StepCheck
+from trainmark.record.machine import (
+    FlopsFacts,
+    MachineTelemetry,
+    OperatorUse,
+    Series,
+    StepCheck,
+    StepProfile,
+)
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Topology
 from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Record, translate_coverage
-from trainmark.view.sections import FactSection, RecordFact
+from trainmark.view.terminal import FactSection, RecordFact, TerminalWriter, draw_section
 
+Pair = tuple[str, str | None]
 MAX_DEVICES = 8
 """Whose curves are drawn of one machine."""
 MAX_FILES = 10
+MAX_RANKS = 16
 _GIB = 2.0**30
 _OWN_SECTIONS = ("link", "link_levels", "exchange", "checkpoint", "precision", "fill", "profile")
 """Of the environment: they are told apart from the rest."""
@@ -41,33 +50,41 @@ class SensorCurve:
     values: Sequence[float]
 
 
+def _list_facts(*pairs: Pair) -> list[RecordFact]:
+    """Those that have a value."""
+    return [RecordFact(name, value) for name, value in pairs if value]
+
+
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
-    labels = [(say("tags"), ", ".join(format_tags(record.tags))), (say("note"), record.note or "")]
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
-    facts = [
-        RecordFact(
-            say("workload"), say("{workload}, counted in {item}").format(workload=asked.workload, item=record.item)
+    places = {
+        say("data folder"): asked.data.folder,
+        say("begins with"): asked.init_from,
+        say("resumed from"): asked.resume_from,
+    }
+    facts = _list_facts(
+        (say("workload"), say("{workload}, counted in {item}").format(workload=asked.workload, item=record.item)),
+        (say("workload from"), str(asked.workload_source or "")),
+        (say("recipe"), asked.recipe_name),
+        (say("topology"), asked.topology),
+        (say("precision asked for"), asked.precision),
+        (say("platform"), asked.platform),
+        (say("data"), data if asked.data.folder else f"{data}, {say('made by the workload')}"),
+        (say("runs until"), str(asked.limits)),
+        (say("fingerprint"), asked.fingerprint[:16]),
+    )
+    facts += [RecordFact(name, place, local=True) for name, place in places.items() if place]
+    facts += _list_facts(
+        (say("tags"), ", ".join(format_tags(record.tags))),
+        (say("note"), record.note),
+        ("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
+        *(
+            (change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
+            for change in asked.deviations
         ),
-        *([RecordFact(say("workload from"), str(asked.workload_source))] if asked.workload_source else []),
-        RecordFact(say("recipe"), asked.recipe_name),
-        RecordFact(say("topology"), asked.topology),
-        RecordFact(say("precision asked for"), asked.precision),
-        RecordFact(say("platform"), asked.platform),
-        RecordFact(say("data"), data if asked.data.folder else f"{data}, {say('made by the workload')}"),
-        *([RecordFact(say("data folder"), asked.data.folder, local=True)] if asked.data.folder else []),
-        RecordFact(say("runs until"), str(asked.limits)),
-        RecordFact(say("fingerprint"), asked.fingerprint[:16]),
-        *([RecordFact(say("begins with"), asked.init_from, local=True)] if asked.init_from else []),
-        *([RecordFact(say("resumed from"), asked.resume_from, local=True)] if asked.resume_from else []),
-        *(RecordFact(name, value) for name, value in labels if value),
-        RecordFact("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
-    ]
-    facts += [
-        RecordFact(change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
-        for change in asked.deviations
-    ]
+    )
     return FactSection(title=say("Plan"), facts=facts)
 
 
@@ -109,9 +126,52 @@ def _peak(flops: FlopsFacts | None, used: float, say: Say) -> str:
     return peak + "".join(others)
 
 
+def ranks(record: Record, say: Say) -> FactSection | None:
+    """What each rank did in the counted steps, slowest first; None where there is one."""
+    timeline = record.timeline
+    if len(timeline.ranks) < 2 or not timeline.steps:
+        return None
+    known = timeline.exchange_known
+    own_ns = {trace.rank: timeline.own_ns(trace) for trace in timeline.ranks}
+    fastest = min(own_ns.values()) or 1
+    slowest_first = sorted(timeline.ranks, key=lambda trace: -own_ns[trace.rank])
+    sentences = []
+    if (more := len(slowest_first) - MAX_RANKS) > 0:
+        sentences.append(say("{count} faster ranks are not shown.").format(count=more))
+    if not known:
+        sentences.append(say("The exchange was not measured, so ranks that wait look busy."))
+    return FactSection(
+        title=say("Ranks"),
+        remark=say("slowest first") + (say(", by their own computing") if known else ""),
+        sentence=" ".join(sentences),
+        heads=(
+            "rank",
+            say("host"),
+            say("computing s"),
+            say("exchange s"),
+            say("over the fastest"),
+            record.item,
+            "mem GiB",
+        ),
+        rows=[
+            (
+                str(trace.rank),
+                trace.host,
+                number(own_ns[trace.rank] / 1e9),
+                number(timeline.sum_counted(trace).exchange_ns / 1e9) if known else NOTHING,
+                f"+{100 * (own_ns[trace.rank] / fastest - 1):.1f} %",
+                number(trace.whole.items),
+                NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / _GIB),
+            )
+            for trace in slowest_first[:MAX_RANKS]
+        ],
+        left=frozenset({1}),
+    )
+
+
 def precision(record: Record, say: Say) -> FactSection | None:
     """What the watched step was really computed in; None where no step was watched."""
-    found = record.environment.precision
+    found, compared = record.environment.precision, record.environment.step_check
     if found is None:
         return None
     flags = [kind for kind, allowed in found.tf32.items() if allowed]
@@ -119,32 +179,25 @@ def precision(record: Record, say: Say) -> FactSection | None:
     held = [f"{100 * count / total:.1f} % {type_}" for type_, count in sorted(found.weights.items())]
     asked = say("{ran}; {asked} was asked for").format(ran=found.ran, asked=found.asked)
     allowed = say("allowed for {flags}").format(flags=say(" and ").join(flags))
-    facts = [
-        RecordFact(say("ran"), found.ran if found.ran == found.asked else asked),
-        RecordFact(say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
-        RecordFact(say("computed by it"), describe_inside(found.inside) or say("not tried")),
-        *_scaled(found, say),
-        RecordFact(say("weights"), ", ".join(held)),
-        RecordFact(say("autocast"), found.autocast or say("off")),
-        RecordFact(say("tf32"), allowed if flags else say("not allowed")),
-    ]
-    if (compared := record.environment.step_check) is not None:
-        facts.append(RecordFact(say("beside the CPU"), describe_step_check(compared, say)))
-    if found.loss_scale is not None:
-        scale = say("{scale}, {steps} steps skipped").format(scale=number(found.loss_scale), steps=found.skipped_steps)
-        facts.append(RecordFact(say("loss scale"), scale))
+    share = say("{share} % of the multiplications").format(share=f"{100 * (found.scaled_share or 0):.1f}")
+    scale = say("{scale}, {steps} steps skipped").format(
+        scale=number(found.loss_scale or 0.0), steps=found.skipped_steps
+    )
     return FactSection(
         title=say("Precision"),
         remark=say("operand types of the first step, and what the device computes with them"),
-        facts=facts,
+        facts=_list_facts(
+            (say("ran"), found.ran if found.ran == found.asked else asked),
+            (say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
+            (say("computed by it"), describe_inside(found.inside) or say("not tried")),
+            (say("in eight bits"), None if found.scaled_share is None else share),
+            (say("weights"), ", ".join(held)),
+            (say("autocast"), found.autocast or say("off")),
+            (say("tf32"), allowed if flags else say("not allowed")),
+            (say("beside the CPU"), describe_step_check(compared, say) if compared else None),
+            (say("loss scale"), None if found.loss_scale is None else scale),
+        ),
     )
-
-
-def _scaled(found: PrecisionProof, say: Say) -> list[RecordFact]:
-    if found.scaled_share is None:
-        return []
-    share = say("{share} % of the multiplications").format(share=f"{100 * found.scaled_share:.1f}")
-    return [RecordFact(say("in eight bits"), share)]
 
 
 def describe_step_check(found: StepCheck, say: Say) -> str:
@@ -182,7 +235,7 @@ def fill(record: Record, say: Say) -> FactSection | None:
 
 def network(record: Record, say: Say) -> FactSection | None:
     """What the links between the ranks carried before training, and what a step sends over them."""
-    measured, sent = record.environment.link, [*_levels(record, say), *_exchange(record, say)]
+    measured, sent = record.environment.link, _list_facts(*_list_levels(record, say), *_list_exchange(record, say))
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
@@ -190,17 +243,17 @@ def network(record: Record, say: Say) -> FactSection | None:
     return replace(link_table(measured, say), sentence=summary, facts=sent)
 
 
-def _levels(record: Record, say: Say) -> Iterator[RecordFact]:
+def _list_levels(record: Record, say: Say) -> Iterator[Pair]:
     """What explains the times of each collective over each kind of link."""
     where = {"node": say("inside a node"), "nodes": say("between nodes")}
     for found in record.environment.link_levels:
         carried = say("latency {latency} ms, {speed} GB/s among {ranks} ranks").format(
             latency=number(found.latency_s * 1e3), speed=number(found.bytes_per_s / 1e9), ranks=found.ranks
         )
-        yield RecordFact(f"{where[found.level]}, {found.collective}", carried)
+        yield f"{where[found.level]}, {found.collective}", carried
 
 
-def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
+def _list_exchange(record: Record, say: Say) -> Iterator[Pair]:
     """What a step sends over the links, and what there is to hide it behind."""
     found = record.environment.exchange
     if found is None:
@@ -209,14 +262,11 @@ def _exchange(record: Record, say: Say) -> Iterator[RecordFact]:
     sent = say("{kind}: {messages} messages, {size} together").format(
         kind=kind, messages=found.messages, size=links.format_size(found.size_bytes)
     )
-    yield RecordFact(say("a step exchanges"), sent)
-    if found.dtypes:
-        types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
-        yield RecordFact(say("exchanged in"), ", ".join(types))
-    if found.parameters is not None:
-        yield RecordFact(say("trained parameters"), f"{found.parameters:,}")
-    if found.backward_s is not None:
-        yield RecordFact(say("backward of a step"), f"{number(found.backward_s * 1e3)} ms")
+    yield say("a step exchanges"), sent
+    types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
+    yield say("exchanged in"), ", ".join(types)
+    yield say("trained parameters"), None if found.parameters is None else f"{found.parameters:,}"
+    yield say("backward of a step"), None if found.backward_s is None else f"{number(found.backward_s * 1e3)} ms"
 
 
 def checkpoints(record: Record, say: Say) -> FactSection | None:
@@ -224,15 +274,14 @@ def checkpoints(record: Record, say: Say) -> FactSection | None:
     found = record.environment.checkpoint
     if found is None:
         return None
-    facts = []
-    if found.size_bytes is not None:
-        facts.append(RecordFact(say("size"), f"{number(found.size_bytes / _GIB)} GiB"))
-    if found.save_s is not None:
-        speed = f", {number(found.gigabytes_per_s)} GB/s" if found.gigabytes_per_s else ""
-        facts.append(RecordFact(say("saving"), f"{number(found.save_s)} s{speed}"))
-        facts.append(RecordFact(say("saved"), say("{count} times").format(count=found.saves)))
-    if found.restore_s is not None:
-        facts.append(RecordFact(say("restoring"), f"{number(found.restore_s)} s"))
+    speed = f", {number(found.gigabytes_per_s)} GB/s" if found.gigabytes_per_s else ""
+    saved = found.save_s is not None
+    facts = _list_facts(
+        (say("size"), None if found.size_bytes is None else f"{number(found.size_bytes / _GIB)} GiB"),
+        (say("saving"), f"{number(found.save_s or 0.0)} s{speed}" if saved else None),
+        (say("saved"), say("{count} times").format(count=found.saves) if saved else None),
+        (say("restoring"), None if found.restore_s is None else f"{number(found.restore_s)} s"),
+    )
     return FactSection(title=say("Checkpoints"), facts=facts)
 
 
@@ -296,19 +345,11 @@ def bands(record: Record, say: Say) -> FactSection | None:
 
 
 def restarts(record: Record, say: Say) -> FactSection | None:
-    facts = [
-        RecordFact(
-            say("from step {step}").format(step=restart.step),
-            "; ".join(
-                [
-                    say("{lost} s lost").format(lost=number(restart.lost_s)),
-                    *([restart.reason] if restart.reason else []),
-                    *restart.damaged,
-                ]
-            ),
-        )
-        for restart in record.restarts
-    ]
+    facts = []
+    for restart in record.restarts:
+        lost = say("{lost} s lost").format(lost=number(restart.lost_s))
+        told = "; ".join(part for part in (lost, restart.reason, *restart.damaged) if part)
+        facts.append(RecordFact(say("from step {step}").format(step=restart.step), told))
     return FactSection(title=say("Restarts"), facts=facts) if facts else None
 
 
@@ -341,33 +382,41 @@ def telemetry_remark(machine: MachineTelemetry, say: Say) -> str:
 
 def telemetry_curves(machine: MachineTelemetry, say: Say) -> Iterator[SensorCurve]:
     """Of the first devices, and of the host."""
-    device_words = {
-        "power_w": (say("Power"), "W", 1.0),
-        "temperature_c": (say("Temperature"), "°C", 1.0),
-        "memory_used_bytes": (say("Device memory"), "GiB", _GIB),
-        "utilisation_percent": (say("Device use"), "%", 1.0),
-        "clock_mhz": (say("Clock"), "MHz", 1.0),
-    }
-    host_words = {
-        "cpu_percent": (say("Host processors"), "%", 1.0),
-        "foreign_percent": (say("Other programs"), "%", 1.0),
-        "memory_used_bytes": (say("Host memory"), "GiB", _GIB),
-        "load": (say("Load average"), "", 1.0),
-        "shm_free_bytes": (say("Free shared memory"), "GiB", _GIB),
-    }
-    for key, words in device_words.items():
+    names = _name_sensors(say)
+    for key in ("power_w", "temperature_c", "memory_used_bytes", "utilisation_percent", "clock_mhz"):
         for device in machine.devices[:MAX_DEVICES]:
-            yield from _curve(key, words, device.series, device.device)
-    for key, words in host_words.items():
-        yield from _curve(key, words, machine.host_series, None)
+            yield from _curve(key, names[key], device.series, device.device)
+    names["memory_used_bytes"] = say("Host memory")
+    for key in ("cpu_percent", "foreign_percent", "memory_used_bytes", "load", "shm_free_bytes"):
+        yield from _curve(key, names[key], machine.host_series, None)
 
 
-def _curve(
-    key: str, words: tuple[str, str, float], series: Mapping[str, Series], device: int | None
-) -> Iterator[SensorCurve]:
-    word, unit, scale = words
+def _name_sensors(say: Say) -> dict[str, str]:
+    return {
+        "power_w": say("Power"),
+        "temperature_c": say("Temperature"),
+        "memory_used_bytes": say("Device memory"),
+        "utilisation_percent": say("Device use"),
+        "clock_mhz": say("Clock"),
+        "energy_j": say("Energy"),
+        "memory_total_bytes": say("Memory capacity"),
+        "throttled": say("Throttling"),
+        "ecc_errors": say("Memory errors"),
+        "cpu_percent": say("Host processors"),
+        "foreign_percent": say("Other programs"),
+        "load": say("Load average"),
+        "shm_free_bytes": say("Free shared memory"),
+    }
+
+
+_SENSOR_UNITS = {"w": "W", "c": "°C", "bytes": "GiB", "percent": "%", "mhz": "MHz"}
+
+
+def _curve(key: str, word: str, series: Mapping[str, Series], device: int | None) -> Iterator[SensorCurve]:
     if key in series and series[key].values:
+        scale = _GIB if key.endswith("_bytes") else 1.0
         values = [value / scale for value in series[key].values]
+        unit = _SENSOR_UNITS.get(key.rpartition("_")[2], "")
         yield SensorCurve(key=key, word=word, unit=unit, device=device, at_s=series[key].at_s, values=values)
 
 
@@ -378,20 +427,9 @@ def telemetry_summary(values: Sequence[float], unit: str, say: Say) -> str:
 
 def telemetry_missing(machine: MachineTelemetry, say: Say) -> dict[str, list[str]]:
     """What no sensor of a machine could say, by the reason."""
-    words = {
-        "power_w": say("Power"),
-        "temperature_c": say("Temperature"),
-        "utilisation_percent": say("Device use"),
-        "clock_mhz": say("Clock"),
-        "memory_used_bytes": say("Device memory"),
-        "energy_j": say("Energy"),
-        "memory_total_bytes": say("Memory capacity"),
-        "throttled": say("Throttling"),
-        "ecc_errors": say("Memory errors"),
-    }
-    missing: dict[str, list[str]] = {}
+    names, missing = _name_sensors(say), dict[str, list[str]]()
     for name, reason in machine.unavailable.items():
-        missing.setdefault(say(reason), []).append(words.get(name, name))
+        missing.setdefault(say(reason), []).append(names.get(name, name))
     return missing
 
 
@@ -411,3 +449,89 @@ def format_value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(format_value(entry) for entry in value) or NOTHING
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# The profile of a step: its longest operators, and what to try first
+
+
+def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
+    """Where a step's time goes, for a terminal; empty where no step was profiled."""
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    draw_section(writer, build_profile(record, _))
+    return writer.getvalue()
+
+
+def build_profile(record: Record, say: Say) -> FactSection | None:
+    """Where the time of a step goes, operator by operator."""
+    found = record.environment.profile
+    if found is None:
+        return None
+    one = found.seconds / found.steps
+    facts = [
+        RecordFact(say("step"), f"{number(one)} s"),
+        RecordFact(say("nothing ran"), f"{100 * found.idle:.1f} %"),
+        RecordFact(say("launches a step"), number(found.launches / found.steps)),
+        *(RecordFact(say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
+    ]
+    if found.trace:
+        facts.append(RecordFact(say("trace"), f"{record.run_id}/{found.trace}"))
+    uses = [*found.operators, *([found.others] if found.others else [])]
+    return FactSection(
+        title=say("Where a step's time goes"),
+        remark=say("{count} steps after those that count, under the profiler").format(count=found.steps),
+        facts=facts,
+        heads=(say("operator"), say("ms a step"), say("share"), say("calls a step"), say("MiB a step")),
+        rows=[_row(use, found) for use in uses],
+        left=frozenset({0}),
+    )
+
+
+def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
+    return (
+        use.name,
+        number(1e3 * use.seconds / found.steps),
+        f"{100 * use.seconds / found.seconds:.1f} %",
+        number(use.calls / found.steps),
+        number(round(use.size_bytes / found.steps / 2**20, 2)),
+    )
+
+
+OPERATORS = {
+    "copies": ("copy_", "_to_copy", "clone", "contiguous", "cat", "index_select", "gather", "memcpy"),
+    "updates": ("_fused_", "_foreach_", "_amp_"),
+    "exchanges": ("allreduce", "all_reduce", "allgather", "all_gather", "reduce_scatter", "broadcast", "nccl", "gloo"),
+    "matmuls": ("mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "attention", "scaled_mm", "lstm", "gru"),
+}
+"""Parts of operators' names, by what they are for."""
+
+
+def suggest_speedups(found: StepProfile, record: Record, say: Say) -> Iterator[str]:
+    """What most likely pays, the largest share first; a step that is nearly all matmuls needs other arithmetic."""
+    ranks = record.timeline.ranks
+    whole = sum(trace.whole.wait_ns + trace.whole.compute_ns for trace in ranks)
+    shares = {
+        "waits": sum(trace.whole.wait_ns for trace in ranks) / whole if whole else 0.0,
+        "idle": found.idle,
+        **{name: _sum_share(found, parts) for name, parts in OPERATORS.items()},
+    }
+    # the share from which on it pays to look there first
+    known = {
+        "waits": (0.03, say("{share} of the counted time waits for data: more input_workers, or faster storage")),
+        "idle": (
+            0.15,
+            say("nothing ran in {share} of a step, while the host prepared it: a larger batch, or compiled=blocks"),
+        ),
+        "copies": (0.1, say("{share} of a step copies data: see the trace for the callers")),
+        "updates": (0.15, say("{share} of a step updates weights: a larger batch, or accumulate=2")),
+        "exchanges": (0.15, say("{share} of a step exchanges gradients: a larger batch_per_device")),
+        "matmuls": (0.7, say("{share} of a step is matmuls: a lower precision, or a device with more arithmetic")),
+    }
+    for name in sorted(known, key=lambda name: (name == "matmuls", -shares[name])):
+        least, sentence = known[name]
+        if shares[name] >= least:
+            yield sentence.format(share=f"{100 * shares[name]:.0f} %")
+
+
+def _sum_share(found: StepProfile, parts: tuple[str, ...]) -> float:
+    taken = sum(use.seconds for use in found.operators if any(part in use.name.lower() for part in parts))
+    return min(1.0, taken / found.seconds) if found.seconds else 0.0

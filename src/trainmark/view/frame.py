@@ -1,4 +1,4 @@
-"""The HTML page around a body, and the parts all pages share; self-contained in one file."""
+"""The HTML page around a body, self-contained in one file; the parts all pages share, and where they are written."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
+from trainmark.record import escape
+from trainmark.record.atomic_files import write_atomic, write_user_file
+from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.language import Say
+from trainmark.record.store import Store
 from trainmark.view.element import Child, Markup, el, mark_raw
 
 STYLE = ("trainmark.view", "style.css")
@@ -141,3 +146,20 @@ def _hash(text: str) -> str:
 @cache
 def _asset(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+def save_page(name: str, page: str, store: Store) -> Path:
+    """Writes a page into the store."""
+    path = store.folder / "reports" / escape.file_name(name)
+    try:
+        write_atomic(path, page.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise NotReadyError(f"{path} could not be written: {error.strerror}; name a file with --html") from error
+    return path
+
+
+def write_report(path: Path, text: str, store: Store) -> None:
+    """To the file a user named."""
+    if path.expanduser().resolve().parent == store.records.resolve():
+        raise UsageError(f"{path} lies among the records, which are never replaced; choose another folder")
+    write_user_file(path, text.encode("utf-8", "backslashreplace"))

@@ -166,12 +166,9 @@ class Replacement:
 
     kind: str
     placeholder: str
-    where: Mapping[str, int]
-    """Parts of the record, and how often it stood there."""
 
     def __str__(self) -> str:
-        times = sum(self.where.values())
-        return f"{self.placeholder}: {KINDS[self.kind]}, {times} time{'s' * (times > 1)} in {', '.join(self.where)}"
+        return f"{self.placeholder}: {KINDS[self.kind]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +192,11 @@ def make_publishable(
     copy = _Copy([record.to_json() for record in records], environment, {**KEPT, **LABELS} if labels else KEPT)
     safe = tuple(copy.of(record) for record in records)
     left = "\n".join(record.dumps() for record in safe)  # of a word within a path only the path's is left
-    replaced = tuple(entry for entry in copy.list_replacements() if entry.placeholder in left)
-    return PublishableCopy(records=safe, replaced=replaced, dropped=copy.dropped)
+    given = sorted(copy.given.items(), key=lambda entry: list(KINDS).index(entry[0][0]))
+    replaced = (Replacement(kind=kind, placeholder=placeholder) for (kind, _), placeholder in given)
+    return PublishableCopy(
+        records=safe, replaced=tuple(one for one in replaced if one.placeholder in left), dropped=copy.dropped
+    )
 
 
 class _Copy:
@@ -207,9 +207,7 @@ class _Copy:
     ) -> None:
         self.dropped = 0
         self._rules = rules
-        self._given: dict[tuple[str, str], str] = {}
-        self._seen: dict[str, dict[str, int]] = {}
-        self._part = ""
+        self.given: dict[tuple[str, str], str] = {}
         self._words = frozenset(_list_ordinary_words(documents))
         self._own = {word for document in documents for word in (*_list_own_words(document), document["run_id"])}
         self._own |= {*METRICS}
@@ -231,12 +229,10 @@ class _Copy:
 
     def of(self, record: Record) -> Record:
         document = record.to_json()
-        self._part = "series"  # first, so that host-1 is the host of rank 0, whoever a sentence names first
+        # first, so that host-1 is the host of rank 0, whoever a sentence names first
         kept: dict[str, Any] = {"series": self._apply(KEPT["series"], document["series"])}
-        self._part = "plan"
         plan = self._plan(record.plan)
         for name, value in document.items():
-            self._part = name
             if name in self._rules and name not in kept:
                 kept[name] = self._apply(self._rules[name], value)
             self.dropped += name not in self._rules and name != "plan"
@@ -310,21 +306,8 @@ class _Copy:
 
     def placeholder(self, kind: str, text: str) -> str:
         """One for each name; a host's short and its full name have the same."""
-        plain = text.lower().partition(".")[0] if kind == "host" else text.rstrip("/")
-        key = (kind, plain)
-        if key not in self._given:
-            self._given[key] = f"{kind}-{sum(held == kind for held, _ in self._given) + 1}"
-        where = self._seen.setdefault(self._given[key], {})
-        where[self._part] = where.get(self._part, 0) + 1
-        return self._given[key]
-
-    def list_replacements(self) -> tuple[Replacement, ...]:
-        order = list(KINDS)
-        given = sorted(self._given.items(), key=lambda entry: order.index(entry[0][0]))
-        return tuple(
-            Replacement(kind=kind, placeholder=placeholder, where=self._seen[placeholder])
-            for (kind, _), placeholder in given
-        )
+        key = kind, text.lower().partition(".")[0] if kind == "host" else text.rstrip("/")
+        return self.given.setdefault(key, f"{kind}-{sum(held == kind for held, _ in self.given) + 1}")
 
 
 def _find_names(

@@ -21,7 +21,7 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
     for workload in dict.fromkeys(row.workload for row in rows):
         members = [row for row in rows if row.workload == workload]
         writer.put(writer.text(workload, "bold"))
-        draw_table(writer, _table_model(members, [str(sources.index(row.source) + 1) for row in members]))
+        draw_table(writer, build_table(members, [str(sources.index(row.source) + 1) for row in members]))
         writer.put("")
     writer.put(f"{NOT_PUBLISHED} The full name of a row is '{PREFIX}' and the name shown.")
     if any((estimate_mfu(row) or 0) > 100 for row in rows):
@@ -34,7 +34,8 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
     return writer.getvalue()
 
 
-def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableModel:
+def build_table(rows: Sequence[PublishedRow], pages: Sequence[str] = ()) -> TableModel:
+    """Rows of one workload; `pages` are the numbers of those they were read from, where these are listed."""
     unit = next((f"{row.item}/s" for row in rows if row.item), "")
     longest = max(len(row.name) for row in rows) - len(PREFIX)
     shown: list[tuple[Column, Callable[[PublishedRow], tuple[str, ...]]]] = [
@@ -52,12 +53,12 @@ def _table_model(rows: Sequence[PublishedRow], pages: Sequence[str]) -> TableMod
     ]
     if any(row.details for row in rows):
         shown.append((Column(title="also", right=False), _list_details))
+    if pages:
+        numbers = dict(zip([row.name for row in rows], pages, strict=True))
+        shown.append((Column(title="page"), lambda row: (numbers[row.name],)))
     return TableModel(
-        columns=[*(column for column, _ in shown), Column(title="page")],
-        rows=[
-            [*(Cell(pieces=pieces(row)) for _, pieces in shown), Cell(pieces=(page,))]
-            for row, page in zip(rows, pages, strict=True)
-        ],
+        columns=[column for column, _ in shown],
+        rows=[[Cell(pieces=pieces(row)) for _, pieces in shown] for row in rows],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -59,42 +59,25 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class TablePage:
-    table: TableModel
-    notes: list[str]
-    """Numbered below the table; the last cell of a row says which of them hold for it."""
-    remarks: list[str]
-    """What holds for all: the steps that throughputs cover, how far repeats lie apart."""
-
-
-def build_table(records: Sequence[Record]) -> TablePage:
-    """Decides what is shown. What is the same for every row is texts_by_row once, above or below."""
-    texts_by_row = [[note.text for note in _collect_notes(record, records)] for record in records]
-    notes = list(dict.fromkeys(text for texts in texts_by_row for text in texts))
-    marks = [[notes.index(text) + 1 for text in texts] for texts in texts_by_row]
-    return TablePage(table=_table_model(records, marks), notes=notes, remarks=_remarks(records))
-
-
-def order_notes(records: Sequence[Record]) -> list[str]:
-    """The notes of all rows as sentences that stand alone: one of a kind, what can be acted on first."""
-    names = _row_names(records)
+def order_notes(records: Sequence[Record], *, every: bool = False) -> list[str]:
+    """The notes of all rows as sentences that stand alone, what can be acted on first; of one kind only the first
+    unless `every` is set."""
     kinds: dict[str, dict[str, list[str]]] = {}
-    for record, name in zip(records, names, strict=True):
+    for record, name in zip(records, _row_names(records), strict=True):
         for note in _collect_notes(record, records):
             kinds.setdefault(note.kind, {}).setdefault(note.text, []).append(name)
-    ordered = sorted(kinds, key=lambda kind: LAST_NOTES.index(kind) + 1 if kind in LAST_NOTES else 0)
-    return [_merge_notes(kinds[kind], len(records)) for kind in ordered]
-
-
-def _merge_notes(texts: Mapping[str, Sequence[str]], rows: int) -> str:
-    """One kind of note: its first sentence, the rows it holds for, and the rows of which something like it holds."""
-    (text, holds), *others = texts.items()
-    alike = [name for more in others for name in more[1]]
-    if len(holds) == rows:
-        return text
-    told = _("{rows}: {text}").format(rows=_join_names(holds), text=text)
-    return _("{told}; similar: {rows}").format(told=told, rows=_join_names(alike)) if alike else told
+    found = []
+    for kind in sorted(kinds, key=lambda kind: LAST_NOTES.index(kind) + 1 if kind in LAST_NOTES else 0):
+        notes = [
+            text if len(rows) == len(records) else _("{rows}: {text}").format(rows=_join_names(rows), text=text)
+            for text, rows in kinds[kind].items()
+        ]
+        _first, *others = kinds[kind].values()
+        if others and not every:
+            alike = _join_names([name for rows in others for name in rows])
+            notes = [_("{told}; similar: {rows}").format(told=notes[0], rows=alike)]
+        found += notes
+    return found
 
 
 def _row_names(records: Sequence[Record]) -> list[str]:
@@ -111,7 +94,8 @@ def _join_names(names: Sequence[str]) -> str:
     return _(" and ").join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
-def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> TableModel:
+def _build_table(records: Sequence[Record]) -> TableModel:
+    """Decides what is shown: what is the same for every row stands once, above or below."""
     several = len({record.plan.workload for record in records}) > 1
     labels: list[tuple[Column, Callable[[Record], Cell]]] = [
         (Column(title=_("workload"), right=False, label=True), _workload),
@@ -141,13 +125,11 @@ def _table_model(records: Sequence[Record], marks: Sequence[Sequence[int]]) -> T
         (Column(title="mem", unit=("GiB",)), _memory),
         *(_metric(title, alias, records) for title, alias in OPTIONAL_COLUMNS if _has_any(records, alias)),
     ]
-    columns = [column for column, _cell in parts]
-    rows = [[cell(record) for _column, cell in parts] for record in records]
-    if any(marks):
-        columns.append(Column(title=_("notes"), right=False))
-        for row, mark in zip(rows, marks, strict=True):
-            row.append(Cell(pieces=tuple(", ".join(str(index) for index in sorted(mark)).split())))
-    return TableModel(title=title, columns=columns, rows=rows)
+    return TableModel(
+        title=title,
+        columns=[column for column, _cell in parts],
+        rows=[[cell(record) for _column, cell in parts] for record in records],
+    )
 
 
 def render(
@@ -165,7 +147,7 @@ def render(
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     if sentences:
         writer.put(*(writer.text(sentence, "bold") for sentence in sentences), "")
-    table = _table_model(records, ())
+    table = _build_table(records)
     writer.put(writer.text(table.title, "" if sentences else "bold"))
     draw_table(writer, table)
     notes, remarks = order_notes(records), _remarks(records)
@@ -183,19 +165,19 @@ def markdown(records: Sequence[Record]) -> str:
     """The same as GitHub-flavoured Markdown, its notes as a numbered list."""
     if not records:
         return _("no records") + "\n"
-    shown = build_table(records)
-    table = shown.table
-    blocks = [[f"**{escape.markdown_cell(table.title)}**"]] if table.title else []
-    heads = _line(
-        f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in table.columns
-    )
+    table, notes = _build_table(records), order_notes(records, every=True)
+    blocks = [f"**{escape.markdown_cell(table.title)}**"] if table.title else []
+    blocks.append(markdown_table(table))
+    if notes:
+        blocks.append(_("Notes"))
+        blocks.append("\n".join(f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(notes, 1)))
+    return "\n\n".join([*blocks, *map(escape.markdown_cell, _remarks(records))]) + "\n"
+
+
+def markdown_table(table: TableModel) -> str:
+    heads = (f"{column.title} ({' '.join(column.unit)})" if column.unit else column.title for column in table.columns)
     sides = "| " + " | ".join("---:" if column.right else "---" for column in table.columns) + " |"
-    blocks.append([heads, sides, *(_line(str(cell) for cell in row) for row in table.rows)])
-    if shown.notes:
-        blocks.append([_("Notes")])
-        blocks.append([f"{index}. {escape.markdown_cell(note)}" for index, note in enumerate(shown.notes, 1)])
-    blocks += [[escape.markdown_cell(remark)] for remark in shown.remarks]
-    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+    return "\n".join([_line(heads), sides, *(_line(str(cell) for cell in row) for row in table.rows)])
 
 
 def _line(cells: Iterable[str]) -> str:

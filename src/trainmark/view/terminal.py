@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainmark.record import escape
 from trainmark.record.format import TOO_NOISY_WORDS, format_interval
@@ -288,3 +288,40 @@ def _distribute_room(room: int, least: Sequence[int], wished: Sequence[int]) -> 
         widths[index] += given
         left -= given
     return widths
+
+
+# Sections of facts about a run, which a page shows too
+
+
+class RecordFact(NamedTuple):
+    name: str
+    value: str
+    local: bool = False
+    """Says where something lies on this machine: for its owner's terminal, not for a page that may be handed on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactSection:
+    title: str
+    remark: str = ""
+    """Beside the title."""
+    sentence: str = ""
+    facts: Sequence[RecordFact] = ()
+    heads: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    """A table below the facts."""
+    left: frozenset[int] = frozenset()
+    """Columns of the table that hold words; numbers stand at the right."""
+
+
+def draw_section(writer: TerminalWriter, section: FactSection | None, *, indent: int = 2) -> None:
+    """Title, sentence, named values and table, of what there is of them."""
+    if section is None:
+        return
+    writer.put_title(section.title, section.remark)
+    if section.sentence:
+        writer.put(section.sentence, "", indent=indent)
+    if section.facts:
+        writer.put_pairs([(fact.name, fact.value) for fact in section.facts], indent=indent)
+    if section.rows:
+        writer.put(writer.grid(section.heads, section.rows, section.left), indent=indent)

@@ -3,35 +3,68 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.trust import trust_file
+from trainmark.record.workload_facts import QualityFacts, ReferenceFacts, WorkloadFacts
 
 if TYPE_CHECKING:
     from trainmark.record.plan import Plan, WorkloadSource
     from trainmark.record.record import Record
-    from trainmark.record.workload_facts import QualityFacts, WorkloadFacts
     from trainmark.workloads.workload import Workload
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+ROOM = Path(__file__).parent
 
 
 @cache
 def names() -> tuple[str, ...]:
     """Every workload that has a folder here."""
-    return tuple(sorted(path.parent.name for path in Path(__file__).parent.glob("*/facts.py")))
+    return tuple(sorted(path.parent.name for path in ROOM.glob("*/facts.toml")))
 
 
 @cache
 def all_facts() -> tuple[WorkloadFacts, ...]:
-    return tuple(importlib.import_module(f"{__name__}.{name}.facts").FACTS for name in names())
+    return tuple(read_facts(name) for name in names())
 
 
 def facts(name: str) -> WorkloadFacts | None:
     """Facts of a built-in workload, without torch; None for others."""
     return next((known for known in all_facts() if known.name == name), None)
+
+
+def read_facts(name: str) -> WorkloadFacts:
+    """Facts of a built-in workload, from its `facts.toml` and the file of its family."""
+    document = _read_toml(ROOM / name / "facts.toml")
+    shared = family_facts(document.pop("family")) if "family" in document else {}
+    return WorkloadFacts.from_json({**shared, "name": name, **document})
+
+
+def read_reference(name: str) -> tuple[WorkloadFacts, ReferenceFacts]:
+    """Facts of a built-in workload that has a reference recipe, and those of the recipe."""
+    found = read_facts(name)
+    assert found.reference is not None, name  # noqa: S101 - every one has
+    return found, found.reference
+
+
+def family_facts(family: str) -> dict[str, Any]:
+    """Facts that several workloads share."""
+    return _read_toml(ROOM / f"{family}.toml")
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 def facts_of(record: Record) -> WorkloadFacts | None:

@@ -58,14 +58,12 @@ MIN_ROWS, MIN_WEIGHTS = 512, 1 << 18
 """Below these F.linear is as fast."""
 
 
-def replace_linears(model: nn.Module) -> None:
-    """Makes large nn.Linear layers use oneDNN, in place; subclasses are kept."""
-    for module in model.modules():
-        if type(module) is nn.Linear and module.weight.numel() >= MIN_WEIGHTS:
-            module.__class__ = FastLinear
-
-
 class FastLinear(nn.Linear):
+    """A linear layer that multiplies by oneDNN on a CPU, and by torch elsewhere."""
+
+    is_plain = True
+    """It computes what nn.Linear does, so that FP8 may take its place."""
+
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 

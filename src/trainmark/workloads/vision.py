@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,11 +28,50 @@ from trainmark.data.sample_pool import default_workers
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
-from trainmark.record.workload_facts import CHANCE, CLASSES
-from trainmark.workloads import vision_facts
-from trainmark.workloads.normalise import normalise
+from trainmark.record.workload_facts import CHANCE, CLASSES, WorkloadFacts
+from trainmark.workloads import family_facts
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.workload import Share, optimizer_kwargs
+
+FAMILY = WorkloadFacts.from_json({"name": "", "title": "", **family_facts("vision")})
+"""Facts of all image classifiers."""
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+class Centring(NamedTuple):
+    """Mean and standard deviation of red, green and blue, in 0 to 1."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+IMAGENET, HALVES = Centring(MEAN, STD), Centring((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def normalise(images: Tensor, dtype: torch.dtype, centring: Centring = IMAGENET) -> Tensor:
+    """(pixel / 255 - mean) / std of uint8 images (n, 3, height, width), channels_last in `dtype`.
+
+    Computed in float32 and rounded once.
+    """
+    n, channels, height, width = images.shape
+    if channels != 3 or images.dtype != torch.uint8:
+        raise ValueError(f"expected uint8 images of 3 channels, got {images.dtype} of shape {tuple(images.shape)}")
+    # rows of interleaved pixels with the constants repeated along them: a broadcast over three channels in the
+    # innermost place would run in loops of three
+    pixels = images.permute(0, 2, 3, 1).reshape(n, height, width * 3)
+    scale, shift = _row_constants(width, images.device, centring)
+    floats = pixels.to(torch.float32)
+    torch.addcmul(shift, floats, scale, out=floats)
+    return floats.to(dtype).view(n, height, width, 3).permute(0, 3, 1, 2)
+
+
+@functools.lru_cache(maxsize=8)
+def _row_constants(width: int, device: torch.device, centring: Centring) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each value in a row."""
+    scale = torch.tensor([1 / (255 * std) for std in centring.std], dtype=torch.float32)
+    shift = torch.tensor([-mean / std for mean, std in zip(*centring, strict=True)], dtype=torch.float32)
+    return scale.repeat(width).to(device), shift.repeat(width).to(device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +151,10 @@ class Mixing:
     mixup_alpha: float
     cutmix_alpha: float
     label_smoothing: float
+
+    @classmethod
+    def of(cls, recipe: VisionRecipe) -> Mixing:
+        return cls(**{field.name: getattr(recipe, field.name) for field in fields(cls)})
 
     @property
     def has_mixing(self) -> bool:
@@ -207,21 +251,10 @@ class SoftBatch(ImageBatch):
 
     mixing: Mixing
 
-    @classmethod
-    def of(cls, batch: ImageBatch, draws: tuple[float, ...], mixing: Mixing) -> SoftBatch:
-        return cls(
-            images=batch.images,
-            labels=batch.labels,
-            count=batch.count,
-            global_count=batch.global_count,
-            mix_draws=draws,
-            mixing=mixing,
-        )
-
     def parts(self, count: int) -> list[ImageBatch]:
         """Micro-batches, mixed separately."""
         return [
-            self.of(part, self.mix_draws[number * MIX_DRAWS : (number + 1) * MIX_DRAWS], self.mixing)
+            replace(part, mix_draws=self.mix_draws[number * MIX_DRAWS : (number + 1) * MIX_DRAWS])
             for number, part in enumerate(super().parts(count))
         ]
 
@@ -245,7 +278,7 @@ class ImageData:
                 f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify imagenet` says "
                 "more, --set whole_set=false trains on it as it is"
             )
-        self._mixing = read_mixing(recipe)
+        self._mixing = Mixing.of(recipe)
         self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
         self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
         self.items_per_step = len(self._train) / self.steps_per_epoch
@@ -308,16 +341,8 @@ class ImageData:
         wanted = MIX_DRAWS * self._recipe.accumulate if self._mixing.has_mixing else 0
         for step, batch in enumerate(batches, start_step):
             draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_STREAM)
-            yield SoftBatch.of(batch, tuple(draw.uniform() for _ in range(wanted)), self._mixing)
-
-
-def read_mixing(recipe: VisionRecipe) -> Mixing:
-    return Mixing(
-        classes=recipe.classes,
-        mixup_alpha=recipe.mixup_alpha,
-        cutmix_alpha=recipe.cutmix_alpha,
-        label_smoothing=recipe.label_smoothing,
-    )
+            draws = tuple(draw.uniform() for _ in range(wanted))
+            yield SoftBatch(**{**vars(batch), "mix_draws": draws}, mixing=self._mixing)
 
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
@@ -332,10 +357,9 @@ def check_classes(recipe: VisionRecipe, folder: Path) -> None:
 class ImageClassifier:
     """Image classification; a subclass adds a model and its recipes."""
 
-    item, data_set, task = vision_facts.ITEM, vision_facts.DATA_SET, vision_facts.TASK
-    most_items_per_sample, least_loss = 1, 0
-    qualities, shows = vision_facts.QUALITIES, vision_facts.SHOWS
-    target = qualities[0].target
+    item, data_set, task = FAMILY.item, FAMILY.data_set, FAMILY.task
+    most_items_per_sample, least_loss = FAMILY.most_items_per_sample, FAMILY.least_loss
+    qualities, shows, target = FAMILY.qualities, FAMILY.shows, FAMILY.quality.target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
 
@@ -350,9 +374,9 @@ class ImageClassifier:
         images = torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.empty(count, dtype=torch.long)
         batch = ImageBatch(images=images, labels=labels, count=count, global_count=count)
-        mixing = read_mixing(recipe)
+        mixing = Mixing.of(recipe)
         draws = (0.5,) * (MIX_DRAWS * recipe.accumulate if mixing.has_mixing else 0)
-        return SoftBatch.of(batch, draws, mixing) if mixing.has_soft_targets else batch
+        return SoftBatch(**{**vars(batch), "mix_draws": draws}, mixing=mixing) if mixing.has_soft_targets else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
         """Linear scaling, as in the published rows: 0.1 for 32 images per device, 0.8 for 256."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.cpu_ops import linear
+from trainmark.workloads.cpu_ops import FastLinear, linear
 
 
 class Norm(nn.LayerNorm):
@@ -32,7 +32,7 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.in_proj_weight = nn.Parameter(torch.empty(3 * hidden, hidden))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * hidden))
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.out_proj = FastLinear(hidden, hidden)
         nn.init.xavier_uniform_(self.in_proj_weight)
         nn.init.zeros_(self.out_proj.bias)
 
@@ -57,7 +57,7 @@ class EncoderBlock(nn.Module):
         self.self_attention = SelfAttention(hidden, heads)
         self.ln_2 = Norm(hidden, eps)
         # named by index: public checkpoints count a dropout in between, which this recipe does not use
-        layers = {"0": nn.Linear(hidden, mlp), "1": nn.GELU(), "3": nn.Linear(mlp, hidden)}
+        layers = {"0": FastLinear(hidden, mlp), "1": nn.GELU(), "3": FastLinear(mlp, hidden)}
         self.mlp = nn.Sequential(OrderedDict(layers))
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):

@@ -30,9 +30,9 @@ MAX_NAMED = 3
 """Names listed per kind of mismatch; the rest is counted."""
 
 
-def weights_file(path: Path, option: str = "--init-from") -> Path:
+def weights_file(path: Path) -> Path:
     """The file meant by a path: itself, or in a folder the index or file of safetensors, or the state in a checkpoint's
-    folder, or the newest in a folder of them. Where there is none, the error names `option`."""
+    folder, or the newest in a folder of them."""
     if path.is_file():
         return path
     for name in (pieces.INDEX, pieces.ALONE):
@@ -42,7 +42,7 @@ def weights_file(path: Path, option: str = "--init-from") -> Path:
         if (found / "state.pt").is_file():
             return found / "state.pt"
     what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
-    raise NotReadyError(f"{option} {path} {what}; give a file of weights, or the folder of a checkpoint")
+    raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
 
 
 def weights_sha256(file: Path) -> str:

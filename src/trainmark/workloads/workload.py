@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -55,19 +55,27 @@ class PlainWorkload:
         raise NotImplementedError
 
 
+def cut_samples(samples: int, parts: int) -> list[slice]:
+    """Samples as this many slices of similar length, or fewer, none empty."""
+    parts = min(parts, samples)
+    return [slice(samples * number // parts, samples * (number + 1) // parts) for number in range(parts)]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlainBatch:
-    """A subclass adds tensors whose first dimension is the samples."""
+    """A subclass adds tensors whose first dimension is the samples, and names its tuples of one value per sample."""
 
+    per_sample: ClassVar[Sequence[str]] = ()
     count: int
     global_count: int
 
     def parts(self, count: int) -> list[Any]:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        split = {name: value.tensor_split(count) for name, value in tensors.items() if isinstance(value, Tensor)}
-        cuts = [dict(zip(split, cut, strict=True)) for cut in zip(*split.values(), strict=True)]
-        found = [(len(next(iter(cut.values()))), cut) for cut in cuts]
-        return [replace(self, count=length, **cut) for length, cut in found if length]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        cut = {name: value for name, value in values.items() if isinstance(value, Tensor) or name in self.per_sample}
+        return [
+            replace(self, count=part.stop - part.start, **{name: value[part] for name, value in cut.items()})
+            for part in cut_samples(self.count, count)
+        ]
 
 
 class PlainSource:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace as changed
 
-from trainmark.data.data_set import MANIFEST
+from trainmark.data import MANIFEST
 from trainmark.features.doctor import checks, device_checks, host_checks, site_checks
 from trainmark.features.doctor.device_checks import Rate
 from trainmark.features.doctor.site_checks import Interface

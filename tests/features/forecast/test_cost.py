@@ -10,7 +10,7 @@ from support.records import make_record, make_timeline
 
 from trainmark.features.forecast import cost
 from trainmark.features.forecast.rates import FORECAST, RateForecast
-from trainmark.features.mlperf import convergence, samples_to_target as needed
+from trainmark.features.mlperf import samples_to_target as needed
 from trainmark.features.mlperf.benchmarks import load_benchmarks
 from trainmark.record.machine import CheckpointFacts
 from trainmark.record.plan import Topology
@@ -89,7 +89,7 @@ def test_mlperf_s_recipe_needs_what_its_reference_needs_at_each_size_s_batch() -
     for size in ("1x1", "1x4", "1x8", "1x9", "20x8", "64x8"):
         found = cost.forecast_cost(work, rate(size, 1e4), Price())
         epochs[size] = found and found.items / 1_281_167
-    known = {point.global_batch: point.mean for point in convergence.load_points(load_benchmarks()["resnet"])}
+    known = {batch: need.items for batch, need in needed.load_points(load_benchmarks()["resnet"])}
     assert epochs["1x1"] == pytest.approx(known[1632])  # below the smallest: the smallest
     assert epochs["1x4"] == pytest.approx(known[1632])
     assert epochs["1x8"] == pytest.approx(known[3264])

@@ -10,8 +10,8 @@ from support.records import make_record
 from trainmark.cli.main import main
 from trainmark.features.forecast import page as forecast_page
 from trainmark.features.forecast.forecast import forecast_next_sizes
-from trainmark.features.report import document
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report import run_page
+from trainmark.features.report.run_page import ReportInputs
 from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
 from trainmark.record.store import Store
@@ -75,16 +75,16 @@ def test_several_trainings_have_a_chart_each_and_one_table() -> None:
 
 def test_a_report_of_several_topologies_goes_on_to_the_next_sizes() -> None:
     records = (run("1x1", 100.0), run("1x8", 780.0))
-    text = document.render(ReportInputs(records=records))
+    text = run_page.render(ReportInputs(records=records))
     assert text.count("<polygon") == 1
     assert "8x8" in text
-    assert "<polygon" not in document.render(ReportInputs(records=records[:1]))
+    assert "<polygon" not in run_page.render(ReportInputs(records=records[:1]))
 
 
 def test_runs_that_carry_no_forecast_have_their_scaling_alone() -> None:
     noisy = Quantity(value=780.0, unit="images/s", interval=(500.0, 1200.0))
     records = (run("1x1", 100.0), make_record(run_id="noisy", plan={"topology": "1x8"}, metrics={"p_core": noisy}))
-    text = document.render(ReportInputs(records=records))
+    text = run_page.render(ReportInputs(records=records))
     assert "speed-up" in text
     assert "<polygon" not in text
 

@@ -14,8 +14,8 @@ from support.records import make_record, make_timeline
 import trainmark
 from trainmark.analysis.priced import add_cost
 from trainmark.cli.main import main
-from trainmark.features.report import document
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report import run_page
+from trainmark.features.report.run_page import ReportInputs
 from trainmark.record.metrics import PRICED, Quantity
 from trainmark.record.record import Record
 from trainmark.record.site import Price, parse_price
@@ -77,7 +77,7 @@ def test_every_view_has_the_columns_and_the_stored_record_has_none(
     seen = add_cost(run(), EUROS)
     assert "EUR" in render([seen], width=200)
     assert "kWh" in render([seen], width=200)
-    page = document.render(ReportInputs(records=(seen, run("resnet50-b"))))
+    page = run_page.render(ReportInputs(records=(seen, run("resnet50-b"))))
     assert page.count("cost_per_million") >= 2
     assert "energy_kwh" in describe(seen)
 

@@ -14,8 +14,8 @@ from support import mlperf_logs
 from support.mlperf_logs import Entries, at, entries, write_log, write_result
 
 from trainmark.features.mlperf import official
-from trainmark.features.mlperf.audit_result import audit_results
-from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.audit_source import audit_results
+from trainmark.features.mlperf.log import find_result_folders
 from trainmark.features.mlperf.package import DESCRIPTION_FIELDS
 from trainmark.record.audit import SEVERITIES, Audit, collect_findings, is_wrong
 
@@ -111,13 +111,6 @@ def shorten(log: Entries) -> Entries:
     return log
 
 
-def evaluate_rarely(log: Entries) -> Entries:
-    for entry in log:
-        if entry["key"] == "eval_accuracy" and entry["metadata"]["epoch_num"] in (7, 11):
-            entry["key"] = "not_evaluated"
-    return log
-
-
 def lose_target(log: Entries) -> Entries:
     at(log, "eval_accuracy", -2)["value"] = 0.7611
     at(log, "eval_accuracy", -1)["value"] = 0.7402
@@ -134,26 +127,17 @@ COMPLIANCE: dict[str, Callable[[Entries], Entries]] = {
 }
 
 
-def _reached_early(log: Entries) -> Entries:
-    at(log, "eval_accuracy", -2)["value"] = 0.7611
-    return log
-
-
 NOT_CHECKED_THERE = {
     "stop before start": (stamp("run_stop", "run_start", -5000), ("mllog-order", "wrong")),
     "no time at all": (stamp("run_stop", "run_start"), ("mllog-order", "wrong")),
-    "an epoch without length": (stamp("epoch_stop", "epoch_start", which=3), ("mllog-stamps", "wrong")),
-    "an evaluation without length": (stamp("eval_stop", "eval_start", which=3), ("mllog-stamps", "doubtful")),
-    "lines out of order": (move_lines, ("mllog-stamps", "wrong")),
+    "an epoch without length": (stamp("epoch_stop", "epoch_start", which=3), ("mllog-order", "wrong")),
+    "an evaluation without length": (stamp("eval_stop", "eval_start", which=3), ("mllog-order", "doubtful")),
+    "lines out of order": (move_lines, ("mllog-order", "wrong")),
     "epochs after the end": (stamp("run_stop", "epoch_stop", which=0), ("mllog-inside", "wrong")),
     "an epoch left out": (set_metadata("epoch_start", "epoch_num", 99, which=5), ("mllog-epochs", "doubtful")),
     "an epoch in a second": (shorten, ("mllog-epochs", "doubtful")),
-    "rare evaluations": (evaluate_rarely, ("mllog-evaluations", "doubtful")),
     "reached and lost": (lose_target, ("mllog-target", "doubtful")),
-    "reached and trained on": (_reached_early, ("mllog-target", "note")),
-    "other data": (put("train_samples", 640_000), ("mllog-data", "doubtful")),
     "an aborted run": (set_metadata("run_stop", "status", "aborted"), ("mllog-target", "note")),
-    "never good enough": (lambda log: entries(last=0.7589), ("mllog-target", "wrong")),
 }
 
 
@@ -210,14 +194,6 @@ def test_a_run_told_again_at_another_hour_is_found(tmp_path: Path) -> None:
 
 RESULTS: dict[str, tuple[Callable[[int, Entries], Entries], tuple[str, str]]] = {
     "another batch": (lambda run, log: put("global_batch_size", 3264 + 8 * (run == 2))(log), ("result-alike", "wrong")),
-    "two aborted": (
-        lambda run, log: set_metadata("run_stop", "status", "aborted")(log) if run < 2 else log,
-        ("result-converged", "wrong"),
-    ),
-    "one aborted": (
-        lambda run, log: set_metadata("run_stop", "status", "aborted")(log) if run < 1 else log,
-        ("result-converged", "note"),
-    ),
     "one much faster": (
         lambda run, log: entries(seed=9, said={"train_samples": 1_500_000}) if run == 3 else log,
         ("result-spread", "doubtful"),
@@ -261,41 +237,21 @@ def test_mlcommons_word_on_a_set_of_runs_is_passed_on(
 def test_missing_runs_and_strange_files_are_named(tmp_path: Path) -> None:
     place = write_result(tmp_path, runs=4)
     (place / "result_9.txt").write_text("not a log\n")
-    (place / "notes.docx").write_text("x")
     said = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "result-files"]
-    assert [SEVERITIES[one.verdict] for one in said] == ["wrong", "wrong", "note"]
-    assert "4 runs" in said[1].evidence and "notes.docx" in said[2].evidence
+    assert [SEVERITIES[one.verdict] for one in said] == ["wrong", "wrong"]
+    assert "4 runs" in said[1].evidence
 
 
+@needs_mlcommons
 def test_a_description_of_a_system_is_held_against_the_rules(tmp_path: Path) -> None:
     write_result(tmp_path)
     systems = tmp_path / "systems"
     systems.mkdir()
     about = {**dict.fromkeys(DESCRIPTION_FIELDS, "1"), "division": "closed", "status": "Available on-premise"}
     (systems / "lumen_l9.json").write_text(json.dumps(about))
-    assert not any(name in ("result-system", "mlcommons-files") for name, _ in found(tmp_path))
-    (systems / "lumen_l9.json").write_text(json.dumps({**about, "division": "open", "status": "soon"}))
-    assert ("result-system", "wrong") in found(tmp_path)
-    (systems / "lumen_l9.json").write_text("{")
-    assert ("result-system", "wrong") in found(tmp_path)
-    if official.is_installed():
-        (systems / "lumen_l9.json").write_text(json.dumps({"division": "closed"}))
-        assert ("mlcommons-files", "doubtful") in found(tmp_path)
-
-
-def test_power_that_was_measured_badly_is_found(tmp_path: Path) -> None:
-    place = write_result(tmp_path)
-    start = mlperf_logs.START_MS + 60_010
-    few = [
-        ("power_measurement_start", None, start - 9e6),
-        *(("power_reading", 700.0, start - 9e6 + s) for s in range(30)),
-    ]
-    written = [{"key": key, "value": value, "time_ms": time, "metadata": {}} for key, value, time in few]
-    for run in range(4):
-        write_log(place / "power" / f"result_{run}" / "node_0.txt", written)
-    said = found(tmp_path)
-    assert ("result-power", "wrong") in said
-    assert not official.is_installed() or ("mlcommons-files", "doubtful") in said
+    assert not any(name == "mlcommons-files" for name, _ in found(tmp_path))
+    (systems / "lumen_l9.json").write_text(json.dumps({"division": "closed"}))
+    assert ("mlcommons-files", "doubtful") in found(tmp_path)
 
 
 def test_a_log_that_counts_no_epochs_has_none_left_out(tmp_path: Path) -> None:

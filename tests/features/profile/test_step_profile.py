@@ -20,7 +20,7 @@ from trainmark.features.profile import after_training
 from trainmark.record.language import translator
 from trainmark.record.machine import OperatorUse, StepProfile
 from trainmark.record.record import Record
-from trainmark.view import profile_facts
+from trainmark.view import facts
 
 ENGLISH = translator("en")
 
@@ -86,7 +86,7 @@ def test_what_takes_the_most_is_advised_about_first(shares: dict[str, float], id
     record = profiled(make_record(), idle, **shares)
     found = record.environment.profile
     assert found is not None
-    assert word in next(profile_facts.suggest_speedups(found, record, ENGLISH))
+    assert word in next(facts.suggest_speedups(found, record, ENGLISH))
 
 
 def test_a_run_looks_where_time_goes_and_counts_the_same_steps(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from support.records import a_vocoder_record, make_record, make_timeline
 
-from trainmark.features.report.openmetrics import BASE_UNITS, to_openmetrics
+from trainmark.features.report.output import BASE_UNITS, to_openmetrics
 from trainmark.record.metrics import METRICS
 
 NAME = r"[a-z_:][a-z0-9_:]*"

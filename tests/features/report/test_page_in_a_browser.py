@@ -20,8 +20,7 @@ from trainmark.analysis import published_library as library
 from trainmark.features.fleet import outliers as fleet_links, page as fleet_page
 from trainmark.features.fleet.hosts import HostRuns, group_by_host
 from trainmark.features.fleet.verdict import judge_hosts
-from trainmark.features.report.document import render
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.features.report.trend import compute_trends
 from trainmark.features.site import contents
 from trainmark.features.site.build import build

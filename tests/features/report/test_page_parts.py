@@ -21,8 +21,7 @@ from trainmark.features.report.artifacts import (
     draw_artifacts,
     draw_samples,
 )
-from trainmark.features.report.document import render
-from trainmark.features.report.inputs import ReportInputs
+from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.record.audit import conclude, doubtful
 from trainmark.record.language import translator
 from trainmark.record.machine import Artifact
@@ -208,11 +207,13 @@ def test_no_name_of_a_rule_is_drawn_over_a_line() -> None:
     assert re.search(r"median \d\S* m?s</span>", html) and "target ≥ 75.5 %</span>" in html
 
 
-def test_one_failed_check_is_one_check() -> None:
+def test_the_summary_says_what_the_audit_found() -> None:
     record = make_record()
-    for count, words in ((1, "1 check failed"), (2, "2 checks failed")):
+    for count, words in ((1, "doubtful"), (2, "doubtful +1")):
         failed = conclude("x", "a claim", (doubtful("1", "bad", "look"),), "s")
-        assert f">{words}<" in render(ReportInputs(records=(record,), checks={record.run_id: (failed,) * count}))
+        assert f">{words}</span></td>" in render(
+            ReportInputs(records=(record,), checks={record.run_id: (failed,) * count})
+        )
 
 
 def test_on_paper_headings_stay_with_what_they_head_and_sources_are_printed() -> None:

@@ -228,7 +228,7 @@ def test_the_list_of_what_was_replaced_shows_nothing_of_it(published: Publishabl
     for what, planted in PLANTED.items():
         assert planted not in said, what
     assert {entry.kind for entry in published.replaced} == {"host", "user", "path", "text"}
-    assert re.search(r"^host-1: name of a host, \d+ times in .*series.*$", said, re.MULTILINE)
+    assert "host-1: name of a host" in said.splitlines()
     for entry in published.replaced:
         assert entry.placeholder in dump_record(published.records)
 

@@ -29,8 +29,8 @@ from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
 from trainmark.workloads import weights
-from trainmark.workloads.decoder.batches import TextBatch
-from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads.decoder.model import DecoderRecipe
+from trainmark.workloads.decoder.workload import TextBatch
 
 TINY = DecoderRecipe(
     batch_per_device=4,

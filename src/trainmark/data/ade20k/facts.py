@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainmark.data.data_set import DataSet, Option
+from trainmark.data import DataSet, Option
 
 DATA_SET = DataSet(
     name="ade20k",

@@ -1,13 +1,122 @@
-"""Unpacks ADEChallengeData2016.zip into folders of images and masks; restarted, it keeps complete files."""
+"""Unpacks ADEChallengeData2016.zip into folders of images and masks, and verifies such folders."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from trainmark.data.ade20k import reader
-from trainmark.data.preparation import Report, prepare_folder, unpack
+from trainmark.data.ade20k.reader import IGNORED, SPLITS, SceneCounts, SceneSet
+from trainmark.data.jpeg import BadImage
+from trainmark.data.preparation import ReportProgress, prepare_folder, unpack
+from trainmark.data.verification import Decode, Findings, Report, check_image, map_parallel
 from trainmark.record.archives import ArchiveLimits, Member, zip_members
 from trainmark.record.errors import NotReadyError
+
+_CHUNK = 64
+_MAX_IGNORED_SHARE = 0.95
+"""Share of ignored pixels above which an image is noted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneSize(SceneCounts):
+    """Counts, with the share of ignored pixels; equality compares counts alone."""
+
+    unjudged: float | None = field(default=None, compare=False)
+    """Share of ignored pixels; None where masks were not read."""
+
+    def __str__(self) -> str:
+        counts = SceneCounts.__str__(self)
+        return counts if self.unjudged is None else f"{counts}, {100 * self.unjudged:.1f} % of their pixels ignored"
+
+
+class _SceneJob(NamedTuple):
+    """Scenes that one process checks."""
+
+    scenes: SceneSet
+    numbers: range
+    decode: Decode
+
+
+def verify(root: Path, *, decode: Decode = "header") -> Report[SceneSize]:
+    """Checks images against masks, in any layout that `reader` knows.
+
+    `decode="none"` checks names and sizes of files only; "header" also the images' first and last bytes and every
+    mask value; "full" decodes every image too. The counts are compared with the set's manifest, or with those of the
+    published set if it is nearly as large.
+    """
+    wanted = reader.expected_counts(root)
+    splits = [reader.open_split(root, split) for split in SPLITS]
+    jobs = [
+        _SceneJob(scenes, range(len(scenes))[first : first + _CHUNK], decode)
+        for scenes in splits
+        for first in range(0, len(scenes), _CHUNK)
+    ]
+    seen = Findings()
+    for scenes in splits:
+        _note_unpaired_masks(seen, scenes, {mask for other in splits if other is not scenes for mask in other.masks})
+    seen.merge(map_parallel(_check_scenes, jobs, decode, "images and masks"))
+    pixels = seen.counts["pixels"]
+    unjudged = seen.counts["unjudged"] / pixels if pixels else None
+    found = SceneSize(train=len(splits[0]), val=len(splits[1]), unjudged=unjudged)
+    return seen.report(found, SceneSize(train=wanted.train, val=wanted.val) if wanted else None)
+
+
+def _note_unpaired_masks(seen: Findings, scenes: SceneSet, others: set[str]) -> None:
+    """Masks without an image, in folders that hold masks of one split."""
+    folders = {mask.rpartition("/")[0] for mask in scenes.masks} - {mask.rpartition("/")[0] for mask in others}
+    named = set(scenes.masks)
+    for below in sorted(folders):
+        for name in reader.list_files(scenes.root / below, scenes.layout.mask_ending):
+            if f"{below}/{name}" not in named:
+                seen.add(f"{below}/{name}", note="is the mask of no image and was left out")
+
+
+def _check_scenes(job: _SceneJob) -> Findings:
+    found = Findings()
+    for index in job.numbers:
+        name = job.scenes.images[index]
+        try:
+            size, note = _check_image(Path(job.scenes.path(index)), job.decode)
+            pixels, unjudged = _check_mask(job.scenes, index, size, job.decode)
+        except BadImage as error:
+            found.add(name, str(error))
+            continue
+        found.add(name, note=note)
+        if unjudged > _MAX_IGNORED_SHARE * pixels:
+            found.add(name, note=f"{100 * unjudged / pixels:.0f} % of its pixels are ignored")
+        found.counts.update(pixels=pixels, unjudged=unjudged)
+    return found
+
+
+def _check_image(path: Path, decode: Decode) -> tuple[tuple[int, int], str]:
+    """Width and height, and a note; (0, 0) if the image was not read."""
+    try:
+        if decode != "none":
+            return check_image(path.name, path.read_bytes(), decode)
+        if not path.stat().st_size:
+            raise BadImage("is empty")
+        return (0, 0), ""
+    except OSError as error:
+        raise BadImage(f"cannot be read: {error.strerror}") from error
+
+
+def _check_mask(scenes: SceneSet, index: int, size: tuple[int, int], decode: Decode) -> tuple[int, int]:
+    """Number of pixels, and of ignored ones."""
+    path = Path(scenes.mask_path(index))
+    try:
+        if not path.stat().st_size:
+            raise BadImage(f"its mask {scenes.masks[index]} is empty")
+        if decode == "none":
+            return 0, 0
+        labels = scenes.labels(path.read_bytes())
+    except OSError as error:
+        raise BadImage(f"its mask {scenes.masks[index]} cannot be read: {error.strerror}") from error
+    if labels.shape != (size[1], size[0]):
+        raise BadImage(f"its mask is {labels.shape[1]}x{labels.shape[0]} and it is {size[0]}x{size[1]}")
+    return labels.size, int((labels == IGNORED).sum())
+
 
 PUBLISHED = reader.LAYOUTS[0].published
 PUBLISHED_FOLDER = "ADEChallengeData2016"
@@ -17,7 +126,7 @@ _FOLDERS = {(kind, split) for kind in ("images", "annotations") for split in ("t
 _TEXTS = (reader.OBJECT_INFO, "sceneCategories.txt")
 
 
-def prepare(out: Path, *, any_archive: bool, progress: Report, zip: Path) -> str:  # noqa: A002 - the option's name
+def prepare(out: Path, *, any_archive: bool, progress: ReportProgress, zip: Path) -> str:  # noqa: A002 - the option's name
     """Unpacks the archive to `out/images` and `out/annotations`, checking every file's CRC; returns a summary."""
     # images and masks are compressed already
     with prepare_folder(out, [zip], source="data.csail.mit.edu/places/ADEchallenge", ratio=1.05) as destination:

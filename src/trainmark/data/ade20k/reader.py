@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from trainmark.data.data_set import read_counts
+from trainmark.data import read_counts
 from trainmark.data.jpeg import MAX_PIXELS, BadImage
 from trainmark.record.errors import NotReadyError
 

@@ -3,76 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import PIL
-import simplejpeg
 
 from trainmark.data.atomic_dataset import (
     DatasetSpec,
     Progress,
+    Written,
     WrittenFile,
-    choose_processes,
-    stage,
-    write_chunks,
+    check_range,
+    make_set,
     write_file,
 )
-from trainmark.data.image_sets import ImageSet, Split, open_split
+from trainmark.data.image_sets import SPLITS, ImageSet, Split, open_split
 from trainmark.data.imagenet import renderer, shapes
-from trainmark.record.errors import UsageError
+from trainmark.record.atomic_files import sha256
 
 VERSION = 1
 """Increased whenever the same seed gives other images."""
 
 CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE = 10, 96, 40, 0, 500
 MAX_CLASSES = 1000
-SPLITS: tuple[Split, ...] = ("train", "val")
-
-_CHUNK = 10
-_WORTH_PROCESSES = 128
-"""Number of images from which starting processes pays off."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Contents:
-    """Parameters that determine every byte of a set."""
-
-    classes: int
-    train_per_class: int
-    val_per_class: int
-    seed: int
-    long_side: int
-    """Pixels along the longer side of every image."""
-
-    def per_class(self, split: str) -> int:
-        return self.train_per_class if split == "train" else self.val_per_class
-
-    @property
-    def total(self) -> int:
-        return self.classes * (self.train_per_class + self.val_per_class)
-
-    @property
-    def name(self) -> str:
-        counts = f"{self.classes}x{self.train_per_class}+{self.val_per_class}"
-        return f"pictures-v{VERSION}-{counts}-{self.long_side}px-seed{self.seed}"
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """Images of one class that one process draws."""
-
-    split: str
-    index: int
-    start: int
-    stop: int
 
 
 def make(
@@ -84,31 +41,51 @@ def make(
     seed: int = SEED,
     long_side: int = LONG_SIDE,
     shards: int = 0,
-    processes: int | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Makes the set in the folder `out` atomically; returns at once if it exists.
 
-    With `shards`, each split is that many tar files instead of folders.
-    Several processes may make the same set at once. `processes` (default: one per core) does not change the result.
+    With `shards`, each split is that many tar files instead of folders. `long_side` is that of every image in pixels.
     """
-    contents = _make_contents(classes, train_per_class, val_per_class, seed, long_side)
-    processes = choose_processes(processes, contents.total, _WORTH_PROCESSES)
-    fewest = contents.classes * min(train_per_class, val_per_class)
-    if not 0 <= shards <= fewest:
-        raise UsageError(
-            f"{shards} shards of each split were requested; give 1 to {fewest}, no more than it has images"
-        )
-    write = partial(_write_images, contents=contents, processes=processes, progress=progress)
-    if shards:
-        stage(out, _shard_spec(contents, shards), partial(_write_shards, write=write, shards=shards))
-    else:
-        stage(out, _spec(contents), write)
+    check_range("classes", classes, 1, MAX_CLASSES)
+    check_range("train-per-class", train_per_class, 1)
+    check_range("val-per-class", val_per_class, 1)
+    check_range("seed", seed, 0)
+    check_range("long-side", long_side, 32, renderer.POOL_SIDE)
+    check_range("shards", shards, 0, classes * min(train_per_class, val_per_class))
+    counts = {"train": train_per_class, "val": val_per_class}
+    sharded = {"generator": "trainmark pictures in shards", "shards": shards} if shards else {}
+    spec = DatasetSpec(
+        things="synthetic images",
+        identity={
+            "generator": "trainmark pictures",
+            "version": VERSION,
+            "classes": classes,
+            "train_per_class": train_per_class,
+            "val_per_class": val_per_class,
+            "seed": seed,
+            "long_side": long_side,
+            **sharded,
+        },
+        notes={
+            "about": "Pictures drawn by trainmark; no photographs",
+            "train": classes * train_per_class,
+            "val": classes * val_per_class,
+            "made_with": renderer.LIBRARIES,
+            "names": {class_folder(index): shapes.form(index)[0] for index in range(classes)},
+        },
+        patterns=tuple(f"{split}-*.tar" if shards else f"{split}/*/*.JPEG" for split in SPLITS),
+        files=len(SPLITS) * shards or classes * (train_per_class + val_per_class),
+    )
+    images = [(split, c, number) for split in SPLITS for c in range(classes) for number in range(counts[split])]
+    finish = partial(_pack_all, shards)
+    make_set(out, spec, images, partial(_draw_image, seed, long_side), finish=finish, progress=progress)
 
 
 def default_name() -> str:
     """Folder name of the default set."""
-    return _make_contents(CLASSES, TRAIN_PER_CLASS, VAL_PER_CLASS, SEED, LONG_SIDE).name
+    counts = f"{CLASSES}x{TRAIN_PER_CLASS}+{VAL_PER_CLASS}"
+    return f"pictures-v{VERSION}-{counts}-{LONG_SIDE}px-seed{SEED}"
 
 
 def class_folder(index: int) -> str:
@@ -116,85 +93,22 @@ def class_folder(index: int) -> str:
     return f"n{90_000_000 + index}"
 
 
-def _make_contents(classes: int, train_per_class: int, val_per_class: int, seed: int, long_side: int) -> _Contents:
-    if not 1 <= classes <= MAX_CLASSES:
-        raise UsageError(f"a synthetic set of {classes} classes was requested; give 1 to {MAX_CLASSES}")
-    if min(train_per_class, val_per_class) < 1:
-        raise UsageError("a synthetic set needs at least one image of each class to train on and one to evaluate on")
-    if seed < 0:
-        raise UsageError(f"seed {seed} is negative; give 0 or more")
-    if not 32 <= long_side <= renderer.POOL_SIDE:
-        raise UsageError(f"images of {long_side} px were requested; give 32 to {renderer.POOL_SIDE}")
-    return _Contents(
-        classes=classes, train_per_class=train_per_class, val_per_class=val_per_class, seed=seed, long_side=long_side
-    )
+def _draw_image(seed: int, long_side: int, root: Path, image: tuple[Split, int, int]) -> Written:
+    split, index, number = image
+    # one generator per image: no image depends on another, nor on the process
+    rng = np.random.default_rng([seed, SPLITS.index(split), index, number])
+    pixels = renderer.draw(index, rng, long_side=long_side)
+    folder = class_folder(index)
+    return [write_file(root, f"{split}/{folder}/{folder}_{number}.JPEG", renderer.encode(pixels, rng))]
 
 
-def _spec(contents: _Contents) -> DatasetSpec:
-    return DatasetSpec(
-        things="synthetic images",
-        identity={"generator": "trainmark pictures", "version": VERSION, **asdict(contents)},
-        notes={
-            "about": "Pictures drawn by trainmark; no photographs",
-            "train": contents.classes * contents.train_per_class,
-            "val": contents.classes * contents.val_per_class,
-            "made_with": {"numpy": np.__version__, "pillow": PIL.__version__, "simplejpeg": simplejpeg.__version__},
-            "names": {class_folder(index): shapes.form(index)[0] for index in range(contents.classes)},
-        },
-        patterns=tuple(f"{split}/*/*.JPEG" for split in SPLITS),
-        files=contents.total,
-    )
-
-
-def _shard_spec(contents: _Contents, shards: int) -> DatasetSpec:
-    folders = _spec(contents)
-    return replace(
-        folders,
-        identity={**folders.identity, "generator": "trainmark pictures in shards", "shards": shards},
-        patterns=tuple(f"{split}-*.tar" for split in SPLITS),
-        files=len(SPLITS) * shards,
-    )
-
-
-def _write_shards(root: Path, write: Callable[[Path], list[WrittenFile]], shards: int) -> list[WrittenFile]:
-    drawn = root / "folders"
-    write(drawn)
-    written = [shard for split in SPLITS for shard in pack(drawn, split, root, shards=shards)]
-    shutil.rmtree(drawn)
-    return written
-
-
-# Drawing
-
-
-def _write_images(root: Path, contents: _Contents, processes: int, progress: Progress | None) -> list[WrittenFile]:
+def _pack_all(shards: int, root: Path, written: Written) -> Written:
+    if not shards:
+        return written
+    packed = [shard for split in SPLITS for shard in pack(root, split, root, shards=shards)]
     for split in SPLITS:
-        for index in range(contents.classes):
-            (root / split / class_folder(index)).mkdir(parents=True)
-    draw = partial(_draw_chunk, root, contents)
-    chunks = list(_chunks(contents))
-    return write_chunks(draw, chunks, total=contents.total, processes=processes, progress=progress)
-
-
-def _chunks(contents: _Contents) -> Iterator[_Chunk]:
-    for split in SPLITS:
-        count = contents.per_class(split)
-        for index in range(contents.classes):
-            for start in range(0, count, _CHUNK):
-                yield _Chunk(split, index, start, min(count, start + _CHUNK))
-
-
-def _draw_chunk(root: Path, contents: _Contents, chunk: _Chunk) -> list[WrittenFile]:
-    written = []
-    for number in range(chunk.start, chunk.stop):
-        # one generator per image: no image depends on another, nor on the process
-        rng = np.random.default_rng([contents.seed, SPLITS.index(chunk.split), chunk.index, number])
-        pixels = renderer.draw(chunk.index, rng, long_side=contents.long_side)
-        quality = int(rng.integers(86, 95))
-        data = simplejpeg.encode_jpeg(pixels, quality=quality, colorsubsampling="420")
-        folder = class_folder(chunk.index)
-        written.append(write_file(root, f"{chunk.split}/{folder}/{folder}_{number}.JPEG", data))
-    return written
+        shutil.rmtree(root / split)
+    return packed
 
 
 def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[WrittenFile]:
@@ -206,11 +120,7 @@ def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[Writte
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:
             for index in mixed[number::shards].tolist():
                 _add_image(shard, images, index)
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while data := file.read(1 << 20):
-                digest.update(data)
-        yield WrittenFile(path.name, path.stat().st_size, digest.hexdigest())
+        yield WrittenFile(path.name, path.stat().st_size, sha256(path))
 
 
 def _add_image(shard: tarfile.TarFile, images: ImageSet, index: int) -> None:

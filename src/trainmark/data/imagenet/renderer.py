@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import PIL
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
@@ -39,6 +41,9 @@ SQUASH = 0.25
 POOL_SIDE = 1024
 """Side of the square noise tiles that images take random windows of; no image may be larger."""
 
+LIBRARIES = {"numpy": np.__version__, "pillow": PIL.__version__, "simplejpeg": simplejpeg.__version__}
+"""Whose versions may change bytes."""
+
 
 def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
     """One image (height, width, RGB) of class `index`; all else comes from `rng`."""
@@ -48,6 +53,11 @@ def draw(index: int, rng: Rng, *, long_side: int = 500) -> Pixels:
     x, y = (side / 2 + short * rng.uniform(-OFF_CENTRE, OFF_CENTRE) for side in (width, height))
     add_object(image, index, Pose.at(x, y, short * rng.uniform(*RADIUS), rng), rng)
     return develop(image, rng)
+
+
+def encode(pixels: Pixels, rng: Rng) -> bytes:
+    """An image as JPEG, of random quality."""
+    return bytes(simplejpeg.encode_jpeg(pixels, quality=int(rng.integers(86, 95)), colorsubsampling="420"))
 
 
 def random_size(long_side: int, rng: Rng) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from trainmark.data import read_counts
 from trainmark.data.audio import BadAudioError
-from trainmark.data.data_set import read_counts
 from trainmark.data.mel import MelCache
 from trainmark.record.errors import NotReadyError
 

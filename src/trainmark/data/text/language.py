@@ -3,7 +3,7 @@
 Templates, and phrases of a list, are equally likely. `{name}` draws a phrase; `{=2}` repeats that of the line's second
 slot, and `{~2}` is its counterpart. No two sequences of draws give the same line, so the information in a line is the
 sum of the logarithms of its numbers of choices: the lower bound of any model's loss.
-The lists and their order are part of the data set's definition.
+The lists and templates are in language.toml.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
+from trainmark.data import read_toml
 from trainmark.data.distributed_sampler import CounterRng
 
 END = "\n"
@@ -151,94 +153,6 @@ def _parse_list(words: str) -> tuple[tuple[Phrase, ...], tuple[Phrase, ...]]:
     return tuple(tuple(one.split()) for one, _, _ in pairs), tuple(tuple(other.split()) for _, _, other in pairs)
 
 
-_LISTS = {
-    "name": _parse_list(
-        "Ada, Bruno, Clara, Dora, Emil, Flora, Gustav, Hanna, Igor, Judith, Kasper, Lena, Milo, Nora, Oskar, Paula, "
-        "Quentin, Rosa, Simon, Thea, Ulrich, Vera, Walter, Xenia"
-    ),
-    "who": _parse_list(
-        "the baker, the farmer, the doctor, the painter, the captain, the tailor, the miller, the singer, the pilot, "
-        "the teacher, the judge, the gardener, the sailor, the carpenter, the poet, the nurse, the clerk, the hunter, "
-        "the weaver, the porter, my uncle, my aunt, our neighbour, the old king"
-    ),
-    "did": _parse_list(
-        "found, painted, sold, hid, repaired, carried, admired, dropped, borrowed, cleaned, measured, opened, bought, "
-        "stole, broke, burned, kept, lost, moved, drew, lifted, praised, returned, saved"
-    ),
-    "thing": _parse_list(
-        "lamp, clock, chair, kettle, ladder, mirror, basket, violin, hammer, blanket, bottle, button, candle, carpet, "
-        "drum, feather, guitar, helmet, jacket, lantern, map, needle, oven, pencil, quilt, ribbon, saddle, table, "
-        "umbrella, vase, wagon, whistle"
-    ),
-    "things": _parse_list(
-        "apples, barrels, bells, books, boots, bricks, coins, cups, eggs, flags, flowers, forks, hats, keys, kites, "
-        "knives, letters, nails, nets, onions, pears, pies, pipes, plates, ropes, shells, shoes, spoons, stones, tools"
-    ),
-    "kind": _parse_list(
-        "red, green, yellow, heavy, broad, broken, tiny, huge, round, golden, silver, wooden, dusty, shiny, warm, wet, "
-        "cheap, rare, soft, sharp, plain, bright, crooked, noble"
-    ),
-    "went": _parse_list(
-        "slept, sang, waited, laughed, danced, rested, worked, whistled, shouted, dreamed, walked, prayed, wept, "
-        "jogged, swam, argued"
-    ),
-    "where": _parse_list(
-        "by the river, under the bridge, in the garden, near the harbour, behind the mill, on the roof, at the market, "
-        "beside the lake, above the valley, along the coast, across the square, inside the museum, beyond the hills, "
-        "outside the gate, among the trees, below the tower"
-    ),
-    "when": _parse_list(
-        "at dawn, before supper, last night, after the storm, every evening, until dusk, for an hour, twice a week, "
-        "during the feast, since spring, all morning, once again"
-    ),
-    "how": _parse_list(
-        "quietly, slowly, gladly, badly, expertly, lazily, calmly, bravely, secretly, politely, loudly, carefully"
-    ),
-    "link": _parse_list("and, but, so, while, because, yet"),
-    "opening": _parse_list(
-        "however, suddenly, luckily, sadly, meanwhile, afterwards, naturally, strangely, finally, usually, sometimes, "
-        "nowadays"
-    ),
-    "count": _parse_list("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, twenty"),
-    "beast": _parse_list(
-        "cow:moos, dog:barks, cat:purrs, horse:neighs, lion:roars, wolf:howls, frog:croaks, duck:quacks, bee:buzzes, "
-        "owl:hoots"
-    ),
-    "land": _parse_list(
-        "France:Paris, Italy:Rome, Spain:Madrid, Japan:Tokyo, Egypt:Cairo, Greece:Athens, Norway:Oslo, Peru:Lima, "
-        "Kenya:Nairobi, China:Beijing"
-    ),
-    "sort": _parse_list(
-        "king:queen, brother:sister, father:mother, uncle:aunt, prince:princess, husband:wife, son:daughter, "
-        "nephew:niece"
-    ),
-    "verb": _parse_list("open, sell, fix, bring, hide, wash, choose, visit, examine, buy, lift, admire"),
-    "soon": _parse_list("today, tomorrow, soon, later, tonight, now"),
-}
-
-_TEMPLATES = (
-    "{who} {did} the {thing} .",
-    "{name} {did} the {kind} {thing} .",
-    "{name} {went} {where} .",
-    "{who} {went} {where} {when} .",
-    "{who} {did} the {kind} {thing} {when} .",
-    "the {thing} {where} was {kind} , {kind} and {kind} .",
-    "{opening} , {name} {went} {how} .",
-    "{opening} , {who} {did} {count} {things} {where} .",
-    "{name} {went} {where} , {link} {who} {did} the {thing} .",
-    "{who} {did} the {thing} {how} , {link} {name} {went} {when} .",
-    "did {name} {verb} the {thing} ? Yes , {=1} did {=2} it .",
-    "nobody {did} the {things} {when} .",
-    "there is a {kind} {thing} {where} .",
-    "{name} , {name} and {name} {went} {where} .",
-    "{name} gave {name} {count} {things} .",
-    "please {verb} the {thing} {soon} .",
-    "{verb} the {kind} {things} , {name} !",
-    "the {beast} {where} {~1} {when} .",
-    "{name} has a {beast} , and the {=2} of {=1} {~2} .",
-    "the capital of {land} is {~1} .",
-    "{name} flew from {land} to {land} , that is , from {~2} to {~3} .",
-    "the {sort} of {name} met the {~1} of {name} {where} .",
-    "there were {count} {kind} {things} {where} .",
-    "{who} and {who} {went} {how} .",
-)
+_DEFINITION = read_toml(Path(__file__).with_suffix(".toml"))
+_LISTS = {name: _parse_list(words) for name, words in _DEFINITION["lists"].items()}
+_TEMPLATES: tuple[str, ...] = tuple(_DEFINITION["templates"])

@@ -1,4 +1,4 @@
-"""Prepares a set of text from token files or text files, which are not trusted."""
+"""Prepares a set of text from token files or text files, which are not trusted, and verifies it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,67 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.data.preparation import ArchiveProgress, Report, lock_folder
+from trainmark.data.preparation import ArchiveProgress, ReportProgress, lock_folder
+from trainmark.data.text import token_files
 from trainmark.data.text.token_files import (
     INDEX,
     SPLITS,
     TOKENIZER,
+    WORDS,
     Index,
     SplitName,
     TokenFile,
     Tokenizer,
     TokenSplit,
+    find_damage,
     map_tokens,
     token_range,
 )
+from trainmark.data.verification import Decode, Findings, Report
 from trainmark.record.archives import Destination
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSize:
+    train_tokens: int
+    val_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.train_tokens:,} tokens to train on, {self.val_tokens:,} for validation"
+
+
+def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
+    """`none` and `header` check file sizes; `full` reads every token."""
+    index = token_files.read_index(folder)
+    seen, named = Findings(), {INDEX, TOKENIZER, WORDS}
+    for name in SPLITS:
+        split = index.splits[name]
+        for file in split.files:
+            named.add(file.name)
+            if reason := find_damage(folder, file):
+                seen.add(file.name, reason)
+                continue
+            seen.counts[name] += file.tokens
+            if decode == "full":
+                low, high = token_range(map_tokens(folder, file))
+                if low < 0 or high > split.largest:
+                    seen.add(file.name, f"holds tokens {low} to {high} and not 0 to {split.largest}")
+    largest = max(index.splits[name].largest for name in SPLITS)
+    try:
+        vocabulary = token_files.open_vocabulary(folder)
+        if vocabulary is not None and largest >= vocabulary.size:
+            seen.add(INDEX, f"names token {largest}, and the vocabulary has {vocabulary.size}")
+    except NotReadyError as error:
+        seen.add(TOKENIZER if (folder / TOKENIZER).is_file() else WORDS, str(error))
+    for path in sorted(folder.glob("*.bin")):
+        seen.add(path.name, note="" if path.name in named else f"is not named in {INDEX} and is not read")
+    return seen.report(
+        TextSize(train_tokens=seen.counts["train"], val_tokens=seen.counts["val"]),
+        TextSize(train_tokens=index.splits["train"].tokens, val_tokens=index.splits["val"].tokens),
+    )
+
 
 LLMC_MAGIC, LLMC_VERSION, LLMC_HEADER_BYTES = 20240520, 1, 1024
 MEGATRON_MAGIC, MEGATRON_HEADER_BYTES = b"MMIDIDX\x00\x00", 34
@@ -59,7 +104,7 @@ def prepare(
     tokenizer: Path | None = None,
     column: str | None = None,
     any_archive: bool = True,
-    progress: Report = lambda _: None,
+    progress: ReportProgress = lambda _: None,
 ) -> str:
     """Writes the tokens of both splits to `out`, then the index, so that a set without one is unfinished.
 
@@ -185,7 +230,7 @@ def _open_megatron(path: Path) -> TokenSource:
 
 
 def _import_token_files(
-    name: SplitName, sources: Sequence[TokenSource], out: Path, destination: Destination, progress: Report
+    name: SplitName, sources: Sequence[TokenSource], out: Path, destination: Destination, progress: ReportProgress
 ) -> TokenSplit:
     """Links or copies the files unchanged, under new names."""
     files, largest, done = [], 0, 0
@@ -214,7 +259,7 @@ def _link_or_copy(source: Path, target: Path, destination: Destination) -> None:
 
 
 def _tokenize_files(
-    name: SplitName, paths: Sequence[Path], column: str, out: Path, reader: Tokenizer, progress: Report
+    name: SplitName, paths: Sequence[Path], column: str, out: Path, reader: Tokenizer, progress: ReportProgress
 ) -> TokenSplit:
     dtype: Literal["uint16", "int32"] = "uint16" if reader.size <= 1 << 16 else "int32"
     end = reader.end_of_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,10 +94,6 @@ def _audit_record(file: Path) -> Iterator[Audit]:
     has_events = file.absolute().parent.name == "records" and any(folder.glob("rank*.jsonl"))
     for document in _read_documents(file):
         checks = audit_document(document, file.name, folder if has_events else None, series_reader(file))
-        with contextlib.suppress(TrainmarkError):  # already reported by the audit of the document
-            record = Record.from_json(document, series_reader(file))
-            for feature in features.offers("record_check"):
-                checks = (*checks, *feature.check(record))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
     if has_events:
         yield from audit_logs(folder, recorded=True)

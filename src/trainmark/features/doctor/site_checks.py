@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 
 from trainmark import data as datasets
-from trainmark.data import synthetic
-from trainmark.data.data_set import MANIFEST
+from trainmark.data import MANIFEST, synthetic
 from trainmark.record import site
 from trainmark.record.checks import LOG_BYTES, CheckResult, check, doubt, failed, find_existing_folder, format_bytes, ok
 from trainmark.record.errors import TrainmarkError, UsageError

@@ -27,7 +27,7 @@ from trainmark.record.language import locale_language
 from trainmark.record.links import all_rounds, usual_rounds
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
-from trainmark.view.files import save_page, write_report
+from trainmark.view.frame import save_page, write_report
 
 if TYPE_CHECKING:
     from trainmark.features.fleet.verdict import Fleet

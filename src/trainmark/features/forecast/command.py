@@ -26,7 +26,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
 from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
-from trainmark.view.files import write_report
+from trainmark.view.frame import write_report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

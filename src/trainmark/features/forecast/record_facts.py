@@ -15,7 +15,7 @@ from trainmark.record.numbers import Bounds
 from trainmark.record.plan import Topology
 from trainmark.record.record import Record
 from trainmark.record.store import Store, read_record
-from trainmark.view.sections import FactSection
+from trainmark.view.terminal import FactSection
 
 MAX_RUNS_PER_SIZE = 8
 """Newest earlier runs read per topology: records are long."""

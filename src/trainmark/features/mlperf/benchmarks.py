@@ -1,14 +1,18 @@
-"""The benchmarks of MLPerf Training: their rounds, runs, data, targets and how often each is evaluated."""
+"""The benchmarks of MLPerf Training: their rounds, runs, data and targets."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from importlib.resources import files
+
+from trainmark.record.plan import Topology
+from trainmark.record.record import Record
 
 CLOSES = {
     "1.0": "2021-05-21", "1.1": "2021-10-08", "2.0": "2022-05-20", "2.1": "2022-10-07", "3.0": "2023-05-19",
@@ -33,24 +37,14 @@ class Benchmark:
     """The workload's name, or empty."""
     item: str
     train_samples: float | None
-    eval_samples: float | None
     better: str
     target: float | None
     """None where it is not one number."""
     units: tuple[str, ...]
     """Units of training progress in logs, oldest first: epochs, samples or tokens."""
-    every: float | None
-    """How much training the rules allow between two evaluations, in the newest unit."""
-    first: int
-    """The epochs after which the first evaluation may come."""
 
     def target_in(self, round_name: str | None) -> float | None:
         return OLDER_TARGETS.get((self.name, round_name or ""), self.target)
-
-    def evaluation_interval(self, global_batch: float | None) -> float | None:
-        if self.name == "bert" and global_batch is not None:
-            return 0.05 * (230.23 * global_batch + 3e6) // 25_000 * 25_000
-        return self.every
 
 
 @cache
@@ -64,12 +58,9 @@ def load_benchmarks() -> Mapping[str, Benchmark]:
             workload=entry["workload"],
             item=entry["item"],
             train_samples=_parse_number(entry["train_samples"]),
-            eval_samples=_parse_number(entry["eval_samples"]),
             better=entry["better"],
             target=_parse_number(entry["target"]),
             units=tuple(entry["unit"].split()),
-            every=_parse_number(entry["every"]),
-            first=int(entry["first"] or 1),
         )
         for entry in read_table("benchmarks.csv")
     }
@@ -99,6 +90,18 @@ def find_round(name: str, *, path: str, time_ms: float | None) -> str | None:
         return match[1]
     day = "9999" if time_ms is None else _format_day(time_ms)
     return next((name for name in known.rounds if day <= CLOSES[name]), known.rounds[-1])
+
+
+def olympic_mean(values: Sequence[float], dropped: int) -> float:
+    """The mean without the lowest and highest `dropped` values; of all where too few."""
+    ordered = sorted(values)
+    return statistics.fmean(ordered[dropped : len(ordered) - dropped] or ordered)
+
+
+def compute_global_batch(record: Record) -> int:
+    recipe = record.plan.recipe
+    devices = Topology.parse(record.plan.topology).devices
+    return int(recipe["batch_per_device"]) * int(recipe.get("accumulate", 1)) * devices
 
 
 def read_table(name: str) -> list[dict[str, str]]:

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options
-from trainmark.features.mlperf.audit_result import audit_results
-from trainmark.features.mlperf.folder import find_result_folders
+from trainmark.features.mlperf.audit_source import audit_results
+from trainmark.features.mlperf.log import find_result_folders
 from trainmark.features.mlperf.package import write_package
-from trainmark.features.mlperf.write import open_run
+from trainmark.features.mlperf.report_format import open_run
 from trainmark.record import escape
 from trainmark.record.audit import is_wrong
 from trainmark.record.store import Store, default_folder, find_records

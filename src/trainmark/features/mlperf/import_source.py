@@ -11,17 +11,17 @@ from typing import Any
 from trainmark import workloads
 from trainmark.analysis import device_names as names
 from trainmark.analysis.published_page import FoundPage, PublishedPage
-from trainmark.features.mlperf.audit_result import audit_results
-from trainmark.features.mlperf.audit_source import recognises as recognises
+from trainmark.features.mlperf.audit_source import audit_results, recognises as recognises
 from trainmark.features.mlperf.benchmarks import find_unit
-from trainmark.features.mlperf.folder import ResultFolder, find_result_folders, sum_energy_j
 from trainmark.features.mlperf.log import (
+    ResultFolder,
     as_number,
     compute_time_to_train,
     compute_training_rate,
     compute_whole_rate,
     count_samples,
     find_convergence,
+    find_result_folders,
     mean_known,
 )
 from trainmark.record.audit import collect_findings
@@ -131,18 +131,6 @@ def _list_details(folder: ResultFolder, batch: float | None) -> Iterator[Publish
     trained = [count_samples(log) for log in done]
     if (mean := mean_known(trained)) is not None:
         yield detail("samples_trained", mean, "samples")
-    times = [run_s for log in done if (run_s := log.run_s) is not None]
-    if len(times) > 1:
-        yield detail("fastest_run", min(times), "s")
-        yield detail("slowest_run", max(times), "s")
-    yield detail("evaluations", mean_known([float(len(log.evaluations)) for log in done]) or 0)
-    if seeds := [str(log.seeds[0]) for log in folder.logs if log.seeds]:
-        yield PublishedDetail(name="seeds", text=" ".join(seeds)[:400])
-    if (init := mean_known([log.init_s for log in done])) is not None:
-        yield detail("init_time", init, "s")
-    energies = [sum_energy_j(nodes) for nodes in folder.power.values()]
-    if energies and None not in energies:
-        yield detail("energy", mean_known(energies), "J")
 
 
 def _parse_topology(described: Mapping[str, Any]) -> Topology | None:

@@ -1,24 +1,21 @@
-"""Reads an MLPerf result log line by line, keeping what the checks need; computes throughput and time to train."""
+"""Reads MLPerf result logs line by line, and the folders they lie in; computes throughput and time to train."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
-from trainmark.features.mlperf.benchmarks import find_unit
-from trainmark.features.mlperf.convergence import olympic_mean
+from trainmark.features.mlperf.benchmarks import Benchmark, find_round, find_unit, load_benchmarks, olympic_mean
 from trainmark.record.errors import UsageError
 
 LINE_MARK = b":::MLLOG "
-OLDER_LINE_MARK = b":::MLL "
-"""Begins the lines of rounds before 0.7, which have another form."""
 MAX_LINE = 1 << 20
 MAX_EVENTS = 200_000
 MAX_VALUES = 64
@@ -69,8 +66,6 @@ class RunLog:
     events: list[LogEvent] = field(default_factory=list)
     damages: list[tuple[int, str]] = field(default_factory=list)
     """Lines that cannot be read, and why."""
-    cut: bool = False
-    """Whether it has more events than are kept."""
 
     def value(self, key: str) -> Any:
         """The first value of a key, or None."""
@@ -121,13 +116,18 @@ class RunLog:
     @property
     def evaluation_s(self) -> float:
         """Between eval_start and eval_stop, where both stand in the log."""
-        total, began = 0.0, None
-        for event in self.find("eval_start", "eval_stop"):
-            if event.key == "eval_start":
-                began = event.time_ms
-            elif began is not None:
-                total, began = total + max(0.0, event.time_ms - began) / 1000, None
-        return total
+        return sum(max(0.0, end.time_ms - begin.time_ms) for begin, end in self.pair_spans("eval")) / 1000
+
+    def pair_spans(self, what: str) -> list[tuple[LogEvent, LogEvent]]:
+        """Start events with their stops, in order; one without a stop is skipped."""
+        found, begun = [], None
+        for event in self.find(f"{what}_start", f"{what}_stop"):
+            if event.key.endswith("_start"):
+                begun = event
+            elif begun is not None:
+                found.append((begun, event))
+                begun = None
+        return found
 
     @property
     def seeds(self) -> list[int | float | str]:
@@ -159,58 +159,44 @@ def is_log(path: Path) -> bool:
     """Whether a file holds a line of such a log."""
     try:
         with path.open("rb") as stream:
-            return any(LINE_MARK in line for line, _ in read_lines(stream, most=MAX_HEAD))
+            return any(LINE_MARK in line for line in read_lines(stream, most=MAX_HEAD))
     except OSError:
         return False
 
 
 def read_log(path: Path) -> RunLog:
     """UsageError where the file cannot be read or is of another kind."""
-    log, older = RunLog(name=path.name, path=path), False
-    content, untimed = hashlib.sha256(), hashlib.sha256()
+    log, content, untimed = RunLog(name=path.name, path=path), hashlib.sha256(), hashlib.sha256()
     try:
         with path.open("rb") as stream:
-            for number, (line, whole) in enumerate(read_lines(stream), 1):
+            for number, line in enumerate(read_lines(stream), 1):
                 content.update(line)
                 _, token, text = line.rpartition(LINE_MARK)
-                older = older or OLDER_LINE_MARK in line
-                if token and (found := _decode_line(log, number, text, whole=whole)):
-                    untimed.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
-                    _keep_entry(log, number, found)
+                if not token:
+                    continue
+                try:
+                    found = decode_entry(text)
+                except ValueError as error:
+                    if len(log.damages) < MAX_DAMAGES:
+                        log.damages.append((number, str(error)))
+                    continue
+                untimed.update(repr((found["key"], found.get("value"), found.get("metadata"))).encode())
+                _keep_entry(log, number, found)
     except OSError as error:
         raise UsageError(f"log {path} cannot be read: {error.strerror}") from error
     if not log.entries and not log.damages:
-        form = "; its lines have the form of rounds before 0.7, which is not read" if older else ""
-        raise UsageError(
-            f"log {path} holds no line of MLPerf's logger, which begin with {LINE_MARK.decode().strip()}{form}"
-        )
+        mark = LINE_MARK.decode().strip()
+        raise UsageError(f"log {path} holds no line of MLPerf's logger, which begin with {mark} since round 0.7")
     log.sha256, log.untimed_sha256 = content.hexdigest(), untimed.hexdigest()
     return log
 
 
-def read_lines(stream: BinaryIO, most: float = math.inf) -> Iterator[tuple[bytes, bool]]:
-    """Lines, and whether each is whole: the rest of an overlong line is skipped."""
+def read_lines(stream: BinaryIO, most: float = math.inf) -> Iterator[bytes]:
+    """Lines; an overlong one comes in pieces."""
     taken = 0
     while taken < most and (line := stream.readline(MAX_LINE)):
         taken += len(line)
-        whole = line.endswith(b"\n") or len(line) < MAX_LINE
-        yield line, whole
-        while not whole and (rest := stream.readline(MAX_LINE)):
-            taken += len(rest)
-            if rest.endswith(b"\n"):
-                break
-
-
-def _decode_line(log: RunLog, number: int, text: bytes, *, whole: bool) -> dict[str, Any] | None:
-    """The entry of a line; a damaged one is noted on the log, and gives None."""
-    try:
-        if not whole:
-            raise ValueError(f"it is longer than {MAX_LINE // 2**10} KiB")
-        return decode_entry(text)
-    except ValueError as error:
-        if len(log.damages) < MAX_DAMAGES:
-            log.damages.append((number, str(error)))
-        return None
+        yield line
 
 
 def _keep_entry(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
@@ -222,8 +208,9 @@ def _keep_entry(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
         known.append(value)
     if key not in TIMELINE:
         return
-    if len(log.events) >= MAX_EVENTS and key != "run_stop":
-        log.cut = True
+    if len(log.events) == MAX_EVENTS:
+        log.damages.append((number, f"there are more than {MAX_EVENTS} events, and the rest is not read"))
+    if len(log.events) > MAX_EVENTS and key != "run_stop":
         return
     status = metadata.get("status")
     log.events.append(
@@ -241,24 +228,19 @@ def _keep_entry(log: RunLog, number: int, found: Mapping[str, Any]) -> None:
 def decode_entry(text: bytes) -> dict[str, Any]:
     """The entry of a line; ValueError names what is wrong with it."""
     try:
-        found = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
-        try:
-            found = json.loads(text.decode("utf-8", "replace"))  # tolerates NaN and other encodings
-        except (ValueError, RecursionError):
-            raise ValueError("it is no whole JSON") from None
+        found = json.loads(text.decode("utf-8", "replace"))  # tolerates NaN and other encodings
+    except (ValueError, RecursionError):
+        raise ValueError("it is no whole JSON") from None
     if not isinstance(found, dict) or not isinstance(found.get("key"), str):
         raise ValueError("it names no key")
     time_ms = found.get("time_ms")
-    if isinstance(time_ms, str):
-        try:
-            time_ms = float(time_ms)
-        except ValueError:
-            time_ms = None
-    if (number := as_number(time_ms)) is None:
+    try:
+        number = as_number(float(time_ms) if isinstance(time_ms, str) else time_ms)
+    except ValueError:
+        number = None
+    if number is None:
         raise ValueError("it has no time")
-    found["time_ms"] = number
-    return found
+    return {**found, "time_ms": number}
 
 
 # Score: samples, throughput and time to train
@@ -322,3 +304,102 @@ def compute_time_to_train(logs: Sequence[RunLog], dropped: int, runs: int) -> fl
 def mean_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+# Folders: a single file, or the results/SYSTEM/BENCHMARK folders of a submission
+
+MAX_DESCRIPTION = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultFolder:
+    """All logs of one benchmark on one system, or a log by itself."""
+
+    path: Path
+    logs: tuple[RunLog, ...]
+    unreadable: tuple[str, ...] = ()
+    """One sentence per file that is named like a result but is not one."""
+    whole: bool = True
+    """False where a log was named by itself, so that the rules on sets of runs do not apply."""
+
+    @property
+    def title(self) -> str:
+        """SUBMITTER/SYSTEM/BENCHMARK, as far as the path gives it."""
+        parts = [part for part in self.path.parts if part not in ("results", "/")]
+        return "/".join(parts[-3:])
+
+    @property
+    def system(self) -> str:
+        return self.path.parent.name if self.whole else ""
+
+    @property
+    def benchmark(self) -> str:
+        """As the logs call it, else the folder."""
+        return next((log.benchmark for log in self.logs if log.benchmark), self.path.name if self.whole else "")
+
+    @property
+    def known(self) -> Benchmark | None:
+        return load_benchmarks().get(self.benchmark)
+
+    @property
+    def division(self) -> str:
+        return next((log.word("submission_division") for log in self.logs if log.word("submission_division")), "closed")
+
+    @property
+    def round(self) -> str | None:
+        starts = [event.time_ms for log in self.logs if (event := log.first("run_start"))]
+        return find_round(self.benchmark, path=str(self.path.absolute()), time_ms=max(starts, default=None))
+
+    @property
+    def description_file(self) -> Path:
+        """Where a submission describes the system."""
+        return self.path.absolute().parent.parent.parent / "systems" / f"{self.system}.json"
+
+    @cached_property
+    def description(self) -> Mapping[str, Any] | None:
+        """The system as the submission describes it; None where that is not at hand or cannot be read."""
+        if not self.whole:
+            return None
+        try:
+            with self.description_file.open("rb") as stream:
+                found = json.loads(stream.read(MAX_DESCRIPTION))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def has_logs(path: Path) -> bool:
+    """Whether a folder has result logs anywhere inside."""
+    return any(is_log(found) for found in _find_logs(path))
+
+
+def find_result_folders(path: Path) -> Iterator[ResultFolder]:
+    """Each benchmark of each system below a folder, by name; or one log. Lazily, so that few are in memory."""
+    if path.is_file():
+        yield ResultFolder(path=path, logs=(read_log(path),), whole=False)
+        return
+    members: dict[Path, list[Path]] = {}
+    for found in _find_logs(path):
+        members.setdefault(found.parent, []).append(found)
+    for folder in sorted(members):
+        yield _read_folder(folder, members[folder])
+
+
+def _find_logs(path: Path) -> Iterator[Path]:
+    return (found for found in path.rglob("result_*.txt") if found.is_file())
+
+
+def _read_folder(folder: Path, found: Sequence[Path]) -> ResultFolder:
+    logs, unreadable = [], []
+    for path in sorted(found, key=_sort_key):
+        try:
+            logs.append(read_log(path))
+        except UsageError as error:
+            unreadable.append(str(error))
+    return ResultFolder(path=folder, logs=tuple(logs), unreadable=tuple(unreadable))
+
+
+def _sort_key(path: Path) -> tuple[int, str]:
+    """result_2 before result_10."""
+    number = re.search(r"([0-9]{1,9})", path.name)
+    return (int(number[1]) if number else -1, path.name)

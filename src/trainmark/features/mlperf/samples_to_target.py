@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 
 from trainmark.analysis.needed import Reference, TrainingNeed
-from trainmark.features.mlperf import convergence
-from trainmark.features.mlperf.benchmarks import find_benchmark
+from trainmark.features.mlperf.benchmarks import (
+    Benchmark,
+    compute_global_batch,
+    find_benchmark,
+    olympic_mean,
+    read_table,
+)
 from trainmark.record.record import Record
 from trainmark.workloads import facts_of
 
@@ -26,14 +31,61 @@ def reference(record: Record) -> Reference | None:
     trained = sum(trace.whole.items for trace in record.timeline.ranks)
     if not record.timeline.steps or not trained:
         return None
-    items_per_sample = trained / record.timeline.steps / convergence.compute_global_batch(record)
+    items_per_sample = trained / record.timeline.steps / compute_global_batch(record)
     samples_per_unit = benchmark.train_samples if benchmark.units[-1] == "epochs" else 1
 
     def needed(global_batch: float) -> TrainingNeed | None:
-        point = convergence.expect_point(benchmark, global_batch)
+        point = expect_need(benchmark, global_batch)
         if point is None or samples_per_unit is None:
             return None
-        times = samples_per_unit * items_per_sample
-        return TrainingNeed(*(value * times for value in (point.mean, point.fastest, point.slowest)))
+        return TrainingNeed(*(value * samples_per_unit * items_per_sample for value in point))
 
     return needed
+
+
+Point = tuple[float, TrainingNeed]
+"""A global batch, and what training needs there in the unit of the benchmark: epochs or samples."""
+
+
+def load_points(benchmark: Benchmark) -> list[Point]:
+    """Points of the newest round with the benchmark, by batch; the mean is without the fastest and the slowest runs, as
+    results are scored."""
+    found = []
+    for entry in read_table("convergence.csv"):
+        if entry["benchmark"] == benchmark.name:
+            reached = sorted(map(float, entry["reached_at"].split()))
+            need = TrainingNeed(olympic_mean(reached, benchmark.dropped), reached[0], reached[-1])
+            found.append((float(entry["global_batch"]), need))
+    return sorted(found, key=lambda point: point[0])
+
+
+def expect_need(benchmark: Benchmark, global_batch: float) -> TrainingNeed | None:
+    """What the reference needs at a batch: a point, one between two, or that of the smallest batch for a smaller one.
+
+    None above the largest batch."""
+    known = _prune(load_points(benchmark))
+    below = [point for point in known if point[0] <= global_batch]
+    above = [point for point in known if point[0] >= global_batch]
+    if below and above:
+        return _interpolate(below[-1], above[0], global_batch)
+    return above[0][1] if above else None
+
+
+def _prune(known: list[Point]) -> list[Point]:
+    """The points that apply: those not above the line between their neighbours."""
+    fastest = min((need[0] for _, need in known), default=0.0)
+    while known and known[0][1][0] > fastest:
+        known = known[1:]
+    index = 1
+    while index < len(known) - 1:
+        batch, need = known[index]
+        if need[0] > _interpolate(known[index - 1], known[index + 1], batch)[0]:
+            known = [*known[:index], *known[index + 1 :]]  # as the rules prune, which is not quite the lower envelope
+        else:
+            index += 1
+    return known
+
+
+def _interpolate(low: Point, high: Point, global_batch: float) -> TrainingNeed:
+    share = (global_batch - low[0]) / (high[0] - low[0]) if high[0] > low[0] else 0.0
+    return TrainingNeed(*(one + share * (other - one) for one, other in zip(low[1], high[1], strict=True)))

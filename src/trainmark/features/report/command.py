@@ -23,7 +23,7 @@ from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store, default_folder, read_record
 from trainmark.view import NEWEST, TRENDED, WITH_ROWS
-from trainmark.view.files import save_page, write_report
+from trainmark.view.frame import save_page, write_report
 from trainmark.view.publish import make_publishable
 
 NAME = "report"

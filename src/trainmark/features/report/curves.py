@@ -1,31 +1,21 @@
-"""Charts of a run: where its time went, the time of each step, the loss, the quality, and the skew of its ranks."""
+"""Charts of a run: where its time went, the time of each step, the loss, the quality, batches tried, sensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
-from trainmark.record.format import NOTHING, format_goal, number, with_unit
+from trainmark.record.format import format_goal, number, with_unit
 from trainmark.record.language import Say
+from trainmark.record.machine import MachineTelemetry
 from trainmark.record.record import Record
-from trainmark.view import chart
-from trainmark.view.breakdown import (
-    MAX_RANKS,
-    RankTime,
-    TimeStep,
-    format_rate,
-    list_evaluations,
-    list_rank_times,
-    name_time_step,
-    split_time,
-)
+from trainmark.view import chart, facts
+from trainmark.view.breakdown import TimeStep, format_rate, list_evaluations, name_time_step, split_time
 from trainmark.view.chart import Point
-from trainmark.view.element import Markup, el
+from trainmark.view.element import Child, Markup, el
 from trainmark.workloads import quality_word
 
-_ROWS = 20
-"""Of the table below a long series."""
 _MAX_EVALUATIONS = 200
+_MAX_MACHINES = 4
 
 
 def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
@@ -33,59 +23,44 @@ def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
     timeline = record.timeline
     if not timeline.ranks or not timeline.steps:
         return None
-    slowest = timeline.slowest
+    slowest, warmup = timeline.slowest, timeline.warmup_steps
     took = [wait + compute for wait, compute in zip(slowest.wait_ns, slowest.compute_ns, strict=False)]
     unit, size = ("s", 1e9) if median(took) >= 1e8 else ("ms", 1e6)
-    points: list[Point] = [(step, ns / size) for step, ns in enumerate(took, 1)]
-    first = max(timeline.steady_from, timeline.warmup_steps)
-    counted = [value for _, value in points[timeline.warmup_steps :]] or [value for _, value in points]
-    middle = median([value for _, value in points[first:]] or counted)
-    # warm-up may be many times slower than what follows and would flatten it: a note tells what does not fit
+    times = [ns / size for ns in took]
+    first = max(timeline.steady_from, warmup)
+    counted = times[warmup:] or times
+    middle = median(times[first:] or counted)
+    # warm-up may be many times slower than what follows and would flatten it: a sentence tells what does not fit
     vertical = chart.linear_axis([*counted, middle * 0.95, middle * 1.05])
-    above = max((value for _, value in points[:first]), default=0.0)
-    notes = []
-    if above > vertical.high:
-        notes.append(
-            say("The slowest step of the warm-up took {time}, beyond the chart.").format(time=f"{number(above)} {unit}")
-        )
-    if record.means_only:
-        notes.append(say("Means of neighbouring steps are drawn: {reason}.").format(reason=record.means_only))
-    half = 0.5
-    bands = [chart.Band(name=say("warm-up"), start=half, end=timeline.warmup_steps + half)] * bool(
-        timeline.warmup_steps
-    )
-    if timeline.steady_from > timeline.warmup_steps:
-        bands.append(
-            chart.Band(
-                name=say("not yet steady"),
-                start=timeline.warmup_steps + half,
-                end=timeline.steady_from + half,
-                late=True,
-            )
-        )
+    above = max(times[:first], default=0.0)
     sentence = say("{count} steps; the steady part begins with step {first} and its median step takes {time}.").format(
-        count=len(points), first=first + 1, time=f"{number(middle)} {unit}"
+        count=len(times), first=first + 1, time=f"{number(middle)} {unit}"
     )
+    if above > vertical.high:
+        beyond = say("The slowest step of the warm-up took {time}, beyond the chart.")
+        sentence += " " + beyond.format(time=f"{number(above)} {unit}")
+    if record.means_only:
+        sentence += " " + say("Means of neighbouring steps are drawn: {reason}.").format(reason=record.means_only)
+    bands = [
+        chart.Band(name=say("warm-up"), start=0.5, end=warmup + 0.5),
+        chart.Band(name=say("not yet steady"), start=warmup + 0.5, end=timeline.steady_from + 0.5, late=True),
+    ]
     return chart.draw_chart(
         say("Step time"),
         sentence,
         say,
-        x=chart.exact_axis(0, len(points) + 1),
+        x=chart.exact_axis(0, len(times) + 1),
         y=vertical,
         x_name=say("step"),
         y_name=unit,
-        y_unit=unit,
-        lines=[chart.Line(name=say("step time"), points=points)],
-        bands=bands,
+        lines=[chart.Line(name=say("step time"), points=list(enumerate(times, 1)))],
+        bands=[band for band in bands if band.end > band.start],
         rules=[
             chart.Rule(
                 name=say("median {time}").format(time=f"{number(middle)} {unit}"),
-                points=((first, middle), (len(points) + 1, middle)),
+                points=((first, middle), (len(times) + 1, middle)),
             )
         ],
-        heads=_piece_heads(say),
-        rows=_pieces(points),
-        note=[f"{sentence} ", *notes],
         counts_x=True,
         size=(980, 220),
         columns=columns * 4 // 3,
@@ -97,8 +72,7 @@ def draw_loss(record: Record, say: Say, columns: int) -> Markup | None:
     if len(points) < 2:
         return None
     sentence = say("From {first} to {last}.").format(first=number(points[0][1], 4), last=number(points[-1][1], 4))
-    missing = len(record.loss) - len(points)
-    if missing:
+    if missing := len(record.loss) - len(points):
         sentence += " " + say("{count} values were not finite.").format(count=missing)
     return chart.draw_chart(
         say("Training loss"),
@@ -110,8 +84,6 @@ def draw_loss(record: Record, say: Say, columns: int) -> Markup | None:
         y_name=say("mean over all ranks"),
         y_unit="",
         lines=[chart.Line(name=say("loss"), points=points, color=3)],
-        heads=_piece_heads(say),
-        rows=_pieces(points),
         counts_x=True,
         columns=columns,
     )
@@ -131,8 +103,7 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
     word = quality_word(found.name)
     aim = say("target {goal}").format(goal=format_goal(found))
     every = list_evaluations(record, say)
-    last = max(points[-1][0], 1)
-    x = chart.exact_axis(0, last * 1.04)
+    x = chart.exact_axis(0, max(points[-1][0], 1) * 1.04)
     sentence = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
     )
@@ -157,18 +128,28 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
     )
 
 
-def _piece_heads(say: Say) -> list[str]:
-    return [say("steps"), say("lowest"), say("median"), say("highest")]
-
-
-def _pieces(points: Sequence[Point]) -> list[list[str]]:
-    """A long series as a short table: the lowest, middle and highest of neighbouring values."""
-    rows = []
-    for part in chart.split_points(points, _ROWS):
-        values = [value for _, value in part]
-        ends = f"{part[0][0]:g}–{part[-1][0]:g}" if len(part) > 1 else f"{part[0][0]:g}"
-        rows.append([ends, *(number(value, 4) for value in (min(values), median(values), max(values)))])
-    return rows
+def draw_fill(record: Record, say: Say) -> Markup | None:
+    """The batches that were tried, as a curve."""
+    section, found = facts.fill(record, say), record.environment.fill
+    fitting = [entry for entry in found.curve if entry.items_per_s and not entry.unfit] if found else []
+    if section is None or not fitting:
+        return None
+    unit = f"{record.item}/s"
+    return chart.draw_chart(
+        section.title,
+        section.sentence,
+        say,
+        x=chart.doubling_axis([entry.batch for entry in fitting]),
+        y=chart.linear_axis([entry.items_per_s for entry in fitting], zero=True),
+        x_name=say("batch per device"),
+        y_name=unit,
+        lines=[
+            chart.Line(name=unit, points=[(entry.batch, entry.items_per_s) for entry in fitting], color=4, dots=True)
+        ],
+        heads=section.heads,
+        rows=section.rows,
+        counts_x=True,
+    )
 
 
 def draw_time_spent(record: Record, say: Say) -> Markup | None:
@@ -178,11 +159,12 @@ def draw_time_spent(record: Record, say: Say) -> Markup | None:
         return None
     whole = found[0].ns or 1
     rows = [
-        chart.draw_strip(
-            name_time_step(step, say),
-            format_rate(step, record),
-            [chart.Bar(start=step.start_ns / whole, length=step.ns / whole, color=_pick_color(step))],
-            (f"{number(step.ns / 1e9)} s", f"{100 * step.ns / whole:.1f} %"),
+        el(
+            "tr",
+            el("th", name_time_step(step, say), el("small", format_rate(step, record)), scope="row"),
+            el("td", chart.draw_bar(step.start_ns / whole, step.ns / whole, _pick_color(step)), class_="room"),
+            el("td", f"{number(step.ns / 1e9)} s", class_="number"),
+            el("td", f"{100 * step.ns / whole:.1f} %", class_="number"),
             class_=None if step.kind == "phase" else step.kind,
             data_ns=step.ns,
             data_kind=step.kind,
@@ -190,10 +172,23 @@ def draw_time_spent(record: Record, say: Say) -> Markup | None:
         )
         for step in found
     ]
+    heads = [
+        el("th", say("Phase"), scope="col"),
+        el("td", class_="room"),
+        [el("th", head, scope="col", class_="number") for head in (say("Time"), say("Share"))],
+    ]
     caption = say("As the slowest rank saw it; every step is exact to the nanosecond")
-    heads = (say("Time"), say("Share"))
-    table = chart.draw_strips(say("Phase"), heads, rows, caption=caption, kind="strips waterfall")
-    return el("figure", el("figcaption", el("b", say("Where the time went"))), table)
+    return el(
+        "figure",
+        el("figcaption", el("b", say("Where the time went"))),
+        el(
+            "table",
+            el("caption", caption, class_="note"),
+            el("thead", el("tr", heads)),
+            el("tbody", rows),
+            class_="strips waterfall",
+        ),
+    )
 
 
 def _pick_color(step: TimeStep) -> int:
@@ -203,35 +198,67 @@ def _pick_color(step: TimeStep) -> int:
     return {"p_core": 0, "computing": 0, "exchange": 2}.get(step.name, 5)
 
 
-def draw_ranks(record: Record, say: Say) -> Markup | None:
-    """Rank skew: compute and exchange time of each rank."""
-    found = list_rank_times(record)
-    if not found:
+# Telemetry: power, temperature, memory and utilisation over time
+
+
+def draw_telemetry(record: Record, say: Say, columns: int) -> Markup | None:
+    machines = record.telemetry.machines
+    if not machines:
         return None
-    longest = max(one.own_ns + (one.exchange_ns or 0) for one in found) or 1
-    notes = []
-    if len(found) > MAX_RANKS:
-        notes.append(say("{count} faster ranks are not shown.").format(count=len(found) - MAX_RANKS))
-    if found[0].exchange_ns is None:
-        notes.append(say("The exchange was not measured, so ranks that wait look busy."))
-    heads = (say("computing"), say("exchange"), say("over the fastest"))
-    return el(
-        "figure",
-        el("figcaption", el("b", say("Ranks")), el("span", say("slowest first"), class_="unit")),
-        chart.draw_strips(say("Rank"), heads, [_draw_rank(one, longest) for one in found[:MAX_RANKS]]),
-        [el("p", note, class_="note") for note in notes],
-    )
+    shown: list[Child] = [el("h3", say("Machine"))]
+    for machine in machines[:_MAX_MACHINES]:
+        missing = facts.telemetry_missing(machine, say)
+        shown += [
+            el("p", facts.telemetry_remark(machine, say), class_="note"),
+            el("div", _draw_sensors(machine, say, columns), class_="charts three"),
+            el(
+                "p",
+                el("b", say("Unavailable")),
+                [[" ", ", ".join(names), ": ", el("span", reason), "."] for reason, names in missing.items()],
+                class_="note unavailable",
+            )
+            if missing
+            else None,
+        ]
+    if len(machines) > _MAX_MACHINES:
+        left = say("{count} more machines were sampled.").format(count=len(machines) - _MAX_MACHINES)
+        shown.append(el("p", left, class_="note"))
+    return el("section", shown, class_="machine")
 
 
-def _draw_rank(one: RankTime, longest: float) -> Markup:
-    exchange = one.exchange_ns or 0
-    pieces = [
-        chart.Bar(start=0, length=one.own_ns / longest),
-        chart.Bar(start=one.own_ns / longest, length=exchange / longest, color=2),
-    ]
-    numbers = (
-        f"{number(one.own_ns / 1e9)} s",
-        NOTHING if one.exchange_ns is None else f"{number(exchange / 1e9)} s",
-        f"+{100 * one.over_fastest:.1f} %",
-    )
-    return chart.draw_strip(str(one.rank), one.host, pieces, numbers)
+def _draw_sensors(machine: MachineTelemetry, say: Say, columns: int) -> list[Markup]:
+    """One chart per kind of sensor, with one line per device."""
+    kinds: dict[str, list[facts.SensorCurve]] = {}
+    for curve in facts.telemetry_curves(machine, say):
+        if curve.key != "shm_free_bytes":  # for the terminal: on a page it is one chart too many
+            kinds.setdefault(curve.word, []).append(curve)
+    bands = []
+    if len(machine.training_s) == 2:
+        bands.append(chart.Band(name=say("training"), start=machine.training_s[0], end=machine.training_s[1]))
+    charts = []
+    for word, found in kinds.items():
+        unit, values = found[0].unit, [value for curve in found for value in curve.values]
+        lines = [
+            chart.Line(
+                name="" if curve.device is None else say("device {number}").format(number=curve.device),
+                points=list(zip(curve.at_s, curve.values, strict=False)),
+                color=1 if curve.device is None else place,
+            )
+            for place, curve in enumerate(found)
+        ]
+        charts.append(
+            chart.draw_chart(
+                word,
+                facts.telemetry_summary(values, unit, say),
+                say,
+                x=chart.exact_axis(0.0, max(at for curve in found for at in curve.at_s), count=4),
+                y=chart.linear_axis([*values, *((0.0, 100.0) if unit == "%" else ())], zero=unit != "°C", count=4),
+                x_name=say("seconds"),
+                y_name=unit,
+                lines=lines,
+                bands=bands,
+                size=(320, 170),
+                columns=max(40, min(columns, 120) // len(lines)),
+            )
+        )
+    return charts

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,46 +16,34 @@ from trainmark import features
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.priced import add_cost
-from trainmark.features.report.openmetrics import to_openmetrics
-from trainmark.features.report.run_page import collect_facts, draw_page
+from trainmark.features.report.run_page import collect_facts, collect_inputs, render as render_page
 from trainmark.features.report.trend import compute_trends
 from trainmark.record import escape
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.format import NOTHING, device_name, number
+from trainmark.record.format import device_name, number
+from trainmark.record.index import parse_instant
 from trainmark.record.language import locale_language
 from trainmark.record.metrics import METRICS
-from trainmark.record.published_row import PREFIX, PublishedRow
+from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.site import Price
 from trainmark.record.store import Store
-from trainmark.view import FORMATS, table
+from trainmark.view import FORMATS, published_table, table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.published_table import NOT_PUBLISHED, format_figure
-from trainmark.view.rows import flatten_record
-from trainmark.workloads import quality_word
-
-FACTS = (
-    "kind", "run_id", "created", "trainmark", "status", "ended", "group", "tags", "note", "host", "workload", "recipe",
-    "device", "platform", "vendor", "page", "topology", "precision", "precision_asked", "batch_per_device",
-    "global_batch", "fix_hp", "data", "synthetic_data", "fingerprint", "item", "coverage",
-    "quality_name", "quality", "quality_unit", "quality_goal", "quality_better", "quality_reached",
-)  # fmt: skip
-"""Columns before the metrics; each metric has four of its own."""
+from trainmark.view.rows import make_rows
 
 
 def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     """One row per run, every metric with its unit and interval."""
-    aliases = list(dict.fromkeys([*METRICS, *(alias for record in records for alias in record.metrics)]))
-    ends = ("", "_unit", "_low", "_high")
-    heads = [*FACTS, *(f"{alias}{end}" for alias in aliases for end in ends), "doubts"]
+    table = [*make_rows(records), *map(_list_published_cells, rows)]
+    heads = list(dict.fromkeys(key for cells in table for key in cells))
     stream = io.StringIO(newline="")
     # \n, not the format's own \r\n: on a terminal and in git the latter shows at every line end
     writer = csv.DictWriter(stream, heads, restval="", lineterminator="\n")
     writer.writerow({head: escape.csv_cell(head) for head in heads})
-    for cells in [*map(flatten_record, records), *map(_list_published_cells, rows)]:
-        writer.writerow({head: _format_cell(cells.get(head)) for head in heads})
+    writer.writerows({head: _format_cell(value) for head, value in cells.items()} for cells in table)
     return stream.getvalue()
 
 
@@ -176,44 +164,94 @@ def _list_properties(record: Record) -> dict[str, str]:
     return facts
 
 
-MARKDOWN_HEADS = (
-    "published row", "configuration", "precision", "fix_hp", "e2e_time (s)", "p_whole", "p_train", "p_core", "mfu (%)",
-    "quality", "mem (GiB)",
-)  # fmt: skip
-NUMERIC = 4
-"""The first column of numbers."""
+# OpenMetrics, for Prometheus by way of node_exporter's textfile folder, and for merge-request widgets
+
+BASE_UNITS = {
+    "s": ("seconds", 1.0),
+    "%": ("ratio", 0.01),
+    "GiB": ("bytes", 2.0**30),
+    "W": ("watts", 1.0),
+    "J": ("joules", 1.0),
+    "J/item": ("joules_per_item", 1.0),
+    "°C": ("celsius", 1.0),
+    "{item}/s": ("items_per_second", 1.0),
+    "{item}/J": ("items_per_joule", 1.0),
+}
+"""Prometheus' names of our units, and the factor of a value; the item is a label."""
+
+
+def to_openmetrics(records: Sequence[Record]) -> str:
+    """Every metric as a gauge. Of runs with the same labels the newest counts; without timestamps, which node_exporter
+    refuses."""
+    by_age = sorted(records, key=lambda record: (parse_instant(record.created), record.run_id))
+    newest = {tuple(_make_labels(record).values()): record for record in by_age}
+    runs = [(record, _make_labels(record)) for record in newest.values()]
+    lines: list[str] = []
+
+    def write(name: str, unit: str, text: str, samples: Iterable[tuple[dict[str, str], float | None]]) -> None:
+        name = "_".join(filter(None, ("trainmark", name, unit)))
+        found = [f"{name}{{{_format_labels(labels)}}} {value!r}" for labels, value in samples if value is not None]
+        if found:
+            units = [f"# UNIT {name} {unit}"] if unit else []
+            lines.extend([f"# HELP {name} {text}", f"# TYPE {name} gauge", *units, *found])
+
+    for alias, metric in METRICS.items():
+        unit, times = BASE_UNITS[metric.unit]
+        text = " ".join(metric.definition.partition(".")[0].split()) + "."
+        known = [
+            (labels | ({"item": record.item} if "item" in unit else {}), record.metrics[alias])
+            for record, labels in runs
+            if alias in record.metrics and record.metrics[alias].value is not None
+        ]
+        name = alias.removesuffix(unit)
+        write(name, unit, text, [(labels, float((found.value or 0.0) * times)) for labels, found in known])
+        for index, end in enumerate(("low", "high")):
+            ends = [(labels, found.interval[index] * times) for labels, found in known if found.interval]
+            write("_".join(filter(None, (name, end))), unit, f"The {end} end of the 95 % interval: {text}", ends)
+    judged = [
+        (labels | {"quality": record.quality.name, "unit": record.quality.unit}, record.quality.value)
+        for record, labels in runs
+    ]
+    write("quality", "", "How good the trained model was at its last evaluation.", judged)
+    values: tuple[tuple[str, str, str, Callable[[Record], float]], ...] = (
+        ("target_reached", "", "1 where the target was reached.", lambda record: record.quality.reached),
+        ("valid", "", "1 where the result is valid.", lambda record: record.status == "valid"),
+        ("doubts", "", "Reasons to trust the result less.", lambda record: len(record.doubts)),
+        ("created_timestamp", "seconds", "When the run began.", lambda record: parse_instant(record.created)),
+    )
+    for name, unit, text, value in values:
+        write(name, unit, text, [(labels, float(value(record))) for record, labels in runs])
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _make_labels(record: Record) -> dict[str, str]:
+    plan = record.plan
+    return {
+        "workload": plan.workload,
+        "recipe": plan.recipe_name,
+        "topology": plan.topology,
+        "precision": record.precision,
+        "device": device_name(record),
+        "host": ", ".join(record.hosts),
+    }
+
+
+def _format_labels(labels: Mapping[str, str]) -> str:
+    """Within quotes; control characters are spelled out, as in every other form."""
+    shown = {name: escape.terminal(value).replace("\\", "\\\\").replace('"', '\\"') for name, value in labels.items()}
+    return ",".join(f'{name}="{value}"' for name, value in shown.items())
+
+
+# All of them
 
 
 def to_markdown(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
     """The table of the runs, published rows below it, and doubts."""
     blocks = [table.markdown(records)] if records else []
-    if rows:
-        sides = ["---" if index < NUMERIC else "---:" for index in range(len(MARKDOWN_HEADS))]
-        lines = [
-            _format_line(MARKDOWN_HEADS),
-            "| " + " | ".join(sides) + " |",
-            *(_format_line(_list_markdown_cells(row)) for row in rows),
-        ]
-        units = ", ".join(dict.fromkeys(f"{row.item}/s" for row in rows if row.item))
-        blocks.append("\n".join(lines) + f"\n\n{NOT_PUBLISHED} Throughputs in {escape.markdown_cell(units)}.\n")
+    for workload in dict.fromkeys(row.workload for row in rows):
+        found = published_table.build_table([row for row in rows if row.workload == workload])
+        blocks.append(f"{table.markdown_table(found)}\n\n{published_table.NOT_PUBLISHED}\n")
     return "\n".join(blocks)
-
-
-def _format_line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
-
-
-def _list_markdown_cells(row: PublishedRow) -> list[str]:
-    quality = NOTHING if row.quality is None else f"{quality_word(row.quality_name or '')} {row.quality:g}".strip()
-    return [
-        row.name.removeprefix(PREFIX),
-        f"{row.device} {row.topology}",
-        row.precision,
-        row.fix_hp or NOTHING,
-        *(format_figure(value) for value in (row.e2e_time_s, row.p_whole, row.p_train, row.p_core, estimate_mfu(row))),
-        quality,
-        f"{format_figure(row.mem_used_gib)}/{format_figure(row.mem_total_gib)}",
-    ]
 
 
 def render(
@@ -240,12 +278,11 @@ def render(
         return audit_record(record, folder if folder and folder.is_dir() else None)
 
     if form == "html":
-        checks = {record.run_id: audit(record) for record in records}
-        return draw_page(
+        inputs = collect_inputs(
             records,
             store,
             rows,
-            checks=checks,
+            checks={record.run_id: audit(record) for record in records},
             folders=folders,
             price=price,
             language=language,
@@ -253,6 +290,7 @@ def render(
             trends=compute_trends(records) if trend else (),
             facts=collect_facts(records, store, language),
         )
+        return render_page(inputs)
     with_rows = {"markdown": to_markdown, "csv": to_csv, "json": to_json}
     if form in ("markdown", "csv"):
         records = [add_cost(record, price or Price()) for record in records]

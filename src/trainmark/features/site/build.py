@@ -5,31 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainmark import __version__
 from trainmark.analysis import device_names as names
-from trainmark.features.report.document import render as run_page
-from trainmark.features.report.inputs import ReportInputs
-from trainmark.features.site.contents import SiteContents
-from trainmark.features.site.rows import (
-    SiteResult,
-    draw_row,
-    find_fastest,
-    list_heads,
-    make_row_result,
-    make_run_result,
-    translate_severity,
-)
+from trainmark.analysis.beside import is_published_network
+from trainmark.features.report import results as tables
+from trainmark.features.report.results import SEVERITY_ORDER, ShownResult, translate_severity
+from trainmark.features.report.run_page import ReportInputs, render as render_run
+from trainmark.features.site.contents import SiteContents, SiteRow, SiteRun
 from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.format import number
 from trainmark.record.language import Say, translator
-from trainmark.view.element import Child, Markup, el
-from trainmark.view.frame import STYLE, build_page, filter_bar, page_footer, page_header, skip_link, sortable_table
+from trainmark.view.element import Markup, el
+from trainmark.view.frame import STYLE, build_page, page_footer, page_header, skip_link
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
@@ -39,14 +32,12 @@ STYLES = (STYLE, ("trainmark.features.site", "site.css"))
 NEWEST = 15
 MAX_PLACES = 12
 """Workloads a table page links to; the index links to all."""
-MAX_CHIPS = 9
-SEVERITY_ORDER = ("passed", "note", "doubtful", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Site:
     contents: SiteContents
-    results: tuple[SiteResult, ...]
+    results: tuple[ShownResult, ...]
     names: dict[str, str]
     """The file of each workload's table."""
     title: str
@@ -62,11 +53,8 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
     pages = _make_file_names([run.record.run_id for run in contents.runs], "run")
     tables = _make_file_names(contents.workloads, "workload")
     results = (
-        *(
-            make_run_result(run, f"r{index}", f"runs/{pages[index]}.html", say)
-            for index, run in enumerate(contents.runs)
-        ),
-        *(make_row_result(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
+        *(_make_run_result(run, f"runs/{name}", say) for run, name in zip(contents.runs, pages, strict=True)),
+        *(_make_row_result(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
     )
     site = _Site(
         contents=contents,
@@ -110,11 +98,10 @@ def _render_files(site: _Site, pages: Sequence[str]) -> Iterator[tuple[str, str]
             checks={record.run_id: run.checks},
             folders={record.run_id: run.folder} if run.folder else {},
             made=site.made,
-            trainmark=__version__,
             language=site.language,
             home=f"../{site.names[record.plan.workload]}",
         )
-        yield f"runs/{name}.html", run_page(inputs)
+        yield f"runs/{name}.html", render_run(inputs)
         yield f"runs/{name}.json", record.dumps() + "\n"
     counts = {"runs": len(site.contents.runs), "rows": len(rows)}
     yield MARK, json.dumps({"kind": KIND, "trainmark": __version__, "made": site.made, **counts}) + "\n"
@@ -133,6 +120,21 @@ def _make_file_names(words: Sequence[str], otherwise: str) -> list[str]:
     return found[1:]
 
 
+def _make_run_result(run: SiteRun, page: str, say: Say) -> ShownResult:
+    record = run.record
+    other = None if is_published_network(record) else say("another network than the published one")
+    made = f"{record.plan.recipe_name}, {record.created[:10]} · "
+    aside = [made, el("a", "JSON", href=f"{page}.json"), el("br") if other else None, other]  # to audit and compare
+    found = tables.make_run_result(record, run.checks, f"{page}.html", say)
+    return replace(found, aside=aside, recipe="", findings_link=f"#{Path(page).name}")
+
+
+def _make_row_result(entry: SiteRow, anchor: str) -> ShownResult:
+    found = tables.make_row_result(entry.row, entry.findings)
+    remark = [el("br"), entry.row.remark] if entry.row.remark else None
+    return replace(found, aside=[found.aside, remark], findings_link=f"#{anchor}")
+
+
 # The pages
 
 
@@ -144,18 +146,21 @@ def _draw_index(site: _Site) -> str:
         "Every row was measured by trainmark or read from a published page, and every row was audited: wrong means "
         "impossible, doubtful means implausible. Click a result for details."
     )
-    table = el("section", el("h2", say("Newest results"), id="summary-title"), _draw_table(newest, site, workload=None))
+    table = el(
+        "section", el("h2", say("Newest results"), id="summary-title"), _draw_table(newest, say, workloads=site.names)
+    )
     body = el("main", el("p", lede, class_="lede"), el("ul", tiles, class_="tiles"), table)
     return _draw_page(site, site.title, None, body)
 
 
-def _sort_key(result: SiteResult) -> tuple[int, ...]:
+def _sort_key(result: ShownResult) -> tuple[int, ...]:
     return tuple(-ord(letter) for letter in result.created)
 
 
 def _draw_tile(site: _Site, workload: str) -> Markup:
     say, results = site.say, [one for one in site.results if one.workload == workload]
-    best, known = find_fastest(results), facts(workload)
+    fast = [one for one in results if one.sound and one.device_rate]
+    best, known = max(fast, key=lambda one: one.device_rate or 0, default=None), facts(workload)
     task = known.task if known else ""
     measured = sum(one.kind == "measured" for one in results)
     tally = Counter(one.severity for one in results)
@@ -166,18 +171,22 @@ def _draw_tile(site: _Site, workload: str) -> Markup:
         el("p", say(task), class_="note") if task else None,
         _draw_best(best, say) if best else None,
         el("p", counts.format(measured=measured, published=len(results) - measured), class_="note"),
-        el("p", [_draw_chip(one, say, count=tally[one]) for one in SEVERITY_ORDER if tally[one]], class_="tally"),
+        el(
+            "p",
+            [_draw_chip(one, say, count=tally[one]) for one in reversed(SEVERITY_ORDER) if tally[one]],
+            class_="tally",
+        ),
         class_="tile",
     )
 
 
-def _draw_best(best: SiteResult, say: Say) -> Markup:
-    rate = el("b", number(best.rate or 0), el("span", f" {best.item}/s") if best.item else None)
+def _draw_best(best: ShownResult, say: Say) -> Markup:
+    rate = el("b", number(best.device_rate or 0), el("span", f" {best.unit}") if best.unit else None)
     where = f"{best.device} {best.topology}, {best.precision}"
     return el("p", say("fastest sound result, one device"), rate, where, class_="best")
 
 
-def _draw_chip(severity: str, say: Say, *, count: int | None = None) -> Markup:
+def _draw_chip(severity: str, say: Say, count: int | None = None) -> Markup:
     shown = translate_severity(severity, say)
     return el("span", shown if count is None else f"{count} {shown}", class_=f"severity {severity}")
 
@@ -186,58 +195,51 @@ def _draw_table_page(site: _Site, workload: str) -> str:
     say = site.say
     results = sorted(
         (one for one in site.results if one.workload == workload),
-        key=lambda one: (one.rate is None, -(one.rate or 0)),
+        key=lambda one: -(one.device_rate or 0),
     )
     note = say("Click a column header to sort. Compare cards by the rate per device, machines by that of all devices.")
     table = el(
         "section",
         el("h2", say("All results"), id="summary-title"),
         el("p", note, class_="note"),
-        _draw_filter(results, say),
-        _draw_table(results, site, workload=workload),
+        tables.draw_filter(results, ("kind", "severity", "vendor", "precision"), say("Filter results"), say),
+        _draw_table(results, say),
     )
     body = el("main", table, _draw_findings(results, say), _draw_sources(results, say))
     return _draw_page(site, title(workload), workload, body)
 
 
-def _draw_table(results: Sequence[SiteResult], site: _Site, *, workload: str | None) -> Markup:
-    shown = []
-    for result in results:
-        link = None if workload else el("a", title(result.workload), href=site.names[result.workload])
-        shown.append(draw_row(result, site.say, workload=link, below=workload is not None))
-    return sortable_table(
-        list_heads(site.say, with_workload=workload is None),
+def _draw_table(results: Sequence[ShownResult], say: Say, *, workloads: Mapping[str, str] | None = None) -> Markup:
+    """`workloads` has the page of each, where the table shows several."""
+    columns = tables.list_columns(say)
+    names = [
+        "machine",
+        "precision",
+        "device_rate",
+        "all_rate",
+        "mfu",
+        "quality",
+        "e2e_time",
+        "settings",
+        "doubts",
+        "audit",
+    ]
+    shown = [columns[name] for name in names]
+    if workloads is not None:
+        results = [replace(one, findings_link=None) for one in results]
+        links = {name: el("td", el("a", title(name), href=page)) for name, page in workloads.items()}
+        shown.insert(0, replace(columns["workload"], draw=lambda one: links[one.workload]))
+    return tables.draw_results(
+        results,
+        say("Result"),
         shown,
-        caption=site.say("Results; click a column header to sort"),
-        sorted_by=3 if workload else None,
-        kind=None if workload else "newest",
+        caption=say("Results; click a column header to sort"),
+        sorted_by=3 if workloads is None else None,
+        kind=None if workloads is None else "newest",
     )
 
 
-def _draw_filter(results: Sequence[SiteResult], say: Say) -> Markup:
-    kinds = {"measured": say("measured"), "published": say("published")}
-    severities = {severity: translate_severity(severity, say) for severity in SEVERITY_ORDER}
-    chips = [
-        *(("kind", kind, shown) for kind, shown in kinds.items() if _is_split_by(results, "kind", kind)),
-        *(("severity", name, shown) for name, shown in severities.items() if _is_split_by(results, "severity", name)),
-        *_list_common_chips(results, "vendor"),
-        *_list_common_chips(results, "precision"),
-    ]
-    return filter_bar(say("Filter results"), chips, say)
-
-
-def _is_split_by(results: Sequence[SiteResult], field: str, value: str) -> bool:
-    """Whether some results have the value, and some do not."""
-    of_it = [one for one in results if getattr(one, field) == value]
-    return 0 < len(of_it) < len(results)
-
-
-def _list_common_chips(results: Sequence[SiteResult], field: str) -> list[tuple[str, str, str]]:
-    counts = Counter(value for one in results if (value := str(getattr(one, field))) != names.UNKNOWN)
-    return [(field, name, name) for name, _ in counts.most_common(MAX_CHIPS)] if len(counts) > 1 else []
-
-
-def _draw_findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
+def _draw_findings(results: Sequence[ShownResult], say: Say) -> Markup | None:
     found = [one for one in results if one.findings]
     if not found:
         return None
@@ -249,7 +251,7 @@ def _draw_findings(results: Sequence[SiteResult], say: Say) -> Markup | None:
     )
 
 
-def _draw_result_findings(result: SiteResult, say: Say) -> Markup:
+def _draw_result_findings(result: ShownResult, say: Say) -> Markup:
     sentences = [
         el(
             "li",
@@ -258,16 +260,19 @@ def _draw_result_findings(result: SiteResult, say: Say) -> Markup:
         )
         for one in result.findings
     ]
-    return el("li", el("h3", result.name, " ", _draw_chip(result.severity, say)), el("ul", sentences), id=result.anchor)
+    return el(
+        "li",
+        el("h3", result.name, " ", _draw_chip(result.severity, say)),
+        el("ul", sentences),
+        id=(result.findings_link or "")[1:],
+    )
 
 
-def _draw_sources(results: Sequence[SiteResult], say: Say) -> Markup | None:
-    pages = dict.fromkeys((one.aside, one.address) for one in results if one.kind == "published")
+def _draw_sources(results: Sequence[ShownResult], say: Say) -> Markup | None:
+    pages = dict.fromkeys((one.source, one.link) for one in results if one.kind == "published")
     if not pages:
         return None
-    entries: list[Child] = [
-        el("li", el("a", name, href=address, rel="noreferrer noopener") if address else name) for name, address in pages
-    ]
+    entries = [el("li", el("a", name, href=link, rel="noreferrer") if link else name) for name, link in pages]
     return el("section", el("h2", say("Pages these rows were read from")), el("ol", entries, class_="origins"))
 
 

@@ -12,7 +12,6 @@ from trainmark.analysis import imported_rows as imported, published_library as l
 from trainmark.analysis.audit_record import audit_record
 from trainmark.features.published import audit, read
 from trainmark.features.published.read import read_page_files
-from trainmark.record.audit import sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
 from trainmark.record.published_row import PublishedRow
@@ -31,10 +30,6 @@ class SiteRun:
     checks: tuple[CheckResult, ...]
     folder: Path | None
     """The run's own, where its events and artifacts lie."""
-
-    @property
-    def findings(self) -> tuple[CheckResult, ...]:
-        return tuple(sort_by_gravity(found for check in self.checks for found in check.findings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +88,7 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
     doubted = audit.find_doubts(audit.group_by_source(everything))
     return SiteContents(
         runs=tuple(
-            SiteRun(record=record, checks=(*audit_record(record, place), *_more_checks(record)), folder=place)
+            SiteRun(record=record, checks=audit_record(record, place), folder=place)
             for record, place in sorted(records.values(), key=lambda one: one[0].created, reverse=True)
         ),
         rows=(
@@ -105,11 +100,6 @@ def find_contents(folder: Path, *, out: Path | None = None, with_library: bool =
         ),
         left_out=tuple(left_out),
     )
-
-
-def _more_checks(record: Record) -> Iterator[CheckResult]:
-    for feature in features.offers("record_check"):
-        yield from feature.check(record)
 
 
 def _number_duplicates(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
@@ -173,7 +163,7 @@ def publish_contents(contents: SiteContents) -> tuple[SiteContents, Sequence[str
     """The same with copies of the records that are safe to share, and what was replaced in them."""
     safe = make_publishable([run.record for run in contents.runs])
     runs = tuple(
-        replace(run, record=record, checks=(*audit_record(record), *_more_checks(record)), folder=None)
+        replace(run, record=record, checks=audit_record(record), folder=None)
         for run, record in zip(contents.runs, safe.records, strict=True)
     )
     return replace(contents, runs=runs), [str(one) for one in safe.replaced]

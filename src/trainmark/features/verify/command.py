@@ -24,7 +24,7 @@ from trainmark.record.numbers import parse_seconds
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
 from trainmark.record.run_folder import RunFolder
-from trainmark.view.files import save_page
+from trainmark.view.frame import save_page
 
 if TYPE_CHECKING:
     from trainmark.features.verify.parity import Parity

@@ -1,1 +1,1 @@
-"""A GPT of 124 M parameters on FineWeb: `facts` without torch, `workload` for training."""
+"""A GPT of 124 M parameters on FineWeb: `facts.toml` for all, `workload` for training."""

@@ -1,1 +1,1 @@
-"""Llama 3.1 of 8 B parameters on C4: `facts` without torch, `workload` for training."""
+"""Llama 3.1 of 8 B parameters on C4: `facts.toml` for all, `workload` for training."""

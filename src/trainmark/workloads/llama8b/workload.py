@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trainmark.record.recipe import Recipe
-from trainmark.workloads.decoder.recipes import DecoderRecipe
+from trainmark.workloads import read_reference
+from trainmark.workloads.decoder.model import DecoderRecipe
 from trainmark.workloads.decoder.workload import LanguageModel
-from trainmark.workloads.llama8b.facts import FACTS, PUBLISHED
+
+FACTS, PUBLISHED = read_reference("llama8b")
 
 REFERENCE = DecoderRecipe(
     **PUBLISHED.recipe,

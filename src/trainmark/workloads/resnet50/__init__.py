@@ -1,1 +1,1 @@
-"""ResNet-50 on ImageNet-1k: `facts` without torch, `workload` for training."""
+"""ResNet-50 on ImageNet-1k: `facts.toml` for all, `workload` for training."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-RESNET50_BLOCKS = (3, 4, 6, 3)
+BLOCKS = (3, 4, 6, 3)
 """Bottlenecks in each of the four stages of ResNet-50."""
 
 EXPANSION = 4
@@ -43,24 +41,22 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (N, 3, H, W) to class scores (N, classes); any H and W from 32 up.
+    """Images (N, 3, H, W) to class scores (N, classes); any H and W from 32 up. `width` below 64 gives fewer channels.
 
     With `zero_init_residual` every bottleneck starts as its shortcut, so that a run of a few hundred steps learns; the
     reference network starts without.
     """
 
-    def __init__(
-        self, blocks: Sequence[int], *, width: int = 64, classes: int = 1000, zero_init_residual: bool = False
-    ) -> None:
+    def __init__(self, *, width: int = 64, classes: int = 1000, zero_init_residual: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.layer1 = _stage(width, width, blocks[0], stride=1)
-        self.layer2 = _stage(width * 4, width * 2, blocks[1], stride=2)
-        self.layer3 = _stage(width * 8, width * 4, blocks[2], stride=2)
-        self.layer4 = _stage(width * 16, width * 8, blocks[3], stride=2)
+        self.layer1 = _stage(width, width, BLOCKS[0], stride=1)
+        self.layer2 = _stage(width * 4, width * 2, BLOCKS[1], stride=2)
+        self.layer3 = _stage(width * 8, width * 4, BLOCKS[2], stride=2)
+        self.layer4 = _stage(width * 16, width * 8, BLOCKS[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(width * 32, classes)
         # batch norm (weight 1, bias 0) and the linear layer keep torch's defaults
@@ -84,8 +80,3 @@ def _stage(inputs: int, planes: int, blocks: int, *, stride: int) -> nn.Sequenti
     first = Bottleneck(inputs, planes, stride)
     others = (Bottleneck(planes * EXPANSION, planes, 1) for _ in range(blocks - 1))
     return nn.Sequential(first, *others)
-
-
-def resnet50(*, width: int = 64, classes: int = 1000, zero_init_residual: bool = False) -> ResNet:
-    """ResNet-50; `width` below 64 gives the same network with fewer channels."""
-    return ResNet(RESNET50_BLOCKS, width=width, classes=classes, zero_init_residual=zero_init_residual)

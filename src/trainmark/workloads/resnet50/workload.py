@@ -12,10 +12,12 @@ from torch import Tensor, nn, optim
 
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads.resnet50.facts import FACTS, PUBLISHED
-from trainmark.workloads.resnet50.model import RESNET50_BLOCKS, ResNet
+from trainmark.workloads import read_reference
+from trainmark.workloads.resnet50.model import ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
 from trainmark.workloads.workload import Progress
+
+FACTS, PUBLISHED = read_reference("resnet50")
 
 TRUST = 0.001
 """Trust coefficient: norm of a step relative to its weights, at a learning rate of 1."""
@@ -168,12 +170,7 @@ class ResNet50(ImageClassifier):
     reference_global_batch = PUBLISHED.global_batch
 
     def build(self, recipe: ResNet50Recipe) -> nn.Module:
-        return ResNet(
-            RESNET50_BLOCKS,
-            width=recipe.width,
-            classes=recipe.classes,
-            zero_init_residual=recipe.zero_init_residual,
-        )
+        return ResNet(width=recipe.width, classes=recipe.classes, zero_init_residual=recipe.zero_init_residual)
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: ResNet50Recipe) -> torch.optim.Optimizer:
         if recipe.optimizer == "lars":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,106 @@ from trainmark.data.jpeg import BadImage
 from trainmark.data.prefetch import prefetch
 from trainmark.data.sample_pool import Row, SampleKey, SamplePool, default_workers
 from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.recipe import Recipe, knob
 from trainmark.record.workload_facts import CHANCE, CLASSES
-from trainmark.workloads.normalise import HALVES, IMAGENET, Centring
-from trainmark.workloads.segmenter.facts import FACTS
-from trainmark.workloads.segmenter.recipes import SegmenterRecipe
-from trainmark.workloads.workload import Share
+from trainmark.workloads import read_reference
+from trainmark.workloads.vision import HALVES, IMAGENET, Centring
+from trainmark.workloads.workload import PlainBatch, Share
+
+FACTS, PUBLISHED = read_reference("segmenter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmenterRecipe(Recipe):
+    image_px: int = knob(512, least=32)
+    """Side of a training crop, and of evaluation's sliding windows."""
+    window_stride: int = knob(480, least=1)
+    """Stride of the windows in pixels; overlapping scores are averaged."""
+    least_scale: float = knob(0.5, least=0.1, most=10)
+    most_scale: float = knob(2.0, least=0.1, most=10)
+    """A training image's shorter side is resized to `image_px` times a random number between these."""
+    photometric: bool = knob(True)
+    """Random brightness, contrast, saturation and hue of training images."""
+    pixels: str = knob("imagenet", words=("imagenet", "half"))
+    """Normalisation of pixels, as the initial weights need: ImageNet's mean and standard deviation, or 0.5 and 0.5."""
+    begins_with: str = knob("trained", words=("trained", "random"))
+    """Expected initial weights: trained on ImageNet (`--init-from`), or none; if the former are missing, the record has
+    a doubt."""
+    classes: int = knob(150, least=2, most=254)
+    layers: int = knob(12, least=1)
+    decoder_layers: int = knob(2, least=1)
+    heads: int = knob(12, least=1)
+    hidden: int = knob(768, least=1)
+    mlp: int = knob(3072, least=1)
+    patch_px: int = knob(16, least=1)
+    drop_path: float = knob(0.1, least=0, most=0.9)
+    """Stochastic depth: drop probability of the last layer of encoder and decoder, rising linearly from 0."""
+    loss_mean: str = knob("all", words=("all", "judged"))
+    """Denominator of the loss: all pixels of a crop, as in the original, or those not ignored."""
+    optimizer: str = knob("sgd", words=("sgd", "adamw"))
+    momentum: float = knob(0.9, least=0, most=1)
+    least_rate: float = knob(1e-4, least=0)
+    """Final learning rate."""
+    power: float = knob(0.9, least=0)
+    """Exponent of the polynomial decay."""
+    warmup_steps: int = knob(0, least=0)
+    """Linear warm-up from 0."""
+    whole_set: bool = knob(True)
+    """Refuse an incomplete data set, by its manifest or the published counts."""
+
+
+REFERENCE = SegmenterRecipe(
+    **PUBLISHED.recipe,
+    steps=160_000,
+    eval_batch_per_device=1,
+    evaluate_every="16000 steps",
+    evaluate_in="fp32",
+    checkpoint_every="16000 steps",
+    leave_sample=True,
+    seed=0,
+    memory_format="contiguous",
+)
+FILL = REFERENCE
+QUICK = replace(
+    REFERENCE,
+    begins_with="random",
+    image_px=256,
+    window_stride=240,
+    learning_rate=1e-4,
+    least_rate=1e-5,
+    checkpoint_every="never",
+    leave_sample=False,
+)
+"""Smaller crops on a CPU, where one of 512 pixels takes ten seconds; and no evaluation there, which would take longer
+than all the rest."""
+SMOKE = replace(
+    REFERENCE,
+    begins_with="random",
+    batch_per_device=16,
+    learning_rate=2e-3,
+    least_rate=1e-5,
+    optimizer="adamw",
+    weight_decay=0.01,
+    warmup_steps=50,
+    epochs=0,
+    steps=1300,
+    target=45.0,
+    evaluate_every="200 steps",
+    checkpoint_every="end",
+    classes=6,
+    image_px=96,
+    window_stride=72,
+    least_scale=0.75,
+    most_scale=1.5,
+    photometric=False,
+    patch_px=8,
+    layers=4,
+    decoder_layers=1,
+    heads=4,
+    hidden=64,
+    mlp=128,
+    drop_path=0.0,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +147,10 @@ class ScoringSettings:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CropBatch:
+class CropBatch(PlainBatch):
     """A training batch. Images and masks lie in a reused slot of the pool."""
 
+    per_sample = ("extents",)
     images: Tensor
     """uint8, (count, 3, size, size), channels_last."""
     labels: Tensor
@@ -63,43 +158,18 @@ class CropBatch:
     extents: tuple[tuple[int, int], ...]
     """Rows and columns of each image; the rest is padding."""
     how: ScoringSettings
-    count: int
-    global_count: int
-
-    def parts(self, count: int) -> list[CropBatch]:
-        count = min(count, self.count)
-        edges = [self.count * number // count for number in range(count + 1)]
-        return [
-            replace(
-                self,
-                images=self.images[first:last],
-                labels=self.labels[first:last],
-                extents=self.extents[first:last],
-                count=last - first,
-            )
-            for first, last in pairwise(edges)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SceneBatch:
+class SceneBatch(PlainBatch):
     """Whole images of various sizes, scored one by one."""
 
+    per_sample = ("images", "labels")
     images: tuple[Tensor, ...]
     """uint8, each (3, height, width), resized for the network."""
     labels: tuple[Tensor, ...]
     """uint8, each (height, width) of the stored image."""
     how: ScoringSettings
-    count: int
-    global_count: int
-
-    def parts(self, count: int) -> list[SceneBatch]:
-        count = min(count, self.count)
-        edges = [self.count * number // count for number in range(count + 1)]
-        return [
-            replace(self, images=self.images[first:last], labels=self.labels[first:last], count=last - first)
-            for first, last in pairwise(edges)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

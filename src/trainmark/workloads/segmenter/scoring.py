@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from trainmark.data.ade20k.reader import IGNORED
 from trainmark.data.ade20k.views import window_starts
-from trainmark.workloads.normalise import normalise
 from trainmark.workloads.segmenter.batches import ScoringSettings, one_class_miou
 from trainmark.workloads.segmenter.model import upsample
+from trainmark.workloads.vision import normalise
 
 SUMS = ("right", "taken", "judged", "ceiling_right", "ceiling_taken")
 """Pixels per class: intersection, predicted, true; and the first two of the upper bound."""

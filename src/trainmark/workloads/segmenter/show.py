@@ -1,9 +1,10 @@
-"""Draws images beside their true and predicted masks, labelled with class names."""
+"""Draws images beside their true and predicted masks, with the names of their classes."""
 
 from __future__ import annotations
 
 import colorsys
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from trainmark.data.ade20k import reader
 from trainmark.data.ade20k.reader import IGNORED, SceneSet
@@ -26,10 +27,10 @@ from trainmark.workloads.segmenter.batches import ScoringSettings, fit_image
 
 WIDTH_PX, HIGHEST_PX = 300, 360
 """Panel width, unless its height would exceed the second."""
-_GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX = 10, 24, 20, 14
+_GAP_PX, _HEAD_PX, _LINE_PX, _MARGIN_PX, _NAME_PX = 10, 24, 20, 14, 200
 _PAPER, _INK, _UNJUDGED = (255, 255, 255), (40, 44, 52), (236, 236, 236)
-_NAMED_SHARE = 0.02
-"""Minimum share of the image for a region to be labelled."""
+MAX_NAME = 24
+"""Characters of a class name that fit beside its colour."""
 _COLOURS = 255
 """Palette size, which keeps the file small enough for a page."""
 
@@ -51,6 +52,11 @@ class ShownScene:
     """(height, width, 3)."""
     predicted: Classes
     truth: Classes | None = None
+
+    @property
+    def classes(self) -> Classes:
+        both = [self.predicted, *([self.truth] if self.truth is not None else [])]
+        return np.unique(np.concatenate([labels.reshape(-1) for labels in both]))
 
     @property
     def right(self) -> float | None:
@@ -120,22 +126,26 @@ def _facts(scene: ShownScene, path: Path, names: Sequence[str]) -> dict[str, Any
 
 
 def png(scenes: Sequence[ShownScene], names: Sequence[str]) -> bytes:
-    """One row per scene - image, ground truth if known, prediction - and a legend below."""
-    rows = [_panels(scene, names) for scene in scenes]
+    """One row per scene - image, ground truth if known, prediction - and the classes' colours below."""
+    rows = [_panels(scene, len(names)) for scene in scenes]
     columns = max(len(row) for row in rows)
     width = 2 * _MARGIN_PX + columns * WIDTH_PX + (columns - 1) * _GAP_PX
-    seen = sorted({int(one) for scene in scenes for one in _list_classes(scene) if one < len(names)})
-    legend = _legend(seen, names, width - 2 * _MARGIN_PX)
     heights = [max(panel.height for _, panel in row) + _HEAD_PX + _GAP_PX for row in rows]
-    sheet = Image.new("RGB", (width, _MARGIN_PX + sum(heights) + legend.height + _MARGIN_PX), _PAPER)
-    pen, top = ImageDraw.Draw(sheet), _MARGIN_PX
+    classes = sorted({int(label) for scene in scenes for label in scene.classes if label < len(names)})
+    across = width // _NAME_PX
+    legend_px = _LINE_PX * math.ceil(len(classes) / across)
+    sheet = Image.new("RGB", (width, 2 * _MARGIN_PX + sum(heights) + legend_px), _PAPER)
+    pen, top, font = ImageDraw.Draw(sheet), _MARGIN_PX, ImageFont.load_default(13)
     for row, height in zip(rows, heights, strict=True):
         for number, (title, panel) in enumerate(row):
             left = _MARGIN_PX + number * (WIDTH_PX + _GAP_PX)
-            pen.text((left, top + 4), _fit_text(title, WIDTH_PX, 13), fill=_INK, font=ImageFont.load_default(13))
+            pen.text((left, top + 4), title, fill=_INK, font=font)
             sheet.paste(panel, (left, top + _HEAD_PX))
         top += height
-    sheet.paste(legend, (_MARGIN_PX, top))
+    for number, label in enumerate(classes):
+        x, y = _MARGIN_PX + number % across * _NAME_PX, top + number // across * _LINE_PX
+        pen.rectangle((x, y + 3, x + 13, y + 16), fill=colour(label))
+        pen.text((x + _LINE_PX, y + 2), names[label][:MAX_NAME], fill=_INK, font=font)
     file = io.BytesIO()
     sheet.quantize(_COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
     return file.getvalue()
@@ -148,81 +158,17 @@ def colour(label: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def _panels(scene: ShownScene, names: Sequence[str]) -> list[tuple[str, Image.Image]]:
-    height, width = scene.pixels.shape[:2]
-    scale = min(WIDTH_PX / width, HIGHEST_PX / height)
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    image = Image.fromarray(scene.pixels).resize(size, Image.Resampling.LANCZOS)
-    panels = [("image", image)]
-    if scene.truth is not None:
-        panels.append(("truth", _paint_mask(scene.truth, size, names)))
-    judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"
-    panels.append((f"prediction{judged}", _paint_mask(scene.predicted, size, names)))
-    return panels
-
-
-def _paint_mask(labels: Classes, size: tuple[int, int], names: Sequence[str]) -> Image.Image:
-    """A mask in class colours, labelled where there is room."""
+def _panels(scene: ShownScene, classes: int) -> list[tuple[str, Image.Image]]:
     palette = np.full((IGNORED + 1, 3), _UNJUDGED, np.uint8)
-    for label in range(len(names)):
-        palette[label] = colour(label)
-    mask = Image.fromarray(labels.astype(np.uint8)).resize(size, Image.Resampling.NEAREST)
-    small = np.asarray(mask)
-    image = Image.fromarray(palette[small])
-    pen = ImageDraw.Draw(image)
-    for label in np.unique(small):
-        if label < len(names):
-            for x, y in _find_centres(small == label):
-                _draw_name(pen, (x, y), names[label], image.width)
-    return image
-
-
-def _draw_name(pen: ImageDraw.ImageDraw, at: tuple[int, int], name: str, width: int) -> None:
-    font = ImageFont.load_default(11)
-    half = font.getlength(name) / 2
-    x = min(max(at[0], half + 2), max(half + 2, width - half - 2))
-    pen.text((x, at[1]), name, fill=_PAPER, font=font, anchor="mm", stroke_width=1, stroke_fill=_INK)
-
-
-def _find_centres(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """A point inside each large connected component, farthest from its edge."""
-    from scipy import ndimage  # lazy: importing takes longer than drawing
-
-    numbered, count = ndimage.label(region)
-    sizes = np.bincount(numbered.reshape(-1), minlength=count + 1)
-    middles = []
-    for number in np.flatnonzero(sizes[1:] >= _NAMED_SHARE * region.size) + 1:
-        inside = ndimage.distance_transform_edt(np.pad(numbered == number, 1))[1:-1, 1:-1]
-        row, column = np.unravel_index(int(inside.argmax()), inside.shape)
-        middles.append((int(column), int(row)))
-    return middles
-
-
-def _legend(labels: Sequence[int], names: Sequence[str], width: int) -> Image.Image:
-    """A swatch and a name per class, wrapped."""
-    font = ImageFont.load_default(12)
-    places, x, y = [], 0.0, 0
-    for label in labels:
-        needed = _LINE_PX + font.getlength(names[label]) + 16
-        if x and x + needed > width:
-            x, y = 0.0, y + _LINE_PX
-        places.append((label, x, y))
-        x += needed
-    image = Image.new("RGB", (width, y + _LINE_PX), _PAPER)
-    pen = ImageDraw.Draw(image)
-    for label, left, top in places:
-        pen.rectangle((left, top + 3, left + 13, top + 16), fill=colour(label))
-        pen.text((left + _LINE_PX, top + 3), names[label], fill=_INK, font=font)
-    return image
-
-
-def _list_classes(scene: ShownScene) -> Classes:
-    both = [scene.predicted, *([scene.truth] if scene.truth is not None else [])]
-    return np.unique(np.concatenate([np.unique(labels) for labels in both]))
-
-
-def _fit_text(text: str, width_px: int, size_px: int) -> str:
-    font = ImageFont.load_default(size_px)
-    while text and font.getlength(text) > width_px:
-        text = text[:-1]
-    return text
+    palette[:classes] = [colour(label) for label in range(classes)]
+    judged = "" if scene.right is None else f": {100 * scene.right:.0f} % of the pixels are right"
+    named = {
+        "image": scene.pixels,
+        "truth": None if scene.truth is None else palette[scene.truth],
+        f"prediction{judged}": palette[scene.predicted],
+    }
+    return [
+        (title, ImageOps.contain(Image.fromarray(pixels), (WIDTH_PX, HIGHEST_PX), Image.Resampling.BOX))
+        for title, pixels in named.items()
+        if pixels is not None
+    ]

@@ -16,14 +16,24 @@ from trainmark.data.ade20k.reader import IGNORED
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.workloads.normalise import normalise
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings, check_folder
-from trainmark.workloads.segmenter.facts import FACTS, PUBLISHED
+from trainmark.workloads.segmenter.batches import (
+    FACTS,
+    FILL,
+    PUBLISHED,
+    QUICK,
+    REFERENCE,
+    SMOKE,
+    CropBatch,
+    SceneBatch,
+    SceneData,
+    ScoringSettings,
+    SegmenterRecipe,
+    check_folder,
+)
 from trainmark.workloads.segmenter.model import Segmenter
-from trainmark.workloads.segmenter.recipes import FILL, QUICK, REFERENCE, SMOKE, SegmenterRecipe
-from trainmark.workloads.vision import sgd
+from trainmark.workloads.vision import normalise, sgd
 from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
 
 

@@ -1,1 +1,1 @@
-"""Tacotron2 on LJSpeech: `facts` without torch, `workload` for training."""
+"""Tacotron2 on LJSpeech: `facts.toml` for all, `workload` for training."""

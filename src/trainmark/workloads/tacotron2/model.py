@@ -6,7 +6,7 @@ Training runs under teacher forcing (see teacher_forcing.py); the decoder here g
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,9 +17,56 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from trainmark.workloads.cpu_ops import is_on_cpu
-from trainmark.workloads.tacotron2 import attention_quality, matmuls
+from trainmark.workloads.tacotron2 import matmuls
 from trainmark.workloads.tacotron2.matmuls import Fused
 from trainmark.workloads.tacotron2.teacher_forcing import LSTMWeights, run_teacher_forced
+
+
+def diagonality(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
+    """How close each clip's attention in `alignment` (clips, frames, symbols) is to the diagonal.
+
+    With frames and symbols scaled to 0..1, this is 1 - 3 * (mean distance between a frame's position and its attended
+    position): 1 for a diagonal, about 0 for uniform attention, below 0 for attention stuck at one end. A clip of one
+    frame or one symbol gets 1.
+    """
+    alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
+    frame_at, read = _places(alignment.shape[1], frames)
+    symbol_at, written = _places(alignment.shape[2], symbols)
+    distance = (symbol_at[:, None] - frame_at[:, :, None]).abs().where(written[:, None], 0)
+    only_one_way = (frames <= 1) | (symbols <= 1)
+    return 1 - 3 * _mean((alignment * distance).sum(2), read, frames).where(~only_one_way, 0)
+
+
+def off_diagonal(alignment: Tensor, frames: Tensor, symbols: Tensor, width: float = 0.2) -> Tensor:
+    """Guided attention loss per clip: mean weight off the diagonal, which grows with the distance beyond `width`."""
+    alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
+    frame_at, read = _places(alignment.shape[1], frames)
+    symbol_at, _ = _places(alignment.shape[2], symbols)
+    off = 1 - torch.exp(-((symbol_at[:, None] - frame_at[:, :, None]) ** 2) / (2 * width**2))
+    return _mean((alignment * off).sum(2), read, frames)
+
+
+def focus(alignment: Tensor, frames: Tensor, symbols: Tensor) -> Tensor:
+    """Mean over frames of the largest weight, per clip: 1 if each frame attends to one symbol."""
+    alignment, frames, symbols = _on_one_device(alignment, frames, symbols)
+    _, read = _places(alignment.shape[1], frames)
+    _, written = _places(alignment.shape[2], symbols)
+    return _mean(alignment.where(written[:, None], 0).amax(2), read, frames)
+
+
+def _on_one_device(alignment: Tensor, *lengths: Tensor) -> tuple[Tensor, ...]:
+    return alignment.float(), *(length.to(alignment.device) for length in lengths)
+
+
+def _places(most: int, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Position of each index within its clip, from 0 to 1, and whether it is in the clip."""
+    numbers = torch.arange(most, device=lengths.device)
+    return numbers / (lengths[:, None] - 1).clamp(min=1), numbers < lengths[:, None]
+
+
+def _mean(values: Tensor, counted: Tensor, counts: Tensor) -> Tensor:
+    # padding is replaced, not multiplied by 0, which would propagate NaN
+    return values.where(counted, 0).sum(1) / counts.clamp(min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,28 +87,6 @@ class Sizes:
     postnet: int = 512
     postnet_kernel: int = 5
     postnet_layers: int = 5
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Tensor]) -> Sizes:
-        """Sizes inferred from weights; KeyError if they are not of this network."""
-        shape = {name: tuple(weight.shape) for name, weight in weights.items()}
-        location = shape["decoder.attention_layer.location_layer.location_conv.conv.weight"]
-        return cls(
-            symbols=shape["embedding.weight"][0],
-            bands=shape["decoder.linear_projection.linear_layer.weight"][0],
-            encoder=shape["embedding.weight"][1],
-            encoder_kernel=shape["encoder.convolutions.0.0.conv.weight"][2],
-            encoder_layers=sum(name.startswith("encoder.") and name.endswith("conv.weight") for name in shape),
-            prenet=shape["decoder.prenet.layers.0.linear_layer.weight"][0],
-            attention_rnn=shape["decoder.attention_rnn.weight_hh"][1],
-            decoder_rnn=shape["decoder.decoder_rnn.weight_hh"][1],
-            attention=shape["decoder.attention_layer.v.linear_layer.weight"][1],
-            location_filters=location[0],
-            location_kernel=location[2],
-            postnet=shape["postnet.convolutions.0.0.conv.weight"][0],
-            postnet_kernel=shape["postnet.convolutions.0.0.conv.weight"][2],
-            postnet_layers=sum(name.startswith("postnet.") and name.endswith("conv.weight") for name in shape),
-        )
 
 
 class Outputs(NamedTuple):
@@ -358,9 +383,7 @@ class Tacotron2(nn.Module):
             return outputs
         if self.guided_attention and self.training:
             symbols = torch.as_tensor(lengths, device=text.device)
-            outputs = outputs._replace(
-                strayed=self.guided_attention * attention_quality.off_diagonal(outputs.alignment, frames, symbols)
-            )
+            outputs = outputs._replace(strayed=self.guided_attention * off_diagonal(outputs.alignment, frames, symbols))
         return mask_outputs(outputs, frames) if self.mask_padding else outputs
 
     @property

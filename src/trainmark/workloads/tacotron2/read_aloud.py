@@ -9,21 +9,43 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, from_numpy
+from torch.nn.utils.rnn import pad_sequence
 
 from trainmark.data import audio
 from trainmark.data.ljspeech import reader
-from trainmark.data.mel import MEL, frames, invert_mel
+from trainmark.data.ljspeech.reader import Clip
+from trainmark.data.mel import MEL, frames, invert_mel, log_mel
 from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
-from trainmark.record.sample import ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
+from trainmark.record.sample import RECORDINGS, ImagePart, Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded, VocoderWorkload
 from trainmark.workloads.tacotron2 import plot
-from trainmark.workloads.tacotron2.attention_quality import diagonality, focus
-from trainmark.workloads.tacotron2.clips import GRIFFIN_LIM, score_sources
-from trainmark.workloads.tacotron2.model import SpokenMel
+from trainmark.workloads.tacotron2.model import SpokenMel, diagonality, focus
 from trainmark.workloads.tacotron2.text import SYMBOLS, clean, to_ids
+
+GRIFFIN_LIM = "griffin-lim"
+
+
+def score_sources(clips: Sequence[Clip], vocoder: Trained | None, seed: int) -> tuple[SpokenClips, ...]:
+    """The recordings, and audio resynthesised from their mels by Griffin-Lim and, if given, by a vocoder."""
+    texts = tuple(clip.text for clip in clips)
+    recorded = [audio.read(clip.path) for clip in clips]
+    mels = [log_mel(from_numpy(sound)) for sound in recorded]
+    found = [
+        SpokenClips(of=RECORDINGS, sounds=tuple(recorded), texts=texts),
+        _label_sources(GRIFFIN_LIM, [invert_mel(mel) for mel in mels], texts),
+    ]
+    if vocoder is not None:
+        sounds = vocoder.workload.sound_of(vocoder, mels, seed).sounds
+        found.append(_label_sources(vocoder.source.workload, sounds, texts))
+    return tuple(found)
+
+
+def _label_sources(by: str, sounds: list[Tensor], texts: tuple[str, ...]) -> SpokenClips:
+    return SpokenClips(of=f"copy synthesis ({by})", sounds=tuple(sound.numpy() for sound in sounds), texts=texts)
+
 
 SILENCE_FRAMES = 22
 """Between two sentences of one text: about a quarter of a second."""
@@ -60,83 +82,64 @@ class Sentence:
         return "".join(SYMBOLS[number].removeprefix("@")[0] for number in self.ids)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Words:
-    """A text as symbols."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SentenceMel:
+    """The mel of one sentence."""
 
-    text: str
-    sentences: tuple[Sentence, ...]
-
-    @property
-    def read(self) -> str:
-        return " ".join(sentence.read for sentence in self.sentences)
+    mel: Tensor
+    """(bands, frames)"""
+    alignment: Tensor
+    """(frames, symbols)"""
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Speech:
-    """Speech of a text, and how it was generated."""
+    """Speech of a text: its sentences with short silences between them."""
 
     samples: Tensor
     mel: Tensor
-    """(bands, frames)"""
     alignment: Tensor
-    """(frames, symbols); block-diagonal for several sentences."""
+    """Block-diagonal for several sentences."""
     letters: str
     generator: str
     facts: Mapping[str, Any]
     doubts: tuple[Doubt, ...]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Piece:
-    """The mel of one sentence."""
-
-    sentence: Sentence
-    mel: Tensor
-    alignment: Tensor
-    finished: bool
-    diagonality: float
-    focus: float
-
-    @property
-    def frames(self) -> int:
-        return self.mel.shape[1]
-
-
 def sample(trained: Trained, request: SampleRequest) -> Sample:
     """Speech of the given text, or of the validation sentence of median length, with its alignment."""
     settings = request.settings(ReadingSettings)
     if request.given is None:
-        text, most_frames = validation_sentence(trained, request)
+        text, most_frames = choose_sentence(trained, request)
         if settings.most_frames == ReadingSettings.most_frames:
             settings = replace(settings, most_frames=most_frames)
     else:
-        text = parse_words(request.given)
+        text = request.given
+    sentences = parse_sentences(text)
     vocoder = open_vocoder(request, settings)
-    speech = read_aloud(trained, text, settings, vocoder)
-    png = plot.draw(alignment=speech.alignment.numpy(), mel=speech.mel.numpy(), title=text.read, letters=speech.letters)
-    heard = f"the network reads aloud ({speech.generator}): {text.read}"
+    speech = read_aloud(trained, sentences, settings, vocoder)
+    read = speech.facts["read"]
+    png = plot.draw(alignment=speech.alignment.numpy(), mel=speech.mel.numpy(), title=read, letters=speech.letters)
     cut = "; it did not end and was cut" if any(doubt.code == "no-end" for doubt in speech.doubts) else ""
     return Sample(
         parts=(
-            SoundPart(samples=speech.samples.numpy(), caption=f"{heard}{cut}"),
+            SoundPart(
+                samples=speech.samples.numpy(), caption=f"the network reads aloud ({speech.generator}): {read}{cut}"
+            ),
             ImagePart(png=png, caption="its mel spectrogram and attention alignment"),
         ),
-        shown=text.text,
+        shown=text,
         generator=speech.generator,
         networks=(vocoder.source,) if vocoder else (),
         facts=speech.facts,
         doubts=speech.doubts,
-        clips=clips_to_score(trained, request, settings, vocoder, (text, speech)),
+        clips=clips_to_score(trained, request, settings, vocoder, speech),
     )
 
 
 def clips_to_score(
-    trained: Trained,
-    request: SampleRequest,
-    settings: ReadingSettings,
-    vocoder: Trained | None,
-    sample: tuple[Words, Speech],
+    trained: Trained, request: SampleRequest, settings: ReadingSettings, vocoder: Trained | None, speech: Speech
 ) -> tuple[SpokenClips, ...]:
     """The sample, validation sentences by the same networks, and reference clips of those."""
     count = settings.score_clips if request.score else trained.recipe.score_clips if request.score is None else 0
@@ -145,25 +148,20 @@ def clips_to_score(
     clips = reader.validation_clips(request.data_folder, trained.recipe.file_lists, count)
     longest = max(frames(audio.length(clip.path)) for clip in clips)
     settings = replace(settings, most_frames=min(settings.most_frames, 2 * longest))
-    read = [read_aloud(trained, parse_words(clip.text), settings, vocoder) for clip in clips]
-    text, spoken = sample
+    read = [read_aloud(trained, parse_sentences(clip.text), settings, vocoder).samples.numpy() for clip in clips]
     return (
-        SpokenClips(of="this sample", sounds=(spoken.samples.numpy(),), texts=(text.read,)),
-        SpokenClips(
-            of="speech",
-            sounds=tuple(speech.samples.numpy() for speech in read),
-            texts=tuple(clip.text for clip in clips),
-        ),
+        SpokenClips(of="this sample", sounds=(speech.samples.numpy(),), texts=(speech.facts["read"],)),
+        SpokenClips(of="speech", sounds=tuple(read), texts=tuple(clip.text for clip in clips)),
         *score_sources(clips, vocoder, settings.seed),
     )
 
 
-def validation_sentence(trained: Trained, request: SampleRequest) -> tuple[Words, int]:
-    """The sentence of median length, limited to twice the frames of its clip."""
+def choose_sentence(trained: Trained, request: SampleRequest) -> tuple[str, int]:
+    """The validation sentence of median length, and twice the frames of its clip as the limit of reading it."""
     clips = reader.open_splits(request.data_folder, trained.recipe.file_lists).val
     lengths = sorted((frames(audio.length(clip.path)), number) for number, clip in enumerate(clips))
     count, number = lengths[len(lengths) // 2]
-    return parse_words(clips[number].text), 2 * count
+    return clips[number].text, 2 * count
 
 
 def open_vocoder(request: SampleRequest, settings: ReadingSettings) -> Trained | None:
@@ -179,13 +177,10 @@ def open_vocoder(request: SampleRequest, settings: ReadingSettings) -> Trained |
     return found
 
 
-def parse_words(text: str) -> Words:
+def parse_sentences(text: str) -> list[Sentence]:
     """A text as symbols per sentence; UsageError if it cannot be read."""
     clean(text)  # refuses the whole text first
-    return Words(
-        text=text,
-        sentences=tuple(Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in split_sentences(text)),
-    )
+    return [Sentence(read=clean(part), ids=tuple(to_ids(part))) for part in split_sentences(text)]
 
 
 def split_sentences(text: str) -> list[str]:
@@ -212,19 +207,44 @@ def _is_end(before: str, pause: str, after: str) -> bool:
     return not shortened and not after[0].isdigit()
 
 
-def read_aloud(trained: Trained, text: Words, settings: ReadingSettings, vocoder: Trained | None = None) -> Speech:
+def read_aloud(
+    trained: Trained, sentences: Sequence[Sentence], settings: ReadingSettings, vocoder: Trained | None = None
+) -> Speech:
     """Generates speech in batches of sentences; each batch reseeds its dropout."""
-    device = trained.device
-    pieces: list[_Piece] = []
-    device.synchronize()
+    trained.device.synchronize()
     began = time.perf_counter()
-    for start in range(0, len(text.sentences), settings.batch):
-        pieces += _read_batch(trained, text.sentences[start : start + settings.batch], settings)
-    device.synchronize()
+    readings: list[SentenceMel] = []
+    for start in range(0, len(sentences), settings.batch):
+        readings += _read_batch(trained, sentences[start : start + settings.batch], settings)
+    trained.device.synchronize()
     network_s = time.perf_counter() - began
     began = time.perf_counter()
-    sounds, generator = vocode([piece.mel for piece in pieces], vocoder, settings.seed)
-    return _join(trained, text, pieces, sounds, generator, network_s, time.perf_counter() - began)
+    sounds, generator = vocode([reading.mel for reading in readings], vocoder, settings.seed)
+    vocoder_s = time.perf_counter() - began
+
+    samples = torch.cat(_join(sounds, torch.zeros(SILENCE_FRAMES * MEL.hop)))
+    silent_mel = torch.full((MEL.bands, SILENCE_FRAMES), MEL.least).log()
+    alignments = _join([reading.alignment for reading in readings], torch.zeros(SILENCE_FRAMES, 0))
+    sound_s = len(samples) / audio.RATE
+    return Speech(
+        samples=samples,
+        mel=torch.cat(_join([reading.mel for reading in readings], silent_mel), 1),
+        alignment=torch.block_diag(*alignments),  # type: ignore[no-untyped-call]
+        letters="".join(sentence.letters for sentence in sentences),
+        generator=generator,
+        facts={
+            "read": " ".join(sentence.read for sentence in sentences),
+            "sentences": [reading.facts for reading in readings],
+            "frames": sum(reading.facts["frames"] for reading in readings),
+            "sound_s": sound_s,
+            "network_s": network_s,
+            "vocoder_s": vocoder_s,
+            "real_time_factor": (network_s + vocoder_s) / sound_s if sound_s else None,
+        },
+        doubts=tuple(
+            Doubt(code=code, text=text) for code, text in _find_doubts(trained, [reading.facts for reading in readings])
+        ),
+    )
 
 
 def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocoded:
@@ -240,29 +260,11 @@ def vocode(mels: Sequence[Tensor], vocoder: Trained | None, seed: int) -> Vocode
         return Vocoded([next(sounds) if mel.shape[1] else torch.zeros(0) for mel in mels], made.generator)
 
 
-def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[_Piece]:
+def _read_batch(trained: Trained, said: Sequence[Sentence], settings: ReadingSettings) -> Iterator[SentenceMel]:
     lengths = [len(sentence.ids) for sentence in said]
-    ids = torch.zeros(len(said), max(lengths), dtype=torch.long)
-    for row, sentence in zip(ids, said, strict=True):
-        row[: len(sentence.ids)] = torch.tensor(sentence.ids)
-    out = _speak(trained, ids, lengths, settings)
-    counts = torch.tensor(out.frames), torch.tensor(lengths)
-    diagonal, sharp = (judge(out.alignment, *counts).tolist() for judge in (diagonality, focus))
-    mels, alignments = out.mel.float().cpu(), out.alignment.float().cpu()
-    for number, (sentence, count) in enumerate(zip(said, out.frames, strict=True)):
-        yield _Piece(
-            sentence=sentence,
-            mel=mels[number, :, :count],
-            alignment=alignments[number, :count, : lengths[number]],
-            finished=out.finished[number],
-            diagonality=diagonal[number],
-            focus=sharp[number],
-        )
-
-
-def _speak(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: ReadingSettings) -> SpokenMel:
+    ids = pad_sequence([torch.tensor(sentence.ids) for sentence in said], batch_first=True)
     try:
-        spoken: SpokenMel = trained.model.speak(
+        out: SpokenMel = trained.model.speak(
             ids.to(trained.device.torch),
             lengths,
             gate_threshold=settings.gate_threshold,
@@ -274,90 +276,55 @@ def _speak(trained: Trained, ids: Tensor, lengths: Sequence[int], settings: Read
             f"the device ran out of memory with {len(lengths)} sentences at once; "
             "try --set batch=1, or a smaller --set most_frames"
         ) from error
-    return spoken
-
-
-def _join(
-    trained: Trained,
-    text: Words,
-    pieces: Sequence[_Piece],
-    sounds: Sequence[Tensor],
-    generator: str,
-    network_s: float,
-    vocoder_s: float,
-) -> Speech:
-    """Concatenates the sentences with short silences, in audio and plot alike."""
-    joined, mels, looks = [], [], []
-    for number, (piece, sound) in enumerate(zip(pieces, sounds, strict=True)):
-        if number:
-            joined.append(torch.zeros(SILENCE_FRAMES * MEL.hop))
-            mels.append(torch.full((MEL.bands, SILENCE_FRAMES), MEL.least).log())
-            looks.append(torch.zeros(SILENCE_FRAMES, 0))
-        joined.append(sound)
-        mels.append(piece.mel)
-        looks.append(piece.alignment)
-    samples = torch.cat(joined)
-    sound_s = len(samples) / audio.RATE
-    return Speech(
-        samples=samples,
-        mel=torch.cat(mels, 1),
-        alignment=torch.block_diag(*looks),  # type: ignore[no-untyped-call]
-        letters="".join(piece.sentence.letters for piece in pieces),
-        generator=generator,
-        facts={
-            "read": text.read,
-            "sentences": [
-                {
-                    "read": piece.sentence.read,
-                    "symbols": len(piece.sentence.ids),
-                    "frames": piece.frames,
-                    "finished": piece.finished,
-                    "diagonality": round(piece.diagonality, 4),
-                    "focus": round(piece.focus, 4),
-                }
-                for piece in pieces
-            ],
-            "frames": sum(piece.frames for piece in pieces),
-            "sound_s": sound_s,
-            "network_s": network_s,
-            "vocoder_s": vocoder_s,
-            "real_time_factor": (network_s + vocoder_s) / sound_s if sound_s else None,
-        },
-        doubts=tuple(_find_doubts(trained, pieces)),
-    )
-
-
-def _find_doubts(trained: Trained, pieces: Sequence[_Piece]) -> Iterator[Doubt]:
-    if not _has_learnt(trained.model.state_dict()):
-        yield Doubt(
-            code="untrained",
-            text="the network is untrained: its batch norm statistics are the initial ones; train it first",
+    counts = torch.tensor(out.frames), torch.tensor(lengths)
+    diagonal, sharp = (judge(out.alignment, *counts).tolist() for judge in (diagonality, focus))
+    mels, alignments = out.mel.float().cpu(), out.alignment.float().cpu()
+    for number, (sentence, count) in enumerate(zip(said, out.frames, strict=True)):
+        yield SentenceMel(
+            mel=mels[number, :, :count],
+            alignment=alignments[number, :count, : lengths[number]],
+            facts={
+                "read": sentence.read,
+                "symbols": lengths[number],
+                "frames": count,
+                "finished": out.finished[number],
+                "diagonality": round(diagonal[number], 4),
+                "focus": round(sharp[number], 4),
+            },
         )
-    for number, piece in enumerate(pieces, 1):
-        which = "the sentence" if len(pieces) == 1 else f"sentence {number}"
-        symbols, length_s = len(piece.sentence.ids), piece.frames * MEL.hop / MEL.rate
+
+
+def _join(parts: Sequence[Tensor], silence: Tensor) -> list[Tensor]:
+    """The parts with silence between them."""
+    return [piece for part in parts for piece in (silence, part)][1:]
+
+
+def _find_doubts(trained: Trained, sentences: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Codes and texts."""
+    if not _has_learnt(trained.model.state_dict()):
+        yield "untrained", "the network is untrained: its batch norm statistics are the initial ones; train it first"
+    for number, facts in enumerate(sentences, 1):
+        which = "the sentence" if len(sentences) == 1 else f"sentence {number}"
+        symbols, count, diagonal = facts["symbols"], facts["frames"], facts["diagonality"]
         if symbols > LONGEST_SYMBOLS:
-            yield Doubt(
-                code="long-text",
-                text=f"{which} has {symbols} symbols and is longer than anything in LJSpeech ({LONGEST_SYMBOLS}); "
+            yield (
+                "long-text",
+                f"{which} has {symbols} symbols and is longer than anything in LJSpeech ({LONGEST_SYMBOLS}); "
                 "split it with full stops",
             )
-        if not piece.finished:
-            yield Doubt(
-                code="no-end",
-                text=f"{which} had not ended after {piece.frames} frames ({length_s:.1f} s); raise most_frames, lower "
-                "gate_threshold, or train for longer",
+        if not facts["finished"]:
+            yield (
+                "no-end",
+                f"{which} had not ended after {count} frames ({count * MEL.hop / MEL.rate:.1f} s); raise most_frames, "
+                "lower gate_threshold, or train for longer",
             )
-        elif piece.frames < 2:
-            yield Doubt(
-                code="no-sound",
-                text=f"{which} ended before it began; raise gate_threshold, or train for longer",
-            )
-        if piece.diagonality < STEADY_FROM:
-            yield Doubt(
-                code="weak-attention",
-                text=f"attention does not move steadily along {which} (diagonality {piece.diagonality:.2f}, a steady "
-                "reader has 1): words may be missing, repeated or not words at all; train for longer",
+        elif count < 2:
+            yield "no-sound", f"{which} ended before it began; raise gate_threshold, or train for longer"
+        if diagonal < STEADY_FROM:
+            yield (
+                "weak-attention",
+                f"attention does not move steadily along {which} (diagonality {diagonal:.2f}, a steady reader has 1): "
+                "words may be missing, repeated or not words at all; train for longer",
             )
 
 

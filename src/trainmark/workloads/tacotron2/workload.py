@@ -2,26 +2,296 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.data.ljspeech.reader import Clip
+from trainmark.data import audio, distributed_sampler, mel, synthetic
+from trainmark.data.audio import BadAudioError
+from trainmark.data.ljspeech import reader
+from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, MelCache
-from trainmark.record.recipe import Limits, Recipe
+from trainmark.data.prefetch import prefetch
+from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import Sample
+from trainmark.workloads import read_reference
 from trainmark.workloads.sampling import SampleRequest, Trained
-from trainmark.workloads.tacotron2 import attention_quality, read_aloud
-from trainmark.workloads.tacotron2.batches import SpeechBatch, SpeechData, Split, check_clips
-from trainmark.workloads.tacotron2.facts import CLIP_FRAMES, FACTS, PUBLISHED
-from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
-from trainmark.workloads.tacotron2.recipes import FILL, QUICK, REFERENCE, SMOKE, Tacotron2Recipe
-from trainmark.workloads.workload import Progress, Share, optimizer_kwargs
+from trainmark.workloads.tacotron2 import read_aloud, text
+from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, diagonality, focus
+from trainmark.workloads.workload import Progress, Share, cut_samples, optimizer_kwargs
+
+FACTS, PUBLISHED = read_reference("tacotron2")
+CLIP_FRAMES = int(FACTS.items_per_sample or 0)
+"""Mean mel frames of a clip of LJSpeech."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tacotron2Recipe(Recipe):
+    decay_every_epochs: int = knob(500, least=1)
+    """The learning rate is multiplied by 0.3, 0.1 and 0.03 after 1, 2 and 3 times this."""
+    mask_padding: bool = knob(False)
+    """Mask padding in the training loss. The published target was reached without."""
+    batch_norm_init: str = knob("uniform", words=("uniform", "ones"))
+    """Initial scale of batch norms: uniform in 0 to 1, or 1. Published models use either."""
+    mel_bias_init: float = knob(0.0)
+    """Initial bias of the mel projection; 0 is random, as published. The mean of the data saves the steps that would
+    only learn it."""
+    hidden_dropout: float = knob(0.1, least=0)
+    """Dropout of the hidden states of both LSTMs."""
+    guided_attention: float = knob(0.0, least=0)
+    """Weight of the guided attention loss; 0 as published. Without it, small networks had not aligned after 400 steps
+    on synthetic speech; with it, 50 are enough."""
+    bucket_batches: int = knob(0, least=0)
+    """Bucket clips by length within this many batches; 0 does not bucket."""
+    longest_frames: int = knob(0, least=0)
+    """Exclude longer clips from training; 0 takes all."""
+    file_lists: str = knob("")
+    """A folder with lists of training, validation and test clips, instead of the fixed split."""
+    whole_set: bool = knob(True)
+    """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
+    leave_sample: bool = knob(True)
+    """After training, generate a sentence and keep its audio and alignment."""
+    score_clips: int = knob(0, least=0)
+    """Validation sentences to generate and score after training, if the extra `mos` is installed."""
+    encoder_width: int = knob(512, least=2)
+    prenet_width: int = knob(256, least=1)
+    rnn_width: int = knob(1024, least=1)
+    """Width of both LSTMs of the decoder."""
+    attention_width: int = knob(128, least=1)
+    postnet_width: int = knob(512, least=1)
+
+
+REFERENCE = Tacotron2Recipe(
+    **PUBLISHED.recipe,
+    eval_batch_per_device=128,
+    checkpoint_every="10 epochs",
+    clip_gradient_norm=1.0,
+    score_clips=16,
+    seed=23333,
+    memory_format="contiguous",
+)
+FILL = REFERENCE
+"""The published throughput rows use the reference's own batch and rate."""
+QUICK = replace(
+    REFERENCE,
+    batch_per_device=8,
+    eval_batch_per_device=16,
+    checkpoint_every="never",
+    bucket_batches=8,
+    leave_sample=False,
+    score_clips=0,
+)
+SMOKE = replace(
+    REFERENCE,
+    score_clips=0,
+    batch_per_device=8,
+    learning_rate=3e-3,
+    epochs=24,
+    target=2.4,
+    eval_batch_per_device=16,
+    evaluate_first=True,
+    checkpoint_every="end",
+    batch_norm_init="ones",
+    mel_bias_init=-5.5,
+    guided_attention=10.0,
+    longest_frames=260,
+    encoder_width=128,
+    prenet_width=64,
+    rnn_width=128,
+    attention_width=32,
+    postnet_width=128,
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpeechBatch:
+    text: Tensor
+    """(clips, symbols) ids, padded with 0."""
+    symbols: tuple[int, ...]
+    """Length of each text, on the host, as packing needs it."""
+    mels: Tensor
+    """(frames, clips, bands), padded with 0."""
+    frames: Tensor
+    """Length of each clip."""
+    frames_on_host: tuple[int, ...]
+    """The same on the host, without a device sync."""
+    numbers: tuple[int, ...]
+    """Indices of these clips in the split."""
+    count: int
+    global_count: int
+
+    @property
+    def real_frames(self) -> int:
+        return sum(self.frames_on_host)
+
+    @property
+    def padding(self) -> Tensor:
+        """True where a clip has ended: (clips, frames)."""
+        places = torch.arange(self.mels.shape[0], device=self.frames.device)
+        return places[None] >= self.frames[:, None]
+
+    def parts(self, count: int) -> list[SpeechBatch]:
+        """Micro-batches padded like the whole batch, because padding is part of the published loss."""
+        return [
+            replace(
+                self,
+                text=self.text[clips],
+                symbols=self.symbols[clips],
+                mels=self.mels[:, clips],
+                frames=self.frames[clips],
+                frames_on_host=self.frames_on_host[clips],
+                numbers=self.numbers[clips],
+                count=clips.stop - clips.start,
+            )
+            for clips in cut_samples(self.count, count)
+        ]
+
+
+class Split:
+    """The clips of one split, with their lengths."""
+
+    def __init__(self, clips: Sequence[Clip], cache: MelCache) -> None:
+        self.clips = clips
+        self.ids = [_read_ids(clip) for clip in clips]
+        self.frames = np.array([mel.frames(audio.length(clip.path)) for clip in clips], dtype=np.int64)
+        self._cache = cache
+
+    def up_to(self, longest_frames: int) -> Split:
+        """Clips up to this length; 0 means all."""
+        short = [clip for clip, frames in zip(self.clips, self.frames, strict=True) if frames <= longest_frames]
+        return Split(short, self._cache) if longest_frames else self
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def batch(self, numbers: Sequence[int], padded_like: Sequence[int], global_count: int) -> SpeechBatch:
+        """These clips, padded to the longest of `padded_like`."""
+        symbols = max(len(self.ids[number]) for number in padded_like)
+        frames = int(self.frames[list(padded_like)].max())
+        bands = mel.MEL.bands
+        ids, mels = np.zeros((len(numbers), symbols), np.int64), np.zeros((frames, len(numbers), bands), np.float32)
+        for place, number in enumerate(numbers):
+            ids[place, : len(self.ids[number])] = self.ids[number]
+            mels[: self.frames[number], place] = self._cache.get(self.clips[number].path)
+        lengths = self.frames[list(numbers)]
+        return SpeechBatch(
+            text=torch.from_numpy(ids),
+            symbols=tuple(len(self.ids[number]) for number in numbers),
+            mels=torch.from_numpy(mels),
+            frames=torch.from_numpy(lengths),
+            frames_on_host=tuple(lengths.tolist()),
+            numbers=tuple(numbers),
+            count=len(numbers),
+            global_count=global_count,
+        )
+
+
+def check_clips(recipe: Tacotron2Recipe, folder: Path, world: int) -> None:
+    """Raises NotReadyError if this many ranks cannot train on the folder, by its lists and audio headers.
+
+    Unreadable audio is left to the run, which may skip it.
+    """
+    clips, frames = _open_splits(recipe, folder).train, []
+    for clip in clips if recipe.longest_frames else ():
+        with contextlib.suppress(BadAudioError):
+            frames.append(mel.frames(audio.length(clip.path)))
+    if frames:
+        _check_enough(recipe, np.array(frames), world)
+
+
+def _open_splits(recipe: Tacotron2Recipe, folder: Path) -> reader.Splits:
+    splits = reader.open_splits(folder, recipe.file_lists)
+    if recipe.whole_set:
+        reader.check_whole(folder)
+    return splits
+
+
+def _check_enough(recipe: Tacotron2Recipe, frames: npt.NDArray[np.int64], world: int) -> None:
+    """NotReadyError if `longest_frames` excludes too many clips for a step."""
+    short, batch = int((frames <= recipe.longest_frames).sum()), recipe.step_batch_per_device * world
+    if recipe.longest_frames and short < batch:
+        raise NotReadyError(
+            f"{short} of {len(frames)} training clips are as short as longest_frames={recipe.longest_frames}, and a "
+            f"step takes {batch}; these have {frames.min()} to {frames.max()} frames: --set longest_frames=0 takes all "
+            "of them, --set batch_per_device=N fewer a step"
+        )
+
+
+class SpeechData:
+    """An LJSpeech-shaped folder, open for one rank."""
+
+    def __init__(self, recipe: Tacotron2Recipe, folder: Path, share: Share, skip_bad: int) -> None:
+        self._recipe, self._share = recipe, share
+        splits = _open_splits(recipe, folder)
+        cache = MelCache(synthetic.cache_folder() / "mels")
+        first = share.rank % share.local_ranks / share.local_ranks
+        (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
+        every, self.val = Split(train, cache), Split(val, cache)
+        _check_enough(recipe, every.frames, share.world)
+        self._train = every.up_to(recipe.longest_frames)
+        self._left_out = len(every) - len(self._train)
+        self._batching = {"batch_per_device": recipe.step_batch_per_device, "world": share.world}
+        self.steps_per_epoch = distributed_sampler.steps_per_epoch(len(self._train), **self._batching)
+        self.items_per_step = float(self._train.frames.sum() / self.steps_per_epoch)
+        self._frames = self._padded_frames = 0
+
+    @property
+    def facts(self) -> Mapping[str, float]:
+        padding = 1 - self._frames / self._padded_frames if self._padded_frames else 0.0
+        return {
+            "train_samples": len(self._train),
+            "val_samples": len(self.val),
+            "left_out_samples": self._left_out,
+            "padding_share": round(padding, 4),
+        }
+
+    def train(self, epoch: int, start_step: int) -> Iterator[SpeechBatch]:
+        recipe = self._recipe
+        shares = distributed_sampler.rank_batches(
+            len(self._train),
+            **self._batching,
+            rank=self._share.rank,
+            seed=recipe.seed,
+            epoch=epoch,
+            shuffle=True,
+            start_step=start_step,
+            lengths=self._train.frames if recipe.bucket_batches else None,
+            bucket_batches=recipe.bucket_batches,
+        )
+        for batch in prefetch(
+            self._train.batch(s.indices.tolist(), s.indices.tolist(), s.global_count) for s in shares
+        ):
+            self._frames += batch.real_frames
+            self._padded_frames += batch.mels.shape[0] * batch.count
+            yield batch
+
+    def evaluation(self) -> Iterator[SpeechBatch]:
+        """Each clip once over all ranks. Batches have the same clips and padding at every world size, because padding
+        is part of the published loss; a rank takes its part of each."""
+        numbers, size = list(range(len(self.val))), self._recipe.eval_batch_per_device
+        rank, world = self._share.rank, self._share.world
+        batches = [numbers[first : first + size] for first in range(0, len(numbers), size)]
+        mine = [(whole[len(whole) * rank // world : len(whole) * (rank + 1) // world], whole) for whole in batches]
+        return prefetch(self.val.batch(part, whole, len(whole)) for part, whole in mine if part)
+
+    def close(self) -> None:
+        pass
+
+
+def _read_ids(clip: Clip) -> list[int]:
+    try:
+        return text.to_ids(clip.text)
+    except UsageError as error:
+        raise NotReadyError(f"the text of clip {clip.name} cannot be read: {error}") from error
 
 
 class Tacotron2OnLJSpeech:
@@ -93,8 +363,8 @@ class Tacotron2OnLJSpeech:
         return {
             "loss": clip_losses(outputs, batch).sum(),
             "masked_loss": clip_losses(outputs, batch, real=~batch.padding).sum(),
-            "diagonality": attention_quality.diagonality(*quality).sum(),
-            "focus": attention_quality.focus(*quality).sum(),
+            "diagonality": diagonality(*quality).sum(),
+            "focus": focus(*quality).sum(),
         }
 
     def quality(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -108,16 +378,6 @@ class Tacotron2OnLJSpeech:
 
     def sample(self, trained: Trained, request: SampleRequest) -> Sample:
         return read_aloud.sample(trained, request)
-
-    @torch.no_grad()
-    def make_mels(
-        self, model: Tacotron2, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
-    ) -> list[Tensor]:
-        """Teacher-forced mels (frames, bands) of these clips."""
-        batch = Split([clips[number] for number in numbers], cache).batch(range(len(numbers)), range(len(numbers)), 1)
-        batch = replace(batch, numbers=tuple(numbers))  # seeds of the prenet's dropout
-        refined = _run_model(model, batch, prenet_masks(batch, model)).refined.float()
-        return [mel[:, :frames].T for mel, frames in zip(refined, batch.frames_on_host, strict=True)]
 
 
 def sizes_of(recipe: Tacotron2Recipe) -> Sizes:

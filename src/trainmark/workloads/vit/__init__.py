@@ -1,1 +1,1 @@
-"""ViT-B/16 on ImageNet-1k: `facts` without torch, `workload` for training."""
+"""ViT-B/16 on ImageNet-1k: `facts.toml` for all, `workload` for training."""

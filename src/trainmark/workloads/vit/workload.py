@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from trainmark.record.errors import UsageError
 from trainmark.record.recipe import Recipe, knob
+from trainmark.workloads import read_reference
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
-from trainmark.workloads.vit.facts import FACTS, PUBLISHED
 from trainmark.workloads.vit.model import VisionTransformer
 from trainmark.workloads.workload import Progress, optimizer_kwargs
+
+FACTS, PUBLISHED = read_reference("vit")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""WaveNet on LJSpeech: `facts` without torch, `workload` for training."""
+"""WaveNet on LJSpeech: `facts.toml` for all, `workload` for training."""

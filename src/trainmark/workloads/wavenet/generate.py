@@ -1,151 +1,115 @@
 """Generates audio with a trained WaveNet: sample by sample, many segments at once, with cached activations.
 
-Weight norm is folded in, and conditioning is upsampled on demand. A loop in C does it where it can be
-compiled (`c_kernel`). In torch, what a layer hears of the past is known a whole dilation ahead, so it is multiplied in
-blocks; only the newest sample is multiplied as it comes. The outputs are those of the network in training.
+In numpy, whose calls on small matrices take a third of torch's time. Weight norm is folded in, and conditioning is
+upsampled on demand. The outputs are those of the network in training.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainmark.workloads.wavenet import c_kernel, logistics
 from trainmark.workloads.wavenet.layers import HALF
-from trainmark.workloads.wavenet.model import HOP, Layer, WaveNet, bias_of, window_frames
+from trainmark.workloads.wavenet.model import HOP, MIN_LOG_SCALE, Layer, WaveNet, bias_of, window_frames
 
-Way = Literal["c", "torch"]
-"""The two generation loops."""
+NEAREST = 1e-5
+"""Distance of uniform draws from 0 and 1."""
+CHUNK = 32
+"""Samples whose conditioning is in memory at once."""
 
-
-class UniformDraws(NamedTuple):
-    """Uniform draws per sample and segment: (samples, segments, mixtures) and (samples, segments)."""
-
-    which: Tensor
-    where: Tensor
+Floats = npt.NDArray[Any]
 
 
-def draw_uniform(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> UniformDraws:
-    return UniformDraws(
-        which=logistics.uniform(samples, stretches, mixtures, generator=generator),
-        where=logistics.uniform(samples, stretches, generator=generator),
-    )
+class Noise(NamedTuple):
+    """Random numbers per sample and segment, by which mixtures are drawn from."""
+
+    gumbel: Tensor
+    """Decides on a component: (samples, segments, mixtures)."""
+    logistic: Tensor
+    """(samples, segments)"""
+
+
+def draw_noise(samples: int, stretches: int, mixtures: int, generator: torch.Generator) -> Noise:
+    def uniform(*shape: int) -> Tensor:
+        """Away from 0 and 1, whose logarithms are not finite."""
+        return torch.rand(shape, generator=generator) * (1 - 2 * NEAREST) + NEAREST
+
+    return Noise(-(-uniform(samples, stretches, mixtures).log()).log(), uniform(samples, stretches).logit())
+
+
+def draw(outputs: Floats, gumbel: Floats, logistic: Floats) -> Floats:
+    """One sample per segment from mixtures of logistics (segments, 3 x mixtures)."""
+    logits, means, log_scales = outputs.reshape(len(outputs), 3, -1).swapaxes(0, 1)
+    chosen = np.arange(len(outputs)), (logits + gumbel).argmax(1)
+    scales = np.exp(np.maximum(log_scales[chosen], MIN_LOG_SCALE))
+    return np.asarray((means[chosen] + scales * logistic).clip(-1, 1), np.float32)
 
 
 class _FoldedLayer:
-    """A layer with its cache: the inputs of the current chunk, and those before within its receptive field."""
+    """A layer with the inputs it still needs, in a ring.
 
-    def __init__(self, layer: Layer, chunk: int, stretches: int) -> None:
-        self.dilation, self._chunk = layer.dilation, chunk
-        oldest, older, newest = layer.conv.weight.unbind(2)
-        self.oldest, self.older, self.newest = (taps.t().contiguous() for taps in (oldest, older, newest))
-        self.bias = bias_of(layer.conv)
-        self.residual = layer.conv1x1_out.weight.shape[0]
-        # the residual path is scaled by sqrt(1/2), which is folded into its weights
-        out = HALF * layer.conv1x1_out.weight[:, :, 0], HALF * bias_of(layer.conv1x1_out)
-        skip = layer.conv1x1_skip.weight[:, :, 0], bias_of(layer.conv1x1_skip)
-        self.both, self.both_bias = torch.cat([out[0], skip[0]]).t().contiguous(), torch.cat([out[1], skip[1]])
-        memory = 2 * self.dilation + chunk
-        self.inputs = oldest.new_zeros(memory, stretches, oldest.shape[1])
+    A gate's opening is sigmoid(x) = (1 + tanh(x / 2)) / 2, so that one tanh computes both halves of the gates: the
+    inner factor is folded into the weights before it (`scale`), the outer one into those after it.
+    """
 
-    def begin_chunk(self) -> None:
-        past = 2 * self.dilation
-        self.inputs[:past] = self.inputs[self._chunk :].clone()
+    def __init__(self, layer: Layer, stretches: int, scale: Tensor) -> None:
+        self._dilation, self._step = layer.dilation, 0
+        weight = layer.conv.weight * scale[:, None, None]
+        self._taps = _to_numpy(weight.permute(2, 1, 0).flatten(0, 1))
+        self.bias = bias_of(layer.conv) * scale
+        out, skip = layer.conv1x1_out, layer.conv1x1_skip
+        self._both = _to_numpy(0.5 * torch.cat([HALF * out.weight[:, :, 0], skip.weight[:, :, 0]]).t())
+        self._both_bias = _to_numpy(torch.cat([HALF * bias_of(out), bias_of(skip)]))
+        self._residual, self._half = weight.shape[1], len(scale) // 2
+        self._inputs = np.zeros((2 * self._dilation, stretches, self._residual), np.float32)
 
-    def add_past(self, gates: Tensor, at: int) -> None:
-        """Adds the contribution of past samples to the gates of the next dilation of samples."""
-        ahead = self.dilation
-        for taps, first in ((self.oldest, at), (self.older, at + ahead)):
-            gates[at : at + ahead].flatten(0, 1).addmm_(self.inputs[first : first + ahead].flatten(0, 1), taps)
-
-    def step(self, x: Tensor, gates: Tensor, at: int) -> tuple[Tensor, Tensor]:
-        if at % self.dilation == 0:
-            self.add_past(gates, at)
-        self.inputs[2 * self.dilation + at] = x
-        z = gates[at].addmm_(x, self.newest)
-        half = z.shape[1] // 2
-        h = torch.tanh(z[:, :half]).mul_(torch.sigmoid(z[:, half:]))
-        both = torch.addmm(self.both_bias, h, self.both)
-        return torch.add(both[:, : self.residual], x, alpha=HALF), both[:, self.residual :]
-
-
-class _FoldedNetwork:
-    def __init__(self, network: WaveNet, mel: Tensor) -> None:
-        stretches, sizes = len(mel), network.sizes
-        projected, self._kernels = network.project(mel)
-        windows = window_frames(projected).view(stretches, sizes.layers, sizes.gate, len(self._kernels), -1)
-        # by frame, what each layer's conditioning is spread from: (frames, layers, window, stretches x gate)
-        self._windows = windows.permute(3, 1, 4, 0, 2).flatten(3).contiguous()
-        # dilations are powers of 2, as a frame's samples are: no block reaches into another chunk, nor chunk into frame
-        self.chunk = max(layer.dilation for layer in network.layers)
-        self._layers = [_FoldedLayer(layer, self.chunk, stretches) for layer in network.layers]
-        self._biases = torch.stack([layer.bias for layer in self._layers])[:, None, None]
-        self._gate, self._stretches = sizes.gate, stretches
-        self._first, self._first_bias = network.first_conv.weight[:, 0, 0], bias_of(network.first_conv)
-        inner, outer = network.last_convs
-        self._inner = (math.sqrt(1 / sizes.layers) * inner.weight[:, :, 0]).t(), bias_of(inner)
-        self._outer = outer.weight[:, :, 0].t(), bias_of(outer)
-
-    def chunks(self) -> Iterator[Tensor]:
-        """Conditioning chunk by chunk: (layers, samples, segments, gate)."""
-        for frame in range(len(self._kernels)):
-            for first in range(0, HOP, self.chunk):
-                spread = self._kernels[frame, :, first : first + self.chunk].t() @ self._windows[frame]
-                for layer in self._layers:
-                    layer.begin_chunk()
-                yield spread.view(len(self._layers), self.chunk, self._stretches, self._gate) + self._biases
-
-    def step(self, sample: Tensor, gates: Tensor, at: int) -> Tensor:
-        """The distribution (segments, 3 x mixtures) of the next sample."""
-        x = torch.outer(sample, self._first).add_(self._first_bias)
-        total: Tensor | None = None
-        for layer, gate in zip(self._layers, gates, strict=True):
-            x, skip = layer.step(x, gate, at)
-            total = skip if total is None else total.add_(skip)
-        assert total is not None  # noqa: S101 - there are layers
-        hidden = torch.addmm(self._inner[1], total.relu_(), self._inner[0]).relu_()
-        return torch.addmm(self._outer[1], hidden, self._outer[0])
-
-
-def explain_no_c(network: WaveNet) -> str:
-    """Why the C loop cannot be used for this network; empty if it can."""
-    weight = next(network.parameters())
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        return "it computes in float32 on the host"
-    return c_kernel.build().reason
-
-
-def choose_loop(network: WaveNet) -> Way:
-    """The fastest loop available for this network."""
-    return "torch" if explain_no_c(network) else "c"
+    def step(self, x: Floats, gates: Floats) -> tuple[Floats, Floats]:
+        """The next layer's input, and this one's part of the skip path."""
+        oldest, older = self._step % len(self._inputs), (self._step + self._dilation) % len(self._inputs)
+        gates += np.concatenate((self._inputs[oldest], self._inputs[older], x), 1) @ self._taps
+        self._inputs[oldest] = x
+        self._step += 1
+        np.tanh(gates, out=gates)
+        both = (gates[:, : self._half] * (gates[:, self._half :] + 1)) @ self._both + self._both_bias
+        return np.float32(HALF) * x + both[:, : self._residual], both[:, self._residual :]
 
 
 @torch.no_grad()
-def generate(network: WaveNet, mel: Tensor, draws: UniformDraws, way: Way) -> Tensor:
+def generate(network: WaveNet, mel: Tensor, noise: Noise) -> Tensor:
     """Audio (segments, samples) for mels (segments, bands, frames), each with context frames on either side."""
-    return _generate_in_c(network, mel, draws) if way == "c" else _generate_in_torch(network, mel, draws)
-
-
-def _generate_in_c(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
-    projected, kernels = network.project(mel)
-    by_layer = projected.view(len(mel), network.sizes.layers, network.sizes.gate, -1).permute(0, 3, 1, 2)
-    return c_kernel.Kernel(network).generate(
-        by_layer, kernels.transpose(1, 2), draws.which, draws.where, torch.get_num_threads()
+    stretches, sizes = len(mel), network.sizes
+    scale = torch.where(torch.arange(sizes.gate) < sizes.gate // 2, 1.0, 0.5)
+    layers = [_FoldedLayer(layer, stretches, scale) for layer in network.layers]
+    biases = torch.stack([layer.bias for layer in layers])[:, None]
+    first, first_bias = _to_numpy(network.first_conv.weight[:, 0, 0]), _to_numpy(bias_of(network.first_conv))
+    (inner, inner_bias), (outer, outer_bias) = (
+        (_to_numpy(conv.weight[:, :, 0].t()), _to_numpy(bias_of(conv))) for conv in network.last_convs
     )
+    inner *= math.sqrt(1 / sizes.layers)
+    chances = zip(_to_numpy(noise.gumbel), _to_numpy(noise.logistic), strict=True)
+
+    projected, kernels = network.project(mel)
+    windows = window_frames(projected).view(stretches, sizes.layers, sizes.gate, len(kernels), -1)
+    # by frame, what each layer's conditioning is spread from: (frames, window, layers x segments x gate)
+    windows = (windows.permute(3, 4, 1, 0, 2) * scale).flatten(2)
+    found = [np.zeros(stretches, np.float32)]  # the sample before the first is silent
+    for begin in range(0, len(kernels) * HOP, CHUNK):
+        frame, place = divmod(begin, HOP)
+        spread = kernels[frame, :, place : place + CHUNK].t() @ windows[frame]
+        for gates in _to_numpy(spread.view(-1, sizes.layers, stretches, sizes.gate) + biases):
+            x, total = np.outer(found[-1], first) + first_bias, np.zeros_like(inner_bias)
+            for layer, own in zip(layers, gates, strict=True):
+                x, skip = layer.step(x, own)
+                total = total + skip
+            outputs = np.maximum(np.maximum(total, 0) @ inner + inner_bias, 0) @ outer + outer_bias
+            found.append(draw(outputs, *next(chances)))
+    return torch.from_numpy(np.stack(found[1:], 1))
 
 
-def _generate_in_torch(network: WaveNet, mel: Tensor, draws: UniformDraws) -> Tensor:
-    folded = _FoldedNetwork(network, mel)
-    sample = mel.new_zeros(len(mel))
-    found: list[Tensor] = []
-    for gates in folded.chunks():
-        for at in range(folded.chunk):
-            place = len(found)
-            outputs = folded.step(sample, gates, at)
-            sample = logistics.draw(outputs, draws.which[place], draws.where[place])
-            found.append(sample)
-    return torch.stack(found, 1)
+def _to_numpy(tensor: Tensor) -> Floats:
+    return np.ascontiguousarray(tensor.detach().numpy(), np.float32)

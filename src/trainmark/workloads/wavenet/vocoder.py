@@ -5,11 +5,8 @@ Always on the host and in float32: an accelerator would launch about a hundred s
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
-import json
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,10 +25,9 @@ from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, SoundPart, SpokenClips
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
-from trainmark.workloads.tacotron2.clips import score_sources
+from trainmark.workloads.tacotron2.read_aloud import score_sources
 from trainmark.workloads.wavenet import generate
-from trainmark.workloads.wavenet.facts import FACTS
-from trainmark.workloads.wavenet.generate import UniformDraws, Way
+from trainmark.workloads.wavenet.generate import Noise
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet
 
 MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
@@ -40,74 +36,28 @@ MEL_MEAN, MEL_DEVIATION = -5.298, 2.113
 MEL_SETTINGS: Mapping[str, float] = {**asdict(MEL), "mel_mean": MEL_MEAN, "mel_deviation": MEL_DEVIATION}
 """Mel settings of networks trained here, stored in their checkpoints."""
 
-PUBLIC_NAMES: Mapping[str, Sequence[str]] = {
-    "rate": ("sample_rate", "sampling_rate", "fs"),
-    "hop": ("hop_size", "hop_length", "n_shift"),
-    "fft": ("fft_size", "n_fft", "filter_length"),
-    "window": ("win_length",),
-    "bands": ("num_mels", "n_mels", "n_mel_channels"),
-    "lowest_hz": ("fmin", "mel_fmin"),
-    "highest_hz": ("fmax", "mel_fmax"),
-}
-"""The same settings by their names in public files."""
-
 STRETCH, SEARCHED = 64, 16
 """Minimum mean frames of a segment, and the search range for a quieter cut."""
 MAX_AT_ONCE = 64
 """Segments generated in parallel."""
 
 
-class Vocoder(NamedTuple):
-    """A network ready for generation."""
-
-    network: WaveNet
-    gain: float
-    """Gain of its training audio."""
-
-
-class Waves(NamedTuple):
-    """Generated audio."""
-
-    sounds: list[Tensor]
-    """One per mel: HOP samples per frame, from -1 to 1."""
-    way: Way
-    """The loop used: compiled C, or torch."""
-    why: str
-    """Why the C loop was not used."""
-    stretches: int
-    seconds: float
-    """Total time, including cutting and joining."""
-
-
 def refuse_other_mels(document: Any, file: Path) -> None:
-    """NotReadyError unless a file of weights declares the same mel settings as Tacotron2's here.
-
-    `document` is the result of `weights.read_document`. Public files declare them under `hparams` or `config`, or in
-    `hparams.json` beside them.
-    """
-    instead = f"train one with `trainmark run {FACTS.name}`; --init-from may begin with these weights"
-    said = _read_mel_settings(document, file)
-    if not said:
-        raise NotReadyError(
-            f"{file} does not say what mels its network hears, so it cannot speak after Tacotron2; {instead}"
-        )
-    others = [
-        f"{name} {value:g} and not {MEL_SETTINGS[ours]:g}"
-        for ours, name, value in said
-        if not math.isclose(value, MEL_SETTINGS[ours])
-    ]
-    if others:
-        raise NotReadyError(f"{file} was made for other mels than Tacotron2 speaks: {', '.join(others)}; {instead}")
-    if {ours for ours, _, _ in said} != set(MEL_SETTINGS):
-        raise NotReadyError(
-            f"{file} does not say how the mels were scaled that its network hears, so it cannot speak after Tacotron2; "
-            f"{instead}"
-        )
-
-
-def as_vocoder(network: WaveNet, gain: float) -> Vocoder:
-    """A trained network as a float32 vocoder on the host."""
-    return Vocoder(copy.deepcopy(network).float().cpu().eval(), gain)
+    """NotReadyError unless a file of weights says that its network hears the mels of Tacotron2 here, as only those
+    trained here do; `document` is the result of `weights.read_document`."""
+    made_by = document.get("made_by") if isinstance(document, Mapping) else None
+    heard = made_by.get("heard") if isinstance(made_by, Mapping) else None
+    if heard == MEL_SETTINGS:
+        return
+    what = "does not say what mels its network hears, so it cannot speak after Tacotron2"
+    if isinstance(heard, Mapping) and set(heard) == set(MEL_SETTINGS):
+        others = [
+            f"{name} {heard[name]:g} and not {ours:g}" for name, ours in MEL_SETTINGS.items() if heard[name] != ours
+        ]
+        what = f"was made for other mels than Tacotron2 speaks: {', '.join(others)}"
+    raise NotReadyError(
+        f"{file} {what}; train one with `trainmark run wavenet`; --init-from may begin with these weights"
+    )
 
 
 class _Stretch(NamedTuple):
@@ -119,29 +69,23 @@ class _Stretch(NamedTuple):
 
 
 @torch.no_grad()
-def speak(vocoder: Vocoder, mels: Sequence[Tensor], seed: int = 0, way: Way | None = None) -> Waves:
-    """Audio for log mels (bands, frames) of any length, as computed by `data.mel.log_mel`.
+def speak(network: WaveNet, mels: Sequence[Tensor], *, gain: float = 1.0, seed: int = 0) -> list[Tensor]:
+    """Audio for log mels (bands, frames) of any length, as computed by `data.mel.log_mel`: HOP samples per frame, from
+    -1 to 1. `gain` is that of the training audio.
 
-    Long ones are cut at quiet frames, and each segment starts from silence. A segment's random numbers depend on the
-    seed and its position, not on the batch. Without a `way`, the fastest available loop is used.
+    Long mels are cut at quiet frames, and each segment starts from silence. A segment's random numbers depend on the
+    seed and its position, not on the batch.
     """
-    began, network = time.perf_counter(), vocoder.network
-    chosen = way or generate.choose_loop(network)
+    network = copy.deepcopy(network).float().cpu().eval()
     normed = [(mel.detach().cpu().float() - MEL_MEAN) / MEL_DEVIATION for mel in mels]
     stretches = [_Stretch(number, *place) for number, mel in enumerate(normed) for place in _cut_mel(mel)]
     sounds = [torch.zeros(mel.shape[1] * HOP) for mel in normed]
     by_length = sorted(stretches, key=lambda stretch: stretch.last - stretch.first)
     for begin in range(0, len(by_length), MAX_AT_ONCE):
         part = by_length[begin : begin + MAX_AT_ONCE]
-        for stretch, made in zip(part, _generate(network, normed, part, seed, chosen), strict=True):
+        for stretch, made in zip(part, _generate(network, normed, part, seed), strict=True):
             _crossfade(sounds[stretch.mel], stretch, made)
-    return Waves(
-        sounds=[(sound / vocoder.gain).clamp(-1, 1) for sound in sounds],
-        way=chosen,
-        why="" if chosen == "c" else "it was requested" if way else generate.explain_no_c(network),
-        stretches=len(stretches),
-        seconds=time.perf_counter() - began,
-    )
+    return [(sound / gain).clamp(-1, 1) for sound in sounds]
 
 
 def _cut_mel(mel: Tensor) -> Iterator[tuple[int, int]]:
@@ -156,9 +100,7 @@ def _cut_mel(mel: Tensor) -> Iterator[tuple[int, int]]:
             yield first, last
 
 
-def _generate(
-    network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int, way: Way
-) -> Iterator[Tensor]:
+def _generate(network: WaveNet, mels: Sequence[Tensor], part: Sequence[_Stretch], seed: int) -> Iterator[Tensor]:
     """Audio of segments, which are padded to one length; the excess is dropped."""
     # REACH more, so that no kept frame is affected by the end
     longest = max(last - first for _, first, last in part) + REACH
@@ -166,20 +108,20 @@ def _generate(
         mels[mel][:, torch.arange(first - CONTEXT, first + longest + CONTEXT).clamp(0, mels[mel].shape[1] - 1)]
         for mel, first, _ in part
     ]
-    draws = [_draw_stretch(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
-    chance = UniformDraws(*(torch.cat(drawn, 1) for drawn in zip(*draws, strict=True)))
-    sounds = generate.generate(network, torch.stack(heard), chance, way)
+    drawn = [_draw_stretch(stretch, longest, network.sizes.mixtures, seed) for stretch in part]
+    noise = Noise(*(torch.cat(numbers, 1) for numbers in zip(*drawn, strict=True)))
+    sounds = generate.generate(network, torch.stack(heard), noise)
     for (_, first, last), sound in zip(part, sounds, strict=True):
         yield sound[: (last - first) * HOP]
 
 
-def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> UniformDraws:
+def _draw_stretch(stretch: _Stretch, longest: int, mixtures: int, seed: int) -> Noise:
     """The random numbers of a segment, independent of the batch; padding gets none."""
     number = int.from_bytes(hashlib.sha256(repr((seed, *stretch)).encode()).digest()[:7], "big")
     samples = (stretch.last - stretch.first) * HOP
-    which, where = generate.draw_uniform(samples, 1, mixtures, torch.Generator().manual_seed(number))
+    gumbel, logistic = generate.draw_noise(samples, 1, mixtures, torch.Generator().manual_seed(number))
     after = longest * HOP - samples
-    return UniformDraws(F.pad(which, (0, 0, 0, 0, 0, after), value=0.5), F.pad(where, (0, 0, 0, after), value=0.5))
+    return Noise(F.pad(gumbel, (0, 0, 0, 0, 0, after)), F.pad(logistic, (0, 0, 0, after)))
 
 
 def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
@@ -190,34 +132,6 @@ def _crossfade(sound: Tensor, stretch: _Stretch, made: Tensor) -> None:
     if stretch.last * HOP < len(sound):
         made[-len(rising) :] *= 1 - rising
     sound[stretch.first * HOP : stretch.last * HOP] += made
-
-
-class _MelSetting(NamedTuple):
-    """A mel setting in a file: our name, its own name, the value."""
-
-    ours: str
-    name: str
-    value: float
-
-
-def _read_mel_settings(document: Any, file: Path) -> list[_MelSetting]:
-    if not isinstance(document, Mapping):
-        return []
-    own = document.get("made_by")
-    if isinstance(own, Mapping) and isinstance(own.get("heard"), Mapping):
-        return [_MelSetting(name, name, value) for name, value in own["heard"].items() if name in MEL_SETTINGS]
-    settings: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        beside = json.loads((file.parent / "hparams.json").read_text(encoding="utf-8"))
-        settings |= beside if isinstance(beside, dict) else {}
-    for key in ("hparams", "config"):
-        settings |= document[key] if isinstance(document.get(key), Mapping) else {}
-    return [
-        _MelSetting(ours, name, settings[name])
-        for ours, names in PUBLIC_NAMES.items()
-        for name in names
-        if isinstance(settings.get(name), (int, float))
-    ]
 
 
 EXAMPLE_S = 2.0
@@ -268,11 +182,11 @@ def sound_of(trained: Trained, mels: Sequence[Tensor], seed: int) -> Vocoded:
     if trained.source.file:
         file = Path(trained.source.file)
         refuse_other_mels(weights.read_document(file), file)
+    began = time.perf_counter()
     with torch.autocast("cpu", enabled=False):
-        made = speak(as_vocoder(trained.model, trained.recipe.gain), mels, seed)
-    samples = sum(len(sound) for sound in made.sounds)
-    loop = "a loop in C" if made.way == "c" else f"a loop in torch: {made.why}"
-    return Vocoded(made.sounds, f"WaveNet, {samples / made.seconds:,.0f} samples/s by {loop}")
+        sounds = speak(trained.model, mels, gain=trained.recipe.gain, seed=seed)
+    samples = sum(len(sound) for sound in sounds)
+    return Vocoded(sounds, f"WaveNet, {samples / (time.perf_counter() - began):,.0f} samples/s")
 
 
 def _read(path: Path) -> Tensor:
