@@ -122,8 +122,8 @@ def test_a_rank_with_a_short_batch_counts_for_its_samples() -> None:
     data = batch()
 
     def gradient(rows: slice, world: int) -> Tensor:
-        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
         torch.manual_seed(3)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
         nn.init.normal_(model[1].weight)  # type: ignore[arg-type]
         training = stepper("fp32", model, world)
         before = model[1].weight.detach().clone()  # type: ignore[operator]
