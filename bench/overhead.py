@@ -30,7 +30,7 @@ from trainmark.record.precision import Precision
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import make_losses
@@ -133,7 +133,7 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         clock=clock,
         events=events,
         schedule=schedule,
-        collectives=SingleRank(),
+        collectives=Collectives(),
         losses=make_losses(device),
         position=Position(),
     )
@@ -147,7 +147,7 @@ def our_loop(steps: int, device: Device, folder: Path, *, idle: bool = False) ->
         clock=clock,
         monitor=watch,
         events=events,
-        collectives=SingleRank(),
+        collectives=Collectives(),
         save=lambda position: None,
     )
     began = now()

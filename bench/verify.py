@@ -48,7 +48,7 @@ from trainmark.record.events import EventWriter
 from trainmark.train import setup
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
-from trainmark.train.walker import Walker, name_of
+from trainmark.train.walker import Walker, read_name
 
 FEW_SAMPLES = ("batch_per_device=4", "input_workers=0")
 """Fewer average less of what rounding does, and take less time."""
@@ -155,7 +155,7 @@ class Calls:
         self.seen: Counter[str] = Counter()
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.seen[name_of(operator)] += 1
+        self.seen[read_name(operator)] += 1
         return operator(*args, **kwargs)
 
 

@@ -38,7 +38,7 @@ WITHOUT_TORCH = ("record", "analysis", "view")
 FACTS = ("all_facts", "facts", "facts_of", "names", "qualities", "quality_word", "title", "title_of")
 """What rooms without torch may ask of the workloads."""
 PLATFORM_FILES = {"trainmark.platforms.files", "trainmark.platforms.files.Peak"}
-MAX_RUN_FILES = 135
+MAX_RUN_FILES = 130
 
 
 @cache

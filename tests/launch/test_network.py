@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainmark.launch import network
+from trainmark.launch import rendezvous
 from trainmark.launch.cluster_env import ClusterEnv
 from trainmark.record.errors import NotReadyError
 
@@ -26,26 +26,29 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         return [SimpleNamespace(family=socket.AF_INET, address=address)]
 
     known = {"lo": interface("127.0.0.1"), "eth0": interface("10.0.0.1"), "ib0": interface("10.1.0.1")}
-    monkeypatch.setattr(network.psutil, "net_if_addrs", lambda: known)
-    monkeypatch.setattr(network, "_find_source_address", lambda family, target: DEFAULT_ROUTE)
+    monkeypatch.setattr(rendezvous.psutil, "net_if_addrs", lambda: known)
+    monkeypatch.setattr(rendezvous, "_find_source_address", lambda family, target: DEFAULT_ROUTE)
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("env", [ONE, STARTED_ONE_BY_ONE], ids=["ours", "somebody else's"])
 @pytest.mark.parametrize("interface", [None, "ib0"])
 def test_ranks_of_one_machine_use_loopback_whoever_started_them(env: ClusterEnv, interface: str | None) -> None:
-    assert network.make_collective_variables(env, interface) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-    assert network.choose_leader_host(env) == "127.0.0.1"
+    assert rendezvous.make_collective_variables(env, interface) == {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+    assert rendezvous.choose_leader_host(env) == "127.0.0.1"
 
 
 @pytest.mark.usefixtures("machine")
 def test_between_machines_the_site_s_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(network.make_collective_variables(NODES, "ib0").values()) == {"ib0"}
-    monkeypatch.setattr(network, "_find_source_address", lambda family, target: "10.0.0.1")
-    monkeypatch.setattr(network.socket, "getaddrinfo", lambda *words, **named: [(2, 2, 0, "", ("10.0.0.9", 1))])
-    assert network.make_collective_variables(NODES, None) == {"GLOO_SOCKET_IFNAME": "eth0"}, "NCCL chooses better"
+    assert set(rendezvous.make_collective_variables(NODES, "ib0").values()) == {"ib0"}
+    monkeypatch.setattr(rendezvous, "_find_source_address", lambda family, target: "10.0.0.1")
+    monkeypatch.setattr(rendezvous.socket, "getaddrinfo", lambda *words, **named: [(2, 2, 0, "", ("10.0.0.9", 1))])
+    assert rendezvous.make_collective_variables(NODES, None) == {"GLOO_SOCKET_IFNAME": "eth0"}, "NCCL chooses better"
     with pytest.raises(NotReadyError, match="'ib7' has no address here; this machine has lo, eth0, ib0"):
-        network.make_collective_variables(NODES, "ib7")
+        rendezvous.make_collective_variables(NODES, "ib7")
 
 
 @pytest.mark.usefixtures("machine")
@@ -67,9 +70,9 @@ def test_a_leader_listens_where_its_name_leads_and_never_everywhere(
     leader: str, addresses: list[str], interface: str | None, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Any] = []
-    monkeypatch.setattr(network, "_resolve", lambda host: addresses)
-    monkeypatch.setattr(network.socket, "create_server", lambda address, **named: found.append(address))
-    network.listen(ClusterEnv(launchers=2, leader=leader), interface, 29400)
+    monkeypatch.setattr(rendezvous, "_resolve", lambda host: addresses)
+    monkeypatch.setattr(rendezvous.socket, "create_server", lambda address, **named: found.append(address))
+    rendezvous.listen(ClusterEnv(launchers=2, leader=leader), interface, 29400)
     assert found == [(bound, 29400)]
 
 
@@ -78,16 +81,16 @@ def test_a_machine_without_a_default_route_asks_for_the_interface(monkeypatch: p
     def no_route(family: int, target: Any) -> str:
         raise OSError("Network is unreachable")
 
-    monkeypatch.setattr(network, "_resolve", lambda host: ["127.0.1.1"])
-    monkeypatch.setattr(network, "_find_source_address", no_route)
+    monkeypatch.setattr(rendezvous, "_resolve", lambda host: ["127.0.1.1"])
+    monkeypatch.setattr(rendezvous, "_find_source_address", no_route)
     with pytest.raises(
         NotReadyError, match=r"the leader's name node1 is no address of this machine.* interface under \[network\]"
     ):
-        network.listen(NODES, None, 29400)
+        rendezvous.listen(NODES, None, 29400)
 
 
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(NotReadyError, match=f"port {port} of this machine is taken; choose another"):
-            network.listen(STARTED_ONE_BY_ONE, None, port)
+            rendezvous.listen(STARTED_ONE_BY_ONE, None, port)

@@ -23,7 +23,7 @@ from trainmark.record.plan import Plan
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record, Restart
 from trainmark.train import checkpoint, setup
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position
 
 MS = 1_000_000
@@ -187,27 +187,6 @@ def test_a_run_without_a_checkpoint_begins_again_and_keeps_nothing(folder: Path)
     assert "; it broke" in (doubt(record, "restarted") or "")
 
 
-def test_a_run_can_restart_twice(folder: Path) -> None:
-    for number in (0, 1):
-        rank = Rank(folder, number)
-        until_killed(rank)
-        rank.begin(after_ms=700, first_step=10)
-        rank.ready()
-        rank.train(10)
-        rank.evaluate_and_save()
-        rank.train(2)
-        rank.begin(after_ms=300, first_step=20)
-        rank.ready()
-        rank.train(10)
-        rank.end()
-    record = gathered(folder)
-    assert record.loss == [float(step) for step in range(30)]
-    assert record.timeline.phases_ns["restart"] == (740 + 320) * MS
-    assert record.timeline.phases_ns["init"] == 3 * INIT_MS * MS
-    assert sum(record.timeline.phases_ns.values()) == rank.now_ms * MS
-    assert (doubt(record, "restarted") or "").startswith("restarted 2 times, at step 10 and 20, 1.1 s lost")
-
-
 def test_a_rank_that_died_before_it_wrote_of_the_checkpoint_still_has_phases_that_sum_up(folder: Path) -> None:
     for number in (0, 1):
         rank = Rank(folder, number)
@@ -226,17 +205,6 @@ def test_a_rank_that_died_before_it_wrote_of_the_checkpoint_still_has_phases_tha
         trace = log.trace()
         assert len(trace.compute_ns) == 30
         assert sum(trace.phases_ns.values()) + trace.busy_ns == rank.now_ms * MS
-
-
-def test_a_worker_that_never_got_ready_again_leaves_all_that_was_measured(folder: Path) -> None:
-    rank = Rank(folder, 0)
-    until_killed(rank)
-    rank.begin(after_ms=700, first_step=10)
-    rank.fail("no room")
-    record = gathered(folder)
-    assert (record.status, record.ended) == ("incomplete", "no room")
-    assert record.timeline.steps == 14
-    assert record.restarts == ()
 
 
 def test_a_new_worker_is_the_one_to_be_signalled_and_the_failure_before_it_is_over(folder: Path) -> None:
@@ -277,7 +245,7 @@ def kept(tmp_path: Path) -> Callable[[str, int, int], Path]:
 
 def started_at(plan: Plan, own: Path, tmp_path: Path) -> tuple[int, int, float]:
     events = EventWriter(tmp_path / "rank0.jsonl")
-    position = setup.find_start(plan, own, tiny.job(tmp_path).stepper, events, SingleRank())
+    position = setup.find_start(plan, own, tiny.job(tmp_path).stepper, events, Collectives())
     return position.step, position.began_step, position.trained_s
 
 

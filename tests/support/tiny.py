@@ -20,7 +20,7 @@ from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
 from trainmark.train import loop, monitor
 from trainmark.train.clock import Clock
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import make_losses
@@ -178,7 +178,7 @@ def job(
         clock=clock,
         events=events,
         schedule=schedule,
-        collectives=SingleRank(),
+        collectives=Collectives(),
         losses=make_losses(device),
         position=position or Position(),
     )
@@ -192,6 +192,6 @@ def job(
         clock=clock,
         monitor=watch,
         events=events,
-        collectives=SingleRank(),
+        collectives=Collectives(),
         save=lambda at: None if saved is None else saved.append((at.step, stepper.state())),
     )

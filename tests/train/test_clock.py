@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
 from hypothesis import given, settings, strategies as st
 from support.standin import HandClock, StandIn
 
@@ -115,20 +114,6 @@ def test_the_exchange_is_what_the_device_did_from_the_last_gradient_to_the_end_o
     assert [step.compute_ns // MS for step in steps] == [15, 12, 17, 16, 16, 16, 16, 16]
 
 
-def test_the_exchange_is_timed_without_waiting_for_the_device() -> None:
-    device, clock = opened()
-    with clock.training():
-        for _ in clock.waiting_for([0] * 3):
-            device.launch(10 * MS)
-            clock.begin_exchange()
-            device.launch(5 * MS)
-            before = device.clock.ns
-            clock.end_exchange()
-            assert (device.clock.ns, device.synchronized) == (before, 0)
-            clock.end_step(8)
-    assert [step.exchange_ns for step in clock.finished_steps()] == [5 * MS] * 3
-
-
 def test_all_exchanges_of_a_step_count_and_none_of_another_step() -> None:
     device, clock = opened()
     with clock.training():
@@ -202,11 +187,3 @@ def test_a_stretch_is_as_long_by_the_devices_marks_as_by_the_host() -> None:
     train(device, clock, [5 * MS] + [0] * 9, 10 * MS)
     assert clock.stretch == (105 * MS, 105 * MS)
     assert device.synchronized == 1
-
-
-def test_a_device_that_counts_at_another_pace_shows_beside_the_hosts_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, clock = opened()
-    monkeypatch.setattr(device, "between_ns", lambda earlier, later: (later - earlier) // 2)
-    train(device, clock, [0] * 10, 10 * MS)
-    assert clock.stretch == (100 * MS, 50 * MS)
-    assert clock.phases_ns["other"] == 50 * MS

@@ -12,14 +12,14 @@ from torch import distributed
 
 from trainmark.record.errors import NotReadyError
 from trainmark.train import checkpoint, collectives
-from trainmark.train.collectives import RankGroup, SingleRank
+from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.loop import reduce_sums
 
 MESSAGES = (b"", b"x", bytes(range(256)) * 4)
 
 
 def test_one_rank_alone_hears_itself() -> None:
-    alone = SingleRank()
+    alone = Collectives()
     assert [alone.broadcast(message) for message in MESSAGES] == list(MESSAGES)
     assert alone.reduce_max(1, 2) == [1, 2]
     with pytest.raises(ValueError, match="rank 0 must pass the bytes"):

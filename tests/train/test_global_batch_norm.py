@@ -93,18 +93,8 @@ def _all_cases() -> dict[str, dict[str, Any]]:
     for name, case in CASES.items():
         x, of_y = (batch.split(sizes)[rank] for batch in case.batches())
         found[name] = _through(convert_batch_norms(case.make(), on_cpu=True, exchange=nullcontext), x, of_y)
-    found["clips of unlike lengths"] = _through(
-        convert_batch_norms(nn.BatchNorm1d(CHANNELS), on_cpu=True, exchange=nullcontext),
-        _clips(rank),
-        torch.ones(_clips(rank).shape).cumsum(2),
-    )
     found["training"] = _trained(rank, sizes)
     return found
-
-
-def _clips(rank: int) -> Tensor:
-    """Each rank's batch is padded for itself."""
-    return torch.randn(2 + rank, CHANNELS, 7 - 2 * rank, generator=torch.Generator().manual_seed(rank))
 
 
 def _trained(rank: int = 0, shares: tuple[int, ...] = (7,)) -> dict[str, Tensor]:
@@ -173,25 +163,6 @@ def test_a_small_variance_far_from_zero_is_not_lost(ranks: list[dict[str, dict[s
     for rank in ranks:
         found = rank["a mean a thousand times the spread"]["running_var"].double()
         torch.testing.assert_close((found - 0.81) / 0.19, variance, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_ranks_whose_samples_are_of_unlike_length_are_weighed_by_what_they_hold(
-    ranks: list[dict[str, dict[str, Any]]],
-) -> None:
-    def rows(clips: Tensor) -> Tensor:
-        return clips.transpose(1, 2).flatten(0, 1)
-
-    own = [_clips(rank) for rank in range(len(ranks))]
-    of_y = [torch.ones(clips.shape).cumsum(2) for clips in own]
-    exact = _through(
-        nn.BatchNorm1d(CHANNELS).double(), torch.cat(list(map(rows, own))).double(), torch.cat(list(map(rows, of_y)))
-    )
-    found = [rank["clips of unlike lengths"] for rank in ranks]
-    for key in ("y", "of x"):
-        value = torch.cat([rows(rank[key]) for rank in found]).double()
-        torch.testing.assert_close(value, exact[key], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[-1]["running_var"].double(), exact["running_var"])
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from support.tiny import RECIPE, LineFit, PointData, Points, PointStream, job
 from trainmark.record import endings
 from trainmark.record.errors import UsageError, WorkloadError
 from trainmark.record.events import Event, EventTail, Steps
-from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.train import loop, monitor
 from trainmark.train.schedule import Position
@@ -164,22 +163,6 @@ def test_a_set_may_be_evaluated_within_its_epochs_and_once_where_both_fall_toget
     assert [step for step, _ in saved] == [3, 6]
 
 
-def test_items_say_when_to_evaluate_and_when_to_stop(tmp_path: Path) -> None:
-    position = Position()
-    recipe = replace(STREAM, evaluate_every="10 items", checkpoint_every="end", steps=0, items=30)
-    assert loop.train(job(tmp_path, recipe=recipe, data=PointStream()), position) == endings.CAP_OF_ITEMS
-    # four items a step: the third, the fifth and the eighth reach 10, 20 and 30
-    assert [evaluation.step for evaluation in position.history] == [3, 5, 8]
-
-
-def test_a_stream_stops_at_the_items_asked_for_and_is_evaluated_where_the_recipe_says_so(tmp_path: Path) -> None:
-    position = Position()
-    recipe = replace(STREAM, evaluate_every="end", evaluate_after_limit=True)
-    ended = loop.train(job(tmp_path, recipe=recipe, data=PointStream(), limits=Limits(items=21)), position)
-    assert (ended, position.step) == (monitor.REASONS[monitor.ITEMS], 6)
-    assert [evaluation.step for evaluation in position.history] == [6]
-
-
 def test_a_resumed_stream_goes_on_at_the_step_where_it_stood(tmp_path: Path) -> None:
     for name in ("whole", "first", "second"):
         (tmp_path / name).mkdir()
@@ -226,16 +209,6 @@ def test_a_stream_that_ends_all_the_same_says_so(tmp_path: Path) -> None:
         loop.train(job(tmp_path, recipe=STREAM, data=PointData(steps_per_epoch=None)), Position())
 
 
-def test_accumulated_micro_batches_train_like_whole_batches(tmp_path: Path) -> None:
-    recipe = replace(RECIPE, target=-1.0)
-    for name in ("whole", "parts"):
-        (tmp_path / name).mkdir()
-    loop.train(job(tmp_path / "whole", recipe=recipe), Position())
-    loop.train(job(tmp_path / "parts", recipe=replace(recipe, accumulate=3)), Position())
-    assert steps(tmp_path / "parts", "loss") == pytest.approx(steps(tmp_path / "whole", "loss"), rel=1e-5)
-    assert steps(tmp_path / "parts", "items") == steps(tmp_path / "whole", "items")
-
-
 @pytest.mark.parametrize(("evaluate_in", "autocast"), [("same", True), ("fp32", False)])
 def test_evaluation_leaves_autocast_where_the_recipe_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate_in: str, autocast: bool
@@ -254,11 +227,3 @@ def test_evaluation_leaves_autocast_where_the_recipe_says_so(
             monkeypatch.setattr(ready.stepper, "_loss", watched)
     loop.train(ready, Position())
     assert used == {"loss": {True}, "score": {autocast}}
-
-
-@pytest.mark.parametrize("word", PRECISIONS)
-def test_only_autocast_is_left_for_evaluation_in_fp32(word: str) -> None:
-    training = Precision.parse(word)
-    assert loop.choose_evaluation_precision(RECIPE, training) == training
-    expected = "fp32" if word.startswith("amp-") else word
-    assert loop.choose_evaluation_precision(replace(RECIPE, evaluate_in="fp32"), training).name == expected

@@ -13,11 +13,9 @@ from support.tiny import job
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.standin_device import QueueEvent, StandInDevice
-from trainmark.record.precision import PRECISIONS
 from trainmark.train import loop, transfers
-from trainmark.train.clock import MAX_STEPS_IN_FLIGHT, Clock
 from trainmark.train.schedule import Position
-from trainmark.train.transfers import QueuedLosses, make_losses
+from trainmark.train.transfers import Losses, make_losses
 
 SLOW_US = 20_000
 
@@ -68,7 +66,7 @@ def test_a_mark_that_says_too_early_that_it_is_reached_shows_in_the_losses(
 def test_a_loss_is_read_when_its_step_is_done_and_never_before(tmp_path: Path) -> None:
     device = Platform(files.load("standin")).open(0)
     kept = make_losses(device)
-    assert isinstance(kept, QueuedLosses)
+    assert isinstance(kept, Losses)
     kept.note(torch.tensor(0.5))
     kept.note(torch.tensor(0.25))
     device.synchronize()
@@ -84,38 +82,3 @@ def test_batches_are_copied_to_the_device(tmp_path: Path) -> None:
     assert torch.equal(moved.x, first.x)
     assert moved.x.data_ptr() != first.x.data_ptr()
     assert moved.count == first.count
-
-
-def test_the_host_runs_ahead_of_the_device_but_not_without_bound() -> None:
-    device = Platform(files.load("standin")).open(0)
-    clock = Clock(device.marks, device.synchronize)
-    ahead, finished = [], 0
-    with clock.training():
-        for launched, _ in enumerate(clock.waiting_for([0] * 20), 1):
-            clock.end_step(8)
-            finished += len(clock.finished_steps())
-            ahead.append(launched - finished)
-    assert 1 < max(ahead) <= MAX_STEPS_IN_FLIGHT
-
-
-def test_a_phase_holds_what_the_device_did_in_it(script: Path) -> None:
-    script.write_text("operation_us = 10000\n", encoding="utf-8")
-    device = Platform(files.load("standin")).open(0)
-    clock = Clock(device.marks, device.synchronize)
-    with clock.phase("evaluate"), device.arithmetic(PRECISIONS["fp32"]):
-        for _ in range(20):
-            torch.ones(1)
-    assert clock.phases_ns["evaluate"] >= 20 * 10_000_000
-
-
-def test_steps_last_as_long_as_the_device_works(script: Path) -> None:
-    script.write_text("operation_us = 2000\nlatency_us = 0\n", encoding="utf-8")
-    device = Platform(files.load("standin")).open(0)
-    clock = Clock(device.marks, device.synchronize)
-    with clock.training():
-        for _ in clock.waiting_for([0] * 6):
-            with device.arithmetic(PRECISIONS["fp32"]):
-                for _ in range(10):
-                    torch.ones(1)
-            clock.end_step(8)
-    assert all(step.compute_ns >= 10 * 2_000_000 for step in clock.finished_steps())

@@ -20,7 +20,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.events import EventTail, EventWriter, PrecisionSeen
 from trainmark.record.precision import PRECISIONS, Precision, describe_matmuls, scaled_share
 from trainmark.train import loop
-from trainmark.train.precision_proof import Proof, kind_of_matmul
+from trainmark.train.precision_proof import Proof, classify_operator
 from trainmark.train.schedule import Position
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
@@ -236,7 +236,7 @@ def test_the_loop_has_its_first_step_watched(tmp_path: Path) -> None:
     }.items(),
 )
 def test_products_are_known_by_the_names_devices_give_them(kind: str | None, names: str) -> None:
-    assert {name: kind_of_matmul(name) for name in names.split()} == dict.fromkeys(names.split(), kind)
+    assert {name: classify_operator(name) for name in names.split()} == dict.fromkeys(names.split(), kind)
 
 
 @pytest.mark.parametrize(

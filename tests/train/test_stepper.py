@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import PRECISIONS, Precision
-from trainmark.train.parallel import DataParallel, OneDevice, Parallel
+from trainmark.train.parallel import DataParallel, OneDevice
 from trainmark.train.stepper import Stepper
 
 
@@ -64,7 +64,7 @@ def stepper(
     *,
     clip_gradient_norm: float = 0.0,
     accumulate: int = 1,
-    parallel: Parallel | None = None,
+    parallel: OneDevice | None = None,
 ) -> Stepper:
     return Stepper(
         model or network(),
@@ -107,12 +107,6 @@ def test_narrow_weights_keep_norms_and_updates_in_float32(word: str, dtype: torc
     assert not torch.equal(training.state()["master_weights"][0], before)
 
 
-def test_plain_weights_stay_float32_under_autocast() -> None:
-    training = stepper("amp-bf16")
-    training.step(batch())
-    assert {parameter.dtype for parameter in training.bare_model.parameters()} == {torch.float32}
-
-
 def test_an_overflowing_float16_step_is_skipped_and_the_scale_lowered() -> None:
     training, data = stepper("amp-fp16"), batch()
     training.step(data)
@@ -128,8 +122,8 @@ def test_a_rank_with_a_short_batch_counts_for_its_samples() -> None:
     data = batch()
 
     def gradient(rows: slice, world: int) -> Tensor:
-        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
         torch.manual_seed(3)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
         nn.init.normal_(model[1].weight)  # type: ignore[arg-type]
         training = stepper("fp32", model, world)
         before = model[1].weight.detach().clone()  # type: ignore[operator]
@@ -197,27 +191,6 @@ def update(
     training = stepper(word, model, world, clip_gradient_norm=clip_gradient_norm, accumulate=accumulate)
     loss = training.step(data)
     return loss, before - nn.utils.parameters_to_vector(model.parameters()).detach()
-
-
-@pytest.mark.parametrize(("word", "tolerance"), [("fp32", 1e-6), ("amp-bf16", 2e-3), ("amp-fp16", 1e-4)])
-@pytest.mark.parametrize("limit", [0.0, 0.05])
-def test_two_micro_batches_of_4_make_the_step_of_one_batch_of_8(word: str, tolerance: float, limit: float) -> None:
-    data = batch().rows(0, 8)
-    loss, whole = update(data, word, clip_gradient_norm=limit)
-    same_loss, parts = update(data, word, clip_gradient_norm=limit, accumulate=2)
-    torch.testing.assert_close(parts, whole, rtol=0.0, atol=tolerance)
-    torch.testing.assert_close(same_loss, loss, rtol=0.0, atol=tolerance)
-    if limit:  # the sum is clipped, not each micro-batch: two clipped halves would be half as long
-        assert float(parts.norm()) == pytest.approx(0.05 * limit, rel=1e-3)
-
-
-@pytest.mark.parametrize(("samples", "accumulate"), [(7, 2), (5, 3), (16, 3), (2, 4), (1, 2)])
-def test_micro_batches_of_unlike_length_count_for_their_samples(samples: int, accumulate: int) -> None:
-    data = batch().rows(0, samples)
-    loss, whole = update(data)
-    same_loss, parts = update(data, accumulate=accumulate)
-    torch.testing.assert_close(parts, whole)
-    torch.testing.assert_close(same_loss, loss)
 
 
 def test_ranks_of_unlike_shares_cut_into_micro_batches_make_the_step_of_all_samples() -> None:
@@ -300,23 +273,6 @@ def test_ddp_exchanges_the_sum_of_all_micro_batches_once_a_step() -> None:
         log.clear()
     for ours, theirs in zip(training.bare_model.parameters(), plain.bare_model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_an_overflow_in_one_micro_batch_skips_the_whole_step() -> None:
-    training, data = stepper("amp-fp16", accumulate=2), batch()
-    training.step(data)
-    before = [parameter.clone() for parameter in training.bare_model.parameters()]
-    training.step(Batch(torch.cat((data.x[:8] * 1e6, data.x[8:])), data.y))
-    assert all(torch.equal(a, b) for a, b in zip(before, training.bare_model.parameters(), strict=True))
-
-
-def test_a_batch_that_makes_a_step_of_its_own_is_not_cut() -> None:
-    class Whole(Batch):
-        def parts(self, count: int) -> list[Batch]:
-            raise AssertionError("cut")
-
-    data = batch()
-    assert float(stepper("fp32").step(Whole(data.x, data.y))) == float(stepper("fp32").step(data))
 
 
 def test_whoever_shares_the_work_may_change_the_weights_before_the_optimizer_sees_them_and_clips_and_saves() -> None:

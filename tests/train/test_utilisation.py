@@ -14,7 +14,7 @@ from support.records import make_record, make_timeline
 from support.tiny import LineFit, job
 
 from trainmark.platforms import files
-from trainmark.platforms.matmul_probe import choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import choose_matmul_type
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
@@ -24,13 +24,11 @@ from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
 from trainmark.train import loop, post_training
-from trainmark.train.monitor import INTERRUPTED, REASONS
 from trainmark.train.post_training import DevicePeak
 from trainmark.train.schedule import Position
 from trainmark.view import table
 from trainmark.view.describe import describe
 
-MS = 1_000_000
 SHEET = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
 
 
@@ -85,13 +83,6 @@ def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsy
     post_training.write_flops(ready, loop.train(ready, Position()))
     assert flops_events(tmp_path) == []
     assert "without a meta kernel" in capsys.readouterr().err
-
-
-def test_nobody_who_interrupted_a_run_waits_for_its_flops(tmp_path: Path) -> None:
-    ready = job(tmp_path, limits=Limits(steps=4))
-    loop.train(ready, Position())
-    post_training.write_flops(ready, REASONS[INTERRUPTED])
-    assert flops_events(tmp_path) == []
 
 
 class Card:
@@ -156,11 +147,6 @@ def test_mfu_is_withheld_where_others_used_the_processors_that_trained() -> None
     assert "others used the processors that trained" in str(busy.unavailable)
     on_cpu, on_card = (Environment(device=DeviceInfo(type=kind), foreign_load=0.8) for kind in ("cpu", "cuda"))
     assert (on_cpu.others, on_card.others) == (0.8, None)
-
-
-def test_the_rate_of_matrix_products_is_of_the_order_of_what_one_product_takes() -> None:
-    rate = measure_matmul_flops(cpu(), torch.float32, budget_s=0.05, side=256)
-    assert 1e8 < rate < 1e14
 
 
 def test_products_are_measured_in_the_type_they_run_in() -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized, is_view, name_of
+from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized, is_view, read_name
 
 
 def test_a_visitor_sees_the_backward_pass_and_decides_what_the_step_goes_on_with() -> None:
     seen: list[str] = []
 
     def visit(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        seen.append(name_of(operator))
-        return torch.zeros(2) if name_of(operator) == "tanh" else operator(*args, **kwargs)
+        seen.append(read_name(operator))
+        return torch.zeros(2) if read_name(operator) == "tanh" else operator(*args, **kwargs)
 
     x = torch.ones(2, requires_grad=True)
     with Walker(visit):

@@ -23,7 +23,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError
 from trainmark.record.sample import ImagePart, NetworkUsed
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.loop import reduce_sums
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -269,7 +269,7 @@ def test_ranks_together_have_the_very_sums_of_one(scenes: Path, world: int) -> N
     assert wanted["samples"] == together["samples"] == 5
     for name in WORKLOAD.sums:
         assert torch.equal(together[name], wanted[name]), name
-    values = WORKLOAD.quality(reduce_sums(SingleRank(), wanted))
+    values = WORKLOAD.quality(reduce_sums(Collectives(), wanted))
     assert set(values) == {quality.name for quality in WORKLOAD.facts.qualities}
     assert values["one_class_mIoU"] < values["ceiling_mIoU"] < 100
 
@@ -279,7 +279,7 @@ def test_taking_all_for_one_class_gives_its_share_over_the_classes(scenes: Path)
     sums = sums_of(data, tiny())
     judged = sums["judged"].double()
     share = judged.max() / judged.sum()
-    one_class = WORKLOAD.quality(reduce_sums(SingleRank(), sums))["one_class_mIoU"]
+    one_class = WORKLOAD.quality(reduce_sums(Collectives(), sums))["one_class_mIoU"]
     assert one_class == pytest.approx(100 * share.item() / int((judged > 0).sum()))
     assert data.facts["chance"] == pytest.approx(one_class, abs=1e-3)
     data.close()
@@ -481,7 +481,7 @@ def test_a_run_of_two_ranks_is_judged_as_the_same_weights_are_alone(cli: Cli, sc
     [first] = document["quality"]["history"]
     torch.manual_seed(SMOKE.seed)
     network, data = WORKLOAD.build(TINY_RECIPE).eval(), open_tiny(scenes)
-    alone = WORKLOAD.quality(reduce_sums(SingleRank(), sums_of(data, network)))
+    alone = WORKLOAD.quality(reduce_sums(Collectives(), sums_of(data, network)))
     data.close()
     assert first["samples"] == 5 and first["values"] == alone
     assert {"random-start", "generated-data"} <= {doubt["code"] for doubt in document["doubts"]}

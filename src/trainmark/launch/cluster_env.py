@@ -15,8 +15,7 @@ from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import Topology
 
 if TYPE_CHECKING:
-    from trainmark.launch.options import RunOptions
-    from trainmark.record.plan import Plan
+    from trainmark.launch.cluster_job import ClusterJob
 
 PORT = 29400
 """The default port of the rendezvous, as in torchrun."""
@@ -68,16 +67,6 @@ class ClusterEnv:
         return self.launchers == 1 or (self.is_rank and self.launchers == self.local_ranks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RenderedRun:
-    """A run to be started on another machine."""
-
-    options: RunOptions
-    plans: Sequence[Plan]
-    as_json: bool = False
-    """The run prints its record as JSON."""
-
-
 class ClusterEnvironment(Protocol):
     """A module of `launch/clusters`; all parts but those for detection, or those for rendering, are optional."""
 
@@ -94,7 +83,7 @@ class ClusterEnvironment(Protocol):
     def start_tasks(self, topology: Topology, command: Sequence[str]) -> NoReturn:
         """Replaces this process by the program that starts the launchers of an allocation."""
 
-    def render(self, request: Any, run: RenderedRun, say: Callable[[str], None]) -> str:
+    def render(self, request: Any, job: ClusterJob, say: Callable[[str], None]) -> str:
         """The run as a script or manifest."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainmark.launch.cluster_env import RenderedRun
+from trainmark.launch.options import RunOptions
 from trainmark.platforms import files
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
@@ -20,10 +20,28 @@ MAX_NAME_LENGTH = 53
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterJob:
-    plans: tuple[Plan, ...]
-    words: tuple[tuple[str, ...], ...]
-    """`run` with its workloads, then each option with its value."""
-    name: str
+    """A planned run to be started on another machine."""
+
+    options: RunOptions
+    plans: Sequence[Plan]
+    as_json: bool = False
+    """The run prints its record as JSON."""
+    given_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As given, or one that is valid in Slurm and Kubernetes."""
+        if self.given_name is not None:
+            return self.given_name
+        what = "-".join(dict.fromkeys(plan.workload for plan in self.plans))
+        name = f"trainmark-{what}-{self.plans[0].recipe_name}-{self.plans[0].topology}"
+        return re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME_LENGTH].strip("-")
+
+    @property
+    def words(self) -> tuple[tuple[str, ...], ...]:
+        """`run` with its workloads, then each option with its value."""
+        names, *rest = self.options.to_argv()
+        return (("run", *names), *rest, *([("--json",)] if self.as_json else []))
 
     @property
     def topology(self) -> Topology:
@@ -45,12 +63,6 @@ class ClusterJob:
         return " \\\n    ".join(lines)
 
 
-def make_job(run: RenderedRun, name: str | None = None) -> ClusterJob:
-    names, *rest = run.options.to_argv()
-    words = (("run", *names), *rest, *([("--json",)] if run.as_json else []))
-    return ClusterJob(plans=tuple(run.plans), words=words, name=name or make_name(run.plans))
-
-
 def option(flag: str, help_: str, *, metavar: str = "NAME", default: Any = None, kind: type = str) -> Any:
     """A field of a request that is an option of `trainmark launch render`; required where its default is `...`."""
     metadata = {"flag": flag, "help": help_, "metavar": metavar, "kind": kind}
@@ -60,14 +72,6 @@ def option(flag: str, help_: str, *, metavar: str = "NAME", default: Any = None,
 def make_absolute(path: str | None) -> str | None:
     """An absolute path, valid wherever the job starts."""
     return None if path is None else str(Path(path).expanduser().absolute())
-
-
-def make_name(plans: Iterable[Plan]) -> str:
-    """A job name that is valid in Slurm and Kubernetes."""
-    plans = list(plans)
-    what = "-".join(dict.fromkeys(plan.workload for plan in plans))
-    name = f"trainmark-{what}-{plans[0].recipe_name}-{plans[0].topology}"
-    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:MAX_NAME_LENGTH].strip("-")
 
 
 def describe_job(job: ClusterJob) -> list[str]:

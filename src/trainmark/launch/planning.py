@@ -25,7 +25,6 @@ from trainmark.record.recipe import (
     to_values,
 )
 from trainmark.record.trust import trust_file
-from trainmark.train import meta_model
 from trainmark.workloads import weights
 
 
@@ -133,7 +132,7 @@ def check_initial_weights(plan: Plan) -> None:
     from trainmark.train import setup
 
     if plan.init_from and (given := setup.load_initial_weights(plan)) is not None:
-        weights.check_fit(meta_model.build_model(plan), given, str(plan.init_from), to_begin=True)
+        weights.check_fit(weights.build_model(plan), given, str(plan.init_from), to_begin=True)
 
 
 def check_tensor_parallel(recipe: Recipe, topology: Topology) -> None:

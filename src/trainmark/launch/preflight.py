@@ -25,7 +25,7 @@ from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import from_values
 from trainmark.record.workload_facts import derive_facts
-from trainmark.train import meta_model
+from trainmark.workloads import weights
 
 BYTES_PER_WEIGHT = 12
 """A weight, its gradient and one optimizer state in float32: a lower bound of what a step holds."""
@@ -43,7 +43,7 @@ def check_budget(plan: Plan, share_s: float, flops_per_s: float | None = None) -
         return None  # too little is known of a workload of a user
     device = Platform(files.load(plan.platform)).open(0)
     title = workloads.title(plan.workload)
-    need = BYTES_PER_WEIGHT * meta_model.count_weights(meta_model.build_model(plan)) / count_shards(plan)
+    need = estimate_state_bytes(plan)
     there = psutil.virtual_memory().available if device.is_cpu else device.memory_capacity_bytes()
     if there is not None and need > there:
         return (
@@ -62,6 +62,11 @@ def check_budget(plan: Plan, share_s: float, flops_per_s: float | None = None) -
     )
 
 
+def estimate_state_bytes(plan: Plan) -> float:
+    """Of weights, gradients and optimizer on one device."""
+    return BYTES_PER_WEIGHT * weights.count_weights(weights.build_model(plan)) / count_shards(plan)
+
+
 def count_shards(plan: Plan) -> int:
     """Over how many devices a network is sharded."""
     topology = Topology.parse(plan.topology)
@@ -74,7 +79,6 @@ def explain_too_large(plan: Plan, capacity_bytes: float | None = None) -> str | 
 
     `capacity_bytes` is per device; by default it is queried, and the ranks of a CPU share its memory.
     """
-    weights = meta_model.count_weights(meta_model.build_model(plan))
     topology = Topology.parse(plan.topology)
     if capacity_bytes is None:
         device = Platform(files.load(plan.platform)).open(0)
@@ -82,20 +86,16 @@ def explain_too_large(plan: Plan, capacity_bytes: float | None = None) -> str | 
         if found is None:
             return None
         capacity_bytes = found / (topology.devices_per_node if device.is_cpu else 1)
-    need = BYTES_PER_WEIGHT * weights / count_shards(plan)
+    need = estimate_state_bytes(plan)
     if need <= capacity_bytes:
         return None
     fits = [
-        f"shard it over {math.ceil(BYTES_PER_WEIGHT * weights / capacity_bytes)} devices or more (--set parallel=fsdp)"
+        f"shard it over {math.ceil(need * count_shards(plan) / capacity_bytes)} devices or more (--set parallel=fsdp)"
     ]
     layers = int(plan.recipe.get("layers", 0))
     while layers > 1:
         layers //= 2
-        smaller = replace(plan, recipe={**plan.recipe, "layers": layers})
-        if (
-            BYTES_PER_WEIGHT * meta_model.count_weights(meta_model.build_model(smaller)) / count_shards(plan)
-            <= capacity_bytes
-        ):
+        if estimate_state_bytes(replace(plan, recipe={**plan.recipe, "layers": layers})) <= capacity_bytes:
             fits.append(f"give it fewer layers (--set layers={layers})")
             break
     return (
@@ -174,7 +174,7 @@ def check_precision(plan: Plan, platform: Platform) -> CheckResult:
     device, requested = platform.open(0), Precision.parse(plan.precision)
     if not (reason := device.explain_refusal(requested)):
         if requested.scaled:
-            scaled_matmul.replace_linears(meta_model.build_model(plan))
+            scaled_matmul.replace_linears(weights.build_model(plan))
         return ok(f"{plan.precision} runs here")
     can = [name for name, precision in PRECISIONS.items() if not device.explain_refusal(precision)]
     others = f"this device runs {', '.join(can)}" if can else "nor does any other; see `trainmark platform check`"
@@ -240,7 +240,7 @@ def check_disk(plan: Plan, store: Path) -> CheckResult:
 def estimate_checkpoint_bytes(plan: Plan) -> int:
     """Weights, two optimizer states, and the EMA of weights if there is one, in float32."""
     copies = 4 if plan.recipe.get("average_decay") else 3
-    return copies * 4 * meta_model.count_weights(meta_model.build_model(plan))
+    return copies * 4 * weights.count_weights(weights.build_model(plan))
 
 
 def format_seconds(seconds: float) -> str:

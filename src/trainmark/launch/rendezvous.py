@@ -1,11 +1,13 @@
-"""The rendezvous of nodes: a key-value store of the leader, for peers that prove the secret of the run.
+"""The rendezvous of nodes: where the leader listens, and its key-value store for peers that prove the secret.
 
 Before the handshake succeeds, the leader reads nothing but a proof of fixed length.
 """
 
 from __future__ import annotations
 
+import errno
 import hmac
+import ipaddress
 import os
 import secrets
 import socket
@@ -17,9 +19,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-from trainmark.launch import network
 from trainmark.launch.cluster_env import SECRET, ClusterEnv, make_secret, read_secret
 from trainmark.platforms.device_errors import first_line
 from trainmark.record.errors import HangError, NotReadyError
@@ -156,7 +158,7 @@ class StoreServer:
 def serve(env: ClusterEnv, secret: str | None, interface: str | None, timeout_s: float) -> tuple[StoreServer, Address]:
     """Starts the server of the leader. Where torchrun has a store, it publishes address and secret there."""
     secret = make_secret() if env.has_torchrun_store else secret or read_secret(os.environ)
-    listener = network.listen(env, interface, 0 if env.has_torchrun_store else env.port)
+    listener = listen(env, interface, 0 if env.has_torchrun_store else env.port)
     host, port = listener.getsockname()[:2]
     address = Address(str(host), int(port), secret)
     server = StoreServer(listener, secret.encode())
@@ -167,7 +169,7 @@ def serve(env: ClusterEnv, secret: str | None, interface: str | None, timeout_s:
 
 def find_leader(env: ClusterEnv, secret: str | None, timeout_s: float) -> Address:
     if not env.has_torchrun_store:
-        return Address(network.choose_leader_host(env), env.port, secret or read_secret(os.environ))
+        return Address(choose_leader_host(env), env.port, secret or read_secret(os.environ))
     try:
         found = _open_torchrun_store(env, timeout_s).get(_make_torchrun_key(os.environ))
         return msgspec.json.decode(found, type=Address)
@@ -239,3 +241,113 @@ def _make_torchrun_key(environ: Mapping[str, str]) -> str:
     """A new key for each restart by torchrun, as addresses of earlier ranks are stale."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     return "/".join(["trainmark", *(environ.get(name, "") for name in names)])
+
+
+LOOPBACK = "127.0.0.1"
+_ANYWHERE = ("192.0.2.1", 9)
+"""A documentation address: the route to it is the default route, and no packet is sent."""
+
+
+def make_collective_variables(env: ClusterEnv, interface: str | None) -> dict[str, str]:
+    """The interface of collectives: loopback on one machine, else that of the site, or that towards the leader."""
+    if env.is_one_machine:
+        # by default these libraries listen at an external interface
+        return _make_interface_variables(_find_interface(LOOPBACK), named=True)
+    address = _find_address(interface) if interface else _find_address_towards(env.leader, env.port)
+    return _make_interface_variables(interface or _find_interface(address), named=interface is not None)
+
+
+def choose_leader_host(env: ClusterEnv) -> str:
+    """The host at which launchers connect to their leader."""
+    return LOOPBACK if env.is_one_machine else env.leader
+
+
+def listen(env: ClusterEnv, interface: str | None, port: int) -> socket.socket:
+    """The listening socket of the leader, at the address that the others connect to; port 0 takes any free one."""
+    address = _choose_address(env, interface)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=1024)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise NotReadyError(
+                f"port {port} of this machine is taken; choose another for all nodes (--port N, or port under "
+                "[network] in trainmark.toml)"
+            ) from error
+        raise NotReadyError(f"cannot open {address}:{port} for the other nodes: {error.strerror}") from error
+
+
+def _choose_address(env: ClusterEnv, interface: str | None) -> str:
+    """The address of the leader's name, if it is one of this machine. Many machines resolve their own name to loopback;
+    then that of the site's interface, or of the default route."""
+    host = choose_leader_host(env)
+    own = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
+    found = [address for address in _resolve(host) if address in own or _is_loopback(address)]
+    outer = [address for address in found if not _is_loopback(address)]
+    if outer:
+        return outer[0]
+    if found and (host == "localhost" or _is_loopback(host)):
+        return found[0]
+    if interface:
+        return _find_address(interface)
+    try:
+        return _find_source_address(socket.AF_INET, _ANYWHERE)
+    except OSError as error:
+        raise NotReadyError(
+            f"the leader's name {host} is no address of this machine, so the other nodes cannot find it; "
+            "name its interface under [network] in trainmark.toml"
+        ) from error
+
+
+def _make_interface_variables(interface: str | None, *, named: bool) -> dict[str, str]:
+    """gloo picks the interface by host name, which is often loopback. NCCL chooses well among several fabrics, so
+    between machines it is only set where the site names an interface."""
+    if interface is None:
+        return {}
+    names = ["GLOO_SOCKET_IFNAME", *(["NCCL_SOCKET_IFNAME"] if named else [])]
+    return dict.fromkeys(names, interface)
+
+
+def _resolve(host: str) -> list[str]:
+    try:
+        return list(dict.fromkeys(str(found[4][0]) for found in socket.getaddrinfo(host, None)))
+    except OSError:
+        return []
+
+
+def _is_loopback(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_loopback
+    except ValueError:
+        return False
+
+
+def _find_address_towards(host: str, port: int) -> str:
+    """The address of this machine as the leader sees it."""
+    try:
+        family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        return _find_source_address(family, target)
+    except OSError as error:
+        raise NotReadyError(f"no route to the leader {host}: {error.strerror or error}") from error
+
+
+def _find_source_address(family: int, target: tuple[Any, ...]) -> str:
+    """The source address of packets to a target. Connecting a datagram socket sends nothing."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])
+
+
+def _find_address(interface: str) -> str:
+    known = psutil.net_if_addrs()
+    for entry in known.get(interface, ()):
+        if entry.family in (socket.AF_INET, socket.AF_INET6):
+            return str(entry.address)
+    raise NotReadyError(f"network interface {interface!r} has no address here; this machine has {', '.join(known)}")
+
+
+def _find_interface(address: str) -> str | None:
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return str(name)
+    return None

@@ -88,10 +88,14 @@ def run(
         if way.claims(options):
             result: Result = way.run(options, own_command=own_command, say=say, watching=watching)
             return result
+    if options.sweep is not None or options.hosts:
+        raise UsageError("--sweep and --hosts need the features sweep and hosts, which are not installed")
     session = _Session(options, say, watching, budget_s=options.shared_s, fill=fill)
     if not options.resume and (unused := detection.find_undescribed_if_auto(options.platform)):
         say(f"trainmark: {unused}")
     decided = [session.resume_plan(options.resume)] if options.resume else planning.make_plans(options)
+    if not options.resume and any(planning.needs_search(plan, options) for plan in decided):
+        raise UsageError("recipe fill needs the feature fill, which is not installed; give --set batch_per_device=N")
     return session.run_here(decided, own_command)
 
 

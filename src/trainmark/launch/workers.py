@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 from trainmark.data import synthetic
-from trainmark.launch import network
+from trainmark.launch import rendezvous
 from trainmark.launch.cluster_env import SECRET, ClusterEnv
 from trainmark.launch.coordinator import Coordinator, plan_file_name
 from trainmark.platforms import files
@@ -82,7 +82,7 @@ class WorkerProcesses:
         """`words` are for the task; the rendezvous is at the coordinator, or without one at a file in the folder."""
         self.plan = plan
         interface = site.load().network.interface
-        self._network = network.make_collective_variables(env, interface) if env.world > 1 else {}
+        self._network = rendezvous.make_collective_variables(env, interface) if env.world > 1 else {}
         self._coordinator = coordinator
         self._launched_ns = 0
         self._task = task

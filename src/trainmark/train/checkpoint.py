@@ -21,7 +21,7 @@ from torch import Tensor
 from trainmark.record.atomic_files import UNFINISHED, atomic_folder, sha256, sync
 from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.trust import check_pickle
-from trainmark.train.collectives import Collectives, SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.workloads import pieces
 from trainmark.workloads.pieces import MANIFEST, STATE, Piece, Stored
 from trainmark.workloads.weights import checkpoints
@@ -31,25 +31,21 @@ KEPT = 2
 """The newest, and one before it in case the newest is damaged."""
 
 
-def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Writes a checkpoint of a step; the older ones beyond the last two are removed once it is safe on disk."""
-    return save_in_pieces(folder, step, state, None, SingleRank())
-
-
-def save_in_pieces(
+def save(
     folder: Path,
     step: int,
     state: dict[str, Any],
-    held: list[Piece] | None,
-    ranks: Collectives,
+    held: list[Piece] | None = None,
+    ranks: Collectives | None = None,
     alive: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The same by all ranks together: each writes the pieces it holds, rank 0 also the state without their values.
-    A rank that does not see the folder of rank 0 sends its pieces there, block by block.
+    """Writes a checkpoint of a step; older ones beyond the last two are removed once it is safe on disk.
 
-    Where no rank holds pieces (None), only rank 0 writes, and the others need not call.
+    Each rank writes the pieces it holds, rank 0 also the state without their values. A rank that does not see the
+    folder of rank 0 sends its pieces there, block by block. Where no rank holds pieces (None), only rank 0 writes, and
+    the others need not call.
     """
-    final = folder / f"{PREFIX}{step:09d}"
+    ranks, final = ranks or Collectives(), folder / f"{PREFIX}{step:09d}"
     if ranks.rank:
         _write_own(Path(ranks.broadcast(None).decode()), held or [], ranks, step, alive)
         return final

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -30,52 +30,30 @@ BROADCAST_BYTES = 64 << 20
 """Per message, below the limit of any transport."""
 
 
-class Collectives(Protocol):
-    rank: int
-    world: int
-
-    def reduce_max(self, *values: float) -> list[float]:
-        """The maximum of each value over ranks; all ranks must call together."""
-
-    def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
-        """Sums over ranks, by name; all ranks must call together."""
-
-    def broadcast(self, data: bytes | None) -> bytes:
-        """The data of rank 0 on every rank; the others pass None. All ranks must call together."""
-
-    def gather(self, data: bytes) -> list[bytes]:
-        """The data of every rank, in rank order, on all ranks. All ranks must call together."""
-
-    def send(self, data: bytes | memoryview) -> None:
-        """To rank 0, which must `receive` it meanwhile."""
-
-    def receive(self, rank: int) -> bytes: ...
-
-    def barrier(self) -> None: ...
-
-    def leave(self) -> None:
-        """Destroys the process group; no other call may follow."""
-
-
-class SingleRank:
-    """A world of one."""
+class Collectives:
+    """Of a world of one; where there are more ranks, all must call together, but for `send` and `receive`."""
 
     rank = 0
     world = 1
 
     def reduce_max(self, *values: float) -> list[float]:
+        """The maximum of each value over ranks."""
         return list(values)
 
     def reduce_sum(self, values: dict[str, float]) -> dict[str, float]:
+        """Sums over ranks, by name."""
         return values
 
     def broadcast(self, data: bytes | None) -> bytes:
+        """The data of rank 0 on every rank; the others pass None."""
         return _require_data(data)
 
     def gather(self, data: bytes) -> list[bytes]:
+        """The data of every rank, in rank order, on all ranks."""
         return [data]
 
     def send(self, data: bytes | memoryview) -> None:
+        """To rank 0, which must `receive` it meanwhile."""
         raise ValueError("a single rank has no peer to send to")
 
     def receive(self, rank: int) -> bytes:
@@ -85,10 +63,10 @@ class SingleRank:
         pass
 
     def leave(self) -> None:
-        pass
+        """Destroys the process group; no other call may follow."""
 
 
-class RankGroup:
+class RankGroup(Collectives):
     """Ranks joined by torch.distributed over gloo, through host memory, so that no device waits."""
 
     def __init__(self, ranks: Sequence[int] | None = None) -> None:

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainmark.platforms.platform import Device, Marks
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import ExchangeShape
+from trainmark.train.clock import Clock
 from trainmark.workloads.pieces import Piece
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -33,16 +34,6 @@ class Exchange(Protocol):
     """A context around the exchange of a message; `gathered` for an all-gather of weights."""
 
     def __call__(self, message: Tensor, *, gathered: bool = False) -> AbstractContextManager[None]: ...
-
-
-class ExchangeTimer(Protocol):
-    """Times communication that no computation hides; the clock of the run is one."""
-
-    def begin_exchange(self) -> None: ...
-
-    def end_exchange(self) -> None: ...
-
-    def exchange(self) -> AbstractContextManager[None]: ...
 
 
 class ExchangeTally:
@@ -105,77 +96,38 @@ class BackwardTimer:
         return median(times) / 1e9 if times else None
 
 
-class Parallel(Protocol):
-    """A way to share the work of a step; all ranks call its methods together.
+class OneDevice:
+    """A single device, and the base of all ways to share the work of a step; all ranks call its methods together.
 
     No rank needs to hold all weights: `wrap`, which is called before the optimizer is made, may replace parameters by
     shards; then `state` holds shards, and `load_state` reads only what this rank needs.
     """
 
-    world: int
-    """How many batches make a step: one per rank, or per tensor-parallel group."""
-    together: bool
-    """True where no rank can compute without the others, not even a forward pass."""
-    exchanged: ExchangeTally | None
-    """What a step exchanges; None on a single device."""
-    backward: BackwardTimer | None
-    """The time that may hide the exchange of gradients; None where it is not measured."""
-
-    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
-        """Casts the weights of all layers but norms to a narrower type; called before `wrap`, unless it is float32."""
-
-    def type_of(self, weight: Tensor) -> torch.dtype:
-        """The type that a weight has in computation."""
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The module to train: compiled where requested, with its gradients exchanged."""
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Around forward and backward pass of a micro-batch whose gradients are only accumulated."""
-
-    def before_backward(self) -> None:
-        """Called when a loss is computed."""
-
-    def after_backward(self) -> None:
-        """Called when a backward pass has returned; work launched from now on sees its gradients."""
-
-    def clip_gradients(self, parameters: Iterable[Tensor], norm: float) -> None:
-        """Clips the norm of all gradients without a device-to-host sync."""
-
-    def broadcast_buffers(self, model: nn.Module) -> None:
-        """Broadcasts the running statistics of rank 0. With batch norm per device they differ, and a score would
-        depend on which rank took which sample."""
-
-    def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The state of both on this rank; a later run may load it with another topology or another way to share."""
-
-    def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
-        """A state without its sharded tensors, and the shards to write here; None where every rank holds all."""
-
-    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None: ...
-
-
-class OneDevice:
-    """A single device."""
-
     world = 1
+    """How many batches make a step: one per rank, or per tensor-parallel group."""
     together = False
+    """True where no rank can compute without the others, not even a forward pass."""
     exchanged: ExchangeTally | None = None
+    """What a step exchanges; None on a single device."""
     backward: BackwardTimer | None = None
+    """The time that may hide the exchange of gradients; None where it is not measured."""
 
     def __init__(self, *, compiled: str = "no") -> None:
         self._compiled = compiled
 
-    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def narrow_weights(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Casts the weights of all layers but norms to a narrower type; called before `wrap`, unless it is float32."""
         for module in model.modules():
             if not isinstance(module, _NORMS):
                 for parameter in module.parameters(recurse=False):
                     parameter.data = parameter.data.to(dtype)
 
     def type_of(self, weight: Tensor) -> torch.dtype:
+        """The type that a weight has in computation."""
         return weight.dtype
 
     def wrap(self, model: nn.Module) -> nn.Module:
+        """The module to train: compiled where requested, with its gradients exchanged."""
         self._compile_blocks(model)
         return cast("nn.Module", torch.compile(model)) if self._compiled == "yes" else model
 
@@ -189,25 +141,29 @@ class OneDevice:
             block.compile()
 
     def no_sync(self) -> AbstractContextManager[None]:
+        """Around forward and backward pass of a micro-batch whose gradients are only accumulated."""
         return nullcontext()
 
     def before_backward(self) -> None:
-        pass
+        """Called when a loss is computed."""
 
     def after_backward(self) -> None:
-        pass
+        """Called when a backward pass has returned; work launched from now on sees its gradients."""
 
     def clip_gradients(self, parameters: Iterable[Tensor], norm: float) -> None:
-        # the norm stays on the device: reading it would sync every step
+        """Clips the norm of all gradients; it stays on the device, as reading it would sync every step."""
         torch.nn.utils.clip_grad_norm_(parameters, norm)
 
     def broadcast_buffers(self, model: nn.Module) -> None:
-        pass
+        """Broadcasts the running statistics of rank 0. With batch norm per device they differ, and a score would
+        depend on which rank took which sample."""
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of both on this rank; a later run may load it with another topology or another way to share."""
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
     def split(self, state: Any) -> tuple[Any, list[Piece] | None]:
+        """A state without its sharded tensors, and the shards to write here; None where every rank holds all."""
         return state, None
 
     def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -218,7 +174,7 @@ class OneDevice:
 class DataParallel(OneDevice):
     """Every rank holds all weights; gradients are averaged while the backward pass still runs."""
 
-    def __init__(self, device: Device, timer: ExchangeTimer | None = None, *, compiled: str = "no") -> None:
+    def __init__(self, device: Device, timer: Clock | None = None, *, compiled: str = "no") -> None:
         super().__init__(compiled=compiled)
         self.exchanged = self._tally = ExchangeTally("all-reduce", "ddp")
         self.backward = self._backward = BackwardTimer(device.marks)
@@ -296,10 +252,10 @@ def convert_batch_norms(model: nn.Module, on_cpu: bool, exchange: MakeExchange) 
     if not on_cpu:
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return converted
-    if isinstance(model, _BatchNorm):
-        return GlobalBatchNorm.from_batch_norm(model, exchange)
-    for name, child in model.named_children():
-        setattr(model, name, convert_batch_norms(child, on_cpu, exchange))
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.__class__ = GlobalBatchNorm
+            module._exchange = exchange  # type: ignore[assignment]
     return model
 
 
@@ -307,14 +263,6 @@ class GlobalBatchNorm(_BatchNorm):
     """Trains as one batch norm on the concatenated batches of all ranks, which must all call it; evaluates as usual."""
 
     _exchange: MakeExchange
-
-    @classmethod
-    def from_batch_norm(cls, norm: _BatchNorm, exchange: MakeExchange) -> GlobalBatchNorm:
-        made = cls(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
-        for name, tensor in (*norm.named_parameters(recurse=False), *norm.named_buffers(recurse=False)):
-            setattr(made, name, tensor)
-        made._exchange = exchange
-        return made.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_input_dim(x)

@@ -22,8 +22,8 @@ from trainmark.record.cores import FOREIGN_LOAD, read_foreign_s
 from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
-from trainmark.train import meta_model
 from trainmark.train.loop import Job
+from trainmark.workloads import weights
 
 PEAK_REPEATS = 4
 
@@ -63,7 +63,7 @@ def write_flops(job: Job, ended: str) -> None:
             per_item = float(job.workload.flops_per_item(job.recipe))
             otherwise: dict[str, float] = getattr(job.workload, "flops_otherwise", lambda recipe: {})(job.recipe)
             found = find_peak(job.device, job.stepper.precision)
-            parameters = meta_model.count_weights(meta_model.build_network(job.workload, job.recipe))
+            parameters = weights.count_weights(weights.build_network(job.workload, job.recipe))
     except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
         traceback.print_exc()
         return

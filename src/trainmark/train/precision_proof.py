@@ -17,7 +17,7 @@ from trainmark.platforms.matmul_probe import find_computed_types
 from trainmark.record.events import EventWriter, PrecisionSeen
 from trainmark.record.precision import name_precision, scaled_share
 from trainmark.train.stepper import Stepper
-from trainmark.train.walker import Walker, name_of, tensors_of
+from trainmark.train.walker import Walker, find_tensors, read_name
 
 _MATMUL = re.compile(r"(^|_)((b?add)?b?(mm|mv)|matmul|linear|v?dot|attention|rnn|lstm|gru)(_|$)")
 _CONVOLUTION = re.compile(r"(^|_)conv(olution)?(\dd)?(_|$)")
@@ -83,9 +83,9 @@ class Proof:
 
     def _visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = operator(*args, **kwargs)
-        name = name_of(operator)
-        if (kind := kind_of_matmul(name)) is not None:
-            tensors = list(_floating(args[1:] if _is_add(name) else args))
+        name = read_name(operator)
+        if (kind := classify_operator(name)) is not None:
+            tensors = list(_find_floating(args[1:] if _is_add(name) else args))
             if len(tensors) > 1:
                 used = _name(self._type(tensors))
                 self._computed[kind][used] += 1
@@ -128,7 +128,7 @@ class Proof:
 
 
 @cache
-def kind_of_matmul(name: str) -> str | None:
+def classify_operator(name: str) -> str | None:
     """`matmul`, `convolution` or None, by the name of an operator: backends have their own names."""
     plain = name.lower().rstrip("_")
     if _NO_MATMUL.search(plain):
@@ -143,13 +143,13 @@ def count_multiplications(name: str, kind: str, tensors: list[Tensor], result: A
     left, right = tensors[:2]
     back = "backward" in name
     if kind == "convolution":
-        outputs, weight = (left, tensors[2]) if back else (next(_floating([result])), right)
+        outputs, weight = (left, tensors[2]) if back else (next(_find_floating([result])), right)
         return (2 if back else 1) * outputs.numel() * weight.numel() // max(1, weight.shape[0])
     if "attention" in name:
         return (5 if back else 2) * left.numel() * right.shape[-2]
     if right.dim() == 2 and re.search(r"rnn|lstm|gru", name):
         return 2 * (left.numel() // max(1, left.shape[-1])) * right.numel()
-    return next(_floating([result])).numel() * left.shape[-1]
+    return next(_find_floating([result])).numel() * left.shape[-1]
 
 
 def _is_add(name: str) -> bool:
@@ -157,8 +157,8 @@ def _is_add(name: str) -> bool:
     return name.lstrip("_").startswith(("add", "badd"))
 
 
-def _floating(values: Any) -> Iterator[Tensor]:
-    return (tensor for tensor in tensors_of(values) if tensor.is_floating_point())
+def _find_floating(values: Any) -> Iterator[Tensor]:
+    return (tensor for tensor in find_tensors(values) if tensor.is_floating_point())
 
 
 def _holds_only(tensor: Tensor, narrow: torch.dtype) -> bool:

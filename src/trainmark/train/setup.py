@@ -31,9 +31,9 @@ from trainmark.record.recipe import Recipe, from_values
 from trainmark.record.record import Evaluation
 from trainmark.train import checkpoint, collectives, loop, step_check
 from trainmark.train.clock import Clock
-from trainmark.train.collectives import Collectives, RankGroup, SingleRank
+from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.monitor import Monitor
-from trainmark.train.parallel import DataParallel, OneDevice, Parallel, convert_batch_norms
+from trainmark.train.parallel import DataParallel, OneDevice, convert_batch_norms
 from trainmark.train.precision_proof import Proof
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position, Schedule
@@ -173,7 +173,7 @@ def build_job(
         size_bytes = None
         if collectives.rank == 0 or held is not None:
             alive = partial(monitor.report_alive, "checkpoint", 0)
-            saved = checkpoint.save_in_pieces(folder / "checkpoints", at.step, rest, held, collectives, alive)
+            saved = checkpoint.save(folder / "checkpoints", at.step, rest, held, collectives, alive)
             size_bytes = checkpoint.measure_size_bytes(saved) if collectives.rank == 0 else None
         collectives.barrier()
         clock.charge("checkpoint")
@@ -211,7 +211,7 @@ def open_device(plan: Plan, ranks: Ranks) -> Device:
 
 def join_ranks(device: Device, ranks: Ranks) -> Collectives:
     if ranks.world == 1:
-        return SingleRank()
+        return Collectives()
     store = collectives.open_store(ranks.world)
     distributed.init_process_group(
         device.platform.file.collectives, store=store, rank=ranks.rank, world_size=ranks.world
@@ -261,7 +261,7 @@ def build_stepper(
             )
         model = convert_batch_norms(model, device.torch.type == "cpu", clock.exchange if clock else nullcontext)
     compiled = recipe.compiled
-    parallel: Parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
+    parallel = DataParallel(device, clock, compiled=compiled) if world > 1 else OneDevice(compiled=compiled)
     return _make_stepper(workload, recipe, precision, device, model, parallel)
 
 
@@ -278,7 +278,7 @@ def move_model(model: nn.Module, device: torch.device, form: torch.memory_format
 
 
 def _make_stepper(
-    workload: Workload, recipe: Recipe, precision: Precision, device: Device, model: nn.Module, parallel: Parallel
+    workload: Workload, recipe: Recipe, precision: Precision, device: Device, model: nn.Module, parallel: OneDevice
 ) -> Stepper:
     return Stepper(
         model,

@@ -26,10 +26,11 @@ from trainmark.record.events import Alive, EventWriter, StepCompared
 from trainmark.record.machine import StepCheck
 from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, relative, rounding
 from trainmark.record.recipe import Recipe
-from trainmark.train import loop, meta_model
+from trainmark.train import loop
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import move_to_device
-from trainmark.train.walker import Rounding, Walker, fixed_random
+from trainmark.train.transfers import map_tensors
+from trainmark.train.walker import Rounding, Walker, fix_random
+from trainmark.workloads import weights
 from trainmark.workloads.workload import DataSource, Workload
 
 SAMPLES = 2
@@ -60,8 +61,8 @@ def write_step_check(
     """Writes the comparison of this rank's device with the CPU; on a CPU there is nothing to compare."""
     if device.is_cpu:
         return
-    if (weights := meta_model.count_weights(meta_model.build_network(workload, recipe))) > MAX_WEIGHTS:
-        reason = f"the network has {weights:,} weights, more than {MAX_WEIGHTS:,}"
+    if (count := weights.count_weights(weights.build_network(workload, recipe))) > MAX_WEIGHTS:
+        reason = f"the network has {count:,} weights, more than {MAX_WEIGHTS:,}"
         events.write(StepCompared(rank=rank, unavailable=reason))
         return
     evaluation = loop.choose_evaluation_precision(recipe, precision)
@@ -152,17 +153,10 @@ def _take_samples(batches: Iterable[Any]) -> Any:
     iterator = iter(batches)
     batch = next(iterator, None)
     part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
-    own = move_to_device(part, HostCopies())
+    own = map_tensors(part, Tensor.clone)  # a loader reuses its memory soon
     if close := getattr(iterator, "close", None):
         close()
     return own
-
-
-class HostCopies:
-    """Copies tensors on the host: a loader reuses its memory soon."""
-
-    def to_device(self, tensor: Tensor) -> Tensor:
-        return tensor.clone()
 
 
 class _Trial:
@@ -191,8 +185,8 @@ class _Trial:
             with torch.no_grad():
                 for weight in model.parameters():
                     rounding.round_(weight.data)
-        batch = self._train if device.is_cpu else move_to_device(self._train, device)
-        with _record_layers(model, found), stepper.arithmetic, _walk(rounding), fixed_random():
+        batch = self._train if device.is_cpu else map_tensors(self._train, device.to_device)
+        with _record_layers(model, found), stepper.arithmetic, _walk(rounding), fix_random():
             loss = stepper.gradients(batch, batch)
         device.synchronize()
         scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
@@ -233,9 +227,9 @@ class _Trial:
             return {}
         device, model = stepper.device, stepper.bare_model
         precision = PRECISIONS["fp32"] if device.is_cpu else self._scored_in
-        batch = self._evaluation if device.is_cpu else move_to_device(self._evaluation, device)
+        batch = self._evaluation if device.is_cpu else map_tensors(self._evaluation, device.to_device)
         model.eval()
-        with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fixed_random():
+        with device.arithmetic(precision), device.autocast(precision), _walk(rounding), fix_random():
             scores = self._workload.score(model, batch)
         device.synchronize()
         # counts may change by a whole sample where two scores are nearly equal

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainmark.platforms import scaled_matmul
 from trainmark.platforms.platform import Device
 from trainmark.record.precision import Precision
-from trainmark.train.parallel import OneDevice, Parallel, convert_master_weights
+from trainmark.train.parallel import OneDevice, convert_master_weights
 
 
 class WeightAverage:
@@ -67,7 +67,7 @@ class Stepper:
         loss: Callable[[nn.Module, Any], Tensor],
         precision: Precision,
         device: Device,
-        parallel: Parallel | None = None,
+        parallel: OneDevice | None = None,
         clip_gradient_norm: float = 0.0,
         accumulate: int = 1,
         average_decay: float = 0.0,
@@ -76,9 +76,9 @@ class Stepper:
         self.device = device
         self.precision = precision
         self.bare_model = model
-        self.parallel: Parallel = parallel or OneDevice()
+        self.parallel = parallel or OneDevice()
         if precision.weights != "float32":
-            self.parallel.low_precision(model, getattr(torch, precision.weights))
+            self.parallel.narrow_weights(model, getattr(torch, precision.weights))
         if precision.scaled:
             scaled_matmul.replace_linears(model)
         self.model = self.parallel.wrap(model)

@@ -19,7 +19,7 @@ NEARLY_ONE = 0.9990234375
 _ALL_16_BITS_LARGE = 0x7FFF7FFF7FFF7FFF
 
 
-def fixed_random() -> Walker:
+def fix_random() -> Walker:
     """Inside, random numbers are the same on every device; dropout keeps everything."""
     return Walker(_fix_random)
 
@@ -27,7 +27,7 @@ def fixed_random() -> Walker:
 def _fix_random(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not is_random(operator):
         return operator(*args, **kwargs)
-    name = name_of(operator)
+    name = read_name(operator)
     if name == "native_dropout":
         return args[0] / (1 - args[1]) if args[2] else args[0], torch.ones_like(args[0], dtype=torch.bool)
     result = operator(*args, **kwargs)
@@ -108,7 +108,7 @@ class Walker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._visit(operator, args, kwargs or {})
 
 
-def name_of(operator: Any) -> str:
+def read_name(operator: Any) -> str:
     """`addmm` of `aten::addmm.out`."""
     return str(operator._schema.name).partition("::")[2]
 
@@ -126,16 +126,16 @@ def is_random(operator: Any) -> bool:
 
 def is_uninitialized(operator: Any) -> bool:
     """Its result is uninitialized memory."""
-    return name_of(operator).startswith(_UNINITIALIZED)
+    return read_name(operator).startswith(_UNINITIALIZED)
 
 
-def tensors_of(values: Iterable[Any]) -> Iterator[Tensor]:
+def find_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     """The tensors among arguments or results, also those in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from tensors_of(value)
+            yield from find_tensors(value)
 
 
 def copy_arguments(values: Any, copy: Callable[[Tensor], Tensor]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 from support import plain_yaml
 
-from trainmark import workloads
 from trainmark.cli import options
 from trainmark.cli.main import Parser
 from trainmark.features.cluster import command as launch
@@ -151,21 +149,10 @@ def test_the_platform_found_here_is_said_and_asked_for(
     assert "platform cpu is what this machine has" in err
 
 
-def test_all_workloads_are_named_where_none_was(capsys: pytest.CaptureFixture[str]) -> None:
-    args, there = again(rendered_words("slurm", render(capsys, "slurm", "--topology", "2x1")))
-    assert args.workloads == list(workloads.names()) == [plan.workload for plan in there]
-
-
 def test_the_sites_data_is_named_in_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "trainmark.toml").write_text('[data]\nimagenet = "/site/imagenet"\n')
     text = render(capsys, "slurm", "resnet50", "--recipe", "reference", "--topology", "2x8")
     assert again(rendered_words("slurm", text))[0].data == "/site/imagenet"
-
-
-def test_slurm_gets_whole_paths(capsys: pytest.CaptureFixture[str]) -> None:
-    text = render(capsys, "slurm", "vit", "--topology", "2x1", "--store", "kept", "--venv", "~/venv")
-    assert f"--store {Path('kept').absolute()}" in text
-    assert f". {os.environ['HOME']}/venv/bin/activate" in text
 
 
 def test_a_claim_is_mounted_above_the_data_and_keeps_the_records(capsys: pytest.CaptureFixture[str]) -> None:

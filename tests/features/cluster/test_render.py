@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import plain_yaml
@@ -38,14 +39,13 @@ for word in "$@"; do printf '%s\\0' "$word"; done >> "$SAID"
 """
 
 
-def a_job(topology: str = "2x2", platform: str = "cpu", **words: str) -> jobs.ClusterJob:
+def a_job(topology: str = "2x2", platform: str = "cpu", **given: Any) -> jobs.ClusterJob:
     plan = planning.make_plan("resnet50", RunOptions(recipe="smoke", topology=topology, platform=platform))
-    said = (("run", "resnet50"), *((f"--{name}", value) for name, value in words.items()))
-    return jobs.ClusterJob(plans=(plan,), words=said, name=jobs.make_name([plan]))
+    return jobs.ClusterJob(plans=(plan,), options=RunOptions(**{"workloads": ("resnet50",), **given}))
 
 
 def hostile_job() -> jobs.ClusterJob:
-    return replace(a_job(), words=(("run", "resnet50"), *(("--set", text) for text in HOSTILE)))
+    return a_job(settings=HOSTILE)
 
 
 def said_to(program: str, script: str, folder: Path, shell: str = "bash") -> list[str]:
@@ -81,10 +81,6 @@ def test_sbatch_is_asked_for_the_topology_and_its_devices() -> None:
     assert found["job-name"] == "trainmark-resnet50-smoke-2x8"
     assert "exclusive" in found
     assert not {"time", "partition", "account", "cpus-per-task"} & set(found)
-
-
-def test_no_device_is_asked_for_on_a_cpu_platform() -> None:
-    assert "gpus-per-node" not in directives(slurm.render_script(a_job("2x8"), slurm.SlurmRequest()))
 
 
 def test_what_the_user_wants_of_slurm_is_asked_for() -> None:
@@ -139,11 +135,6 @@ def test_a_virtual_environment_that_is_not_there_ends_the_script() -> None:
 def test_what_could_leave_its_line_is_refused(request_: slurm.SlurmRequest, option: str) -> None:
     with pytest.raises(UsageError, match=option):
         slurm.render_script(a_job(), request_)
-
-
-def test_a_job_name_that_could_leave_its_line_is_refused() -> None:
-    with pytest.raises(UsageError, match="--name"):
-        slurm.render_script(replace(a_job(), name="x\ntouch owned"), slurm.SlurmRequest())
 
 
 def test_a_path_with_a_line_break_stays_inside_its_comment(tmp_path: Path) -> None:
@@ -201,7 +192,7 @@ def test_yaml_holds_the_words_as_they_are() -> None:
 
 
 def test_no_variable_of_the_pod_is_put_into_a_word() -> None:
-    job = replace(a_job(), words=(("run",), ("--data", "$(HOSTNAME)/$$")))
+    job = a_job(data="$(HOSTNAME)/$$")
     args = plain_yaml.read(kubernetes.render_manifest(job, kubernetes.KubernetesRequest(image="i")))["spec"]["trainer"][
         "args"
     ]
@@ -241,21 +232,12 @@ def test_what_kubernetes_would_refuse_is_refused_here(changes: dict[str, str], o
 @pytest.mark.parametrize("name", ["1st", "Big", "a" * 54, "a.b"])
 def test_a_name_that_no_pod_can_have_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--name"):
-        kubernetes.render_manifest(replace(a_job(), name=name), kubernetes.KubernetesRequest(image="i"))
+        kubernetes.render_manifest(replace(a_job(), given_name=name), kubernetes.KubernetesRequest(image="i"))
 
 
 def test_bytes_that_are_no_text_cannot_become_yaml() -> None:
     with pytest.raises(UsageError, match="not valid Unicode"):
-        kubernetes.render_manifest(
-            replace(a_job(), words=(("run", "\udcff"),)), kubernetes.KubernetesRequest(image="i")
-        )
+        kubernetes.render_manifest(a_job(workloads=("\udcff",)), kubernetes.KubernetesRequest(image="i"))
 
 
 # The name
-
-
-def test_a_long_name_is_cut_so_that_its_pods_still_have_names() -> None:
-    plans = [planning.make_plan(name, RunOptions(platform="cpu")) for name in ("resnet50", "tacotron2", "vit")]
-    name = jobs.make_name([*plans, replace(plans[0], workload="x" * 60)])
-    assert len(name) <= 53
-    assert re.fullmatch("[a-z][a-z0-9-]*[a-z0-9]", name)

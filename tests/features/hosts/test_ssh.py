@@ -121,7 +121,7 @@ def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> 
     tell.chmod(0o755)
     folder = tmp_path / "a $HOME; folder"
     folder.mkdir()
-    words = ["run", "--set", "a=$(x) 'y'", "--hosts", "a,b", "--store=/here", "--store", "x", "--json", "--quiet"]
+    words = ["run", "--set", "a=$(x) 'y'", "--quiet"]
     site = Site(remote=Remote(python=str(tell), folder=str(folder)), network=Network(port=1234))
     topology = Topology(nodes=2, devices_per_node=4)
     said = subprocess.run(
@@ -140,13 +140,6 @@ def test_every_word_reaches_the_other_side_as_it_was_written(tmp_path: Path) -> 
         "PET_MASTER_PORT": "1234",
         "TRAINMARK_END_WITH_STDIN": "1",
     }
-
-
-def test_a_python_below_the_home_over_there_is_found_by_the_shell_over_there() -> None:
-    command = ssh.make_remote_command(["run"], 0, ONE, "a", Site(remote=Remote(python="~/my venv/bin/python")))
-    assert " ~/'my venv/bin/python' -m trainmark run --json" in command
-    assert command.startswith("cd . && ")
-    assert " PET_MASTER_PORT=29400 " in command
 
 
 def test_root_is_refused_unless_the_site_allows_it(world: World) -> None:
@@ -269,12 +262,6 @@ def test_a_record_of_another_kind_is_refused(world: World) -> None:
         world.run("a", ONE)
 
 
-def test_another_command_is_asked_in_the_same_way(world: World) -> None:
-    world.host("a", ARRIVE + 'echo "{\\"told\\": \\"${command##*trainmark}\\"}"; exit 3\n')
-    asked = remote_run.query_hosts("a", ["doctor", "--topology", "1x1"], ONE, Site(), quiet=True)
-    assert asked == ({"told": " doctor --topology 1x1 --json"}, 3)
-
-
 def test_a_machine_without_ssh_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NotReadyError, match="needs the program ssh"):
@@ -349,13 +336,6 @@ def test_the_run_folder_is_fetched_without_its_checkpoints(
     }
     assert fetched == {"runs/run-1/rank0.jsonl": b"{}\n", "runs/run-1/sub/sample.wav": b"RIFF"}
     assert capfd.readouterr().err == ""
-
-
-def test_a_run_folder_that_is_here_already_is_left_alone(world: World, tmp_path: Path) -> None:
-    sends_folder(world, tmp_path / "there" / "runs" / "run-1")
-    (world.store / "runs" / "run-1").mkdir(parents=True)
-    world.run("a", ONE, Remote(python="./python"))
-    assert list((world.store / "runs" / "run-1").iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record import links
 from trainmark.record.links import COLLECTIVES, LinkLevel
-from trainmark.train.collectives import RankGroup, SingleRank
+from trainmark.train.collectives import Collectives, RankGroup
 
 
 def levels(local_ranks: int) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def test_four_ranks_on_two_nodes_measure_both_kinds_of_links_and_know_the_same()
 
 
 def test_one_rank_has_no_link_to_measure() -> None:
-    assert link_probe.probe_levels(Platform(files.load("cpu")).open(0), SingleRank(), 1) == []
+    assert link_probe.probe_levels(Platform(files.load("cpu")).open(0), Collectives(), 1) == []
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)

@@ -18,7 +18,7 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.errors import NotReadyError
 from trainmark.record.links import AllReduce
-from trainmark.train.collectives import RankGroup, SingleRank
+from trainmark.train.collectives import RankGroup
 
 
 def measured(paces: list[float]) -> list[dict[str, Any]]:
@@ -103,32 +103,11 @@ def probed(collectives: Any, **words: Any) -> list[dict[str, Any]]:
     return link_probe.probe(Platform(files.load("cpu")).open(0), collectives, **words)
 
 
-def test_one_rank_has_no_link() -> None:
-    assert probed(SingleRank()) == []
-
-
 def test_the_bus_bandwidth_is_the_speed_of_the_link_whatever_the_message(link: Link) -> None:
     rows = probed(link)
     assert [row.size_bytes for row in rows] == [4096 * 4**power for power in range(8)]
     assert rows[-1].size_bytes == 64 << 20
     assert [row.bus_gigabytes_per_s for row in rows] == [pytest.approx(1.0, rel=1e-3)] * 8
-
-
-def test_the_time_of_the_smallest_message_is_the_latency(link: Link) -> None:
-    link.latency_s = 0.001
-    assert probed(link)[0].median_s == pytest.approx(0.001, rel=0.01)
-
-
-def test_the_slowest_rank_counts(link: Link) -> None:
-    link.slowest = 2.0
-    assert probed(link)[0].bus_gigabytes_per_s == pytest.approx(0.5, rel=1e-3)
-
-
-def test_connecting_is_not_measured(link: Link) -> None:
-    link.connect_s = 100.0
-    rows = probed(link)
-    assert len(rows) == 8
-    assert max(row.median_s for row in rows) < 1
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from trainmark.record.machine import Artifact
 from trainmark.record.recipe import Limits
 from trainmark.record.sample import Sample, TextPart
 from trainmark.train import loop, monitor, setup, worker
-from trainmark.train.collectives import SingleRank
+from trainmark.train.collectives import Collectives
 from trainmark.train.ranks import Ranks
 from trainmark.train.schedule import Position
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -46,7 +46,7 @@ class Painter(LineFit):
         return Sample(parts=(line, replace(line, caption="again")), shown="1")
 
 
-class SecondRank(SingleRank):
+class SecondRank(Collectives):
     rank = 1
     world = 2
 
@@ -121,12 +121,6 @@ def test_a_run_that_was_broken_off_leaves_none(tmp_path: Path, reason: int) -> N
     assert workload.seen is None
 
 
-def test_a_run_without_a_step_leaves_none(tmp_path: Path) -> None:
-    workload = Painter()
-    after_training.leave_sample(replace(job(tmp_path, recipe=SHOWING), workload=workload), "done", tmp_path, None)
-    assert workload.seen is None
-
-
 def test_a_recipe_that_asks_for_none_leaves_none(tmp_path: Path) -> None:
     workload = Painter()
     silent = replace(trained(tmp_path, workload), recipe=RECIPE)
@@ -141,13 +135,6 @@ def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path).phase == "sample"
-
-
-def test_a_new_phase_is_said_at_once_however_lately_another_was(tmp_path: Path) -> None:
-    ready = job(tmp_path)
-    for phase in ("evaluate", "evaluate", "sample"):
-        ready.monitor.report_alive(phase, 0)
-    assert [event.phase for event in events(tmp_path)] == ["evaluate", "sample"]
 
 
 def test_samples_have_as_long_as_the_start_before_they_are_a_hang(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def save(folder: Path, step: int, together: RankGroup) -> None:
     device = Platform(files.load("cpu")).open(0)
     parallel = ShardedParallel(device, PRECISIONS["fp32"], lambda empty: None, local_ranks=2)
     rest, held = parallel.split(state_of(step))
-    checkpoint.save_in_pieces(folder, step, rest, held, together)
+    checkpoint.save(folder, step, rest, held, together)
 
 
 def read(folder: Path) -> dict[str, Any]:

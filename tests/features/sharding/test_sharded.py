@@ -25,7 +25,7 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
 from trainmark.train import checkpoint, setup
-from trainmark.train.collectives import Collectives, RankGroup, SingleRank
+from trainmark.train.collectives import Collectives, RankGroup
 from trainmark.train.parallel import DataParallel
 from trainmark.train.schedule import Position
 from trainmark.workloads import weights
@@ -71,7 +71,7 @@ def learn(change: dict[str, Any], precision: str, local_ranks: int, save: str = 
     """Losses of a few steps, with a checkpoint after the second; begins at the newest where a folder is given."""
     world = distributed.get_world_size() if distributed.is_initialized() else 1
     rank = distributed.get_rank() if world > 1 else 0
-    together: Collectives = RankGroup() if world > 1 else SingleRank()
+    together: Collectives = RankGroup() if world > 1 else Collectives()
     recipe = replace(TINY, **change)
     tensor = recipe.tensor_parallel if world > 1 else 1
     device = Platform(files.load("cpu")).open(0)
@@ -88,7 +88,7 @@ def learn(change: dict[str, Any], precision: str, local_ranks: int, save: str = 
             state = {"stepper": stepper.state(), "position": asdict(Position(step=SAVED))}
             rest, held = stepper.parallel.split(state)
             if rank == 0 or held is not None:
-                checkpoint.save_in_pieces(Path(save), SAVED, rest, held, together)
+                checkpoint.save(Path(save), SAVED, rest, held, together)
     total = torch.stack(losses)
     if world > 1:
         distributed.all_reduce(total)

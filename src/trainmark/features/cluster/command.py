@@ -9,6 +9,7 @@ from trainmark.cli.options import add_run_options, options_from_args
 from trainmark.cli.rendering import add_request_options, build_request, pin_options
 from trainmark.cli.terminal import print_status
 from trainmark.launch import cluster_env
+from trainmark.launch.cluster_job import ClusterJob
 
 NAME = "launch"
 HELP = "Print a run as a Slurm script or a Kubernetes job."
@@ -38,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
     options = replace(options_from_args(args), hosts=None, port=None)  # those name the machines that start it
     decided = planning.make_plans(options)
     environment = cluster_env.load_environments("render")[args.target]
-    run = cluster_env.RenderedRun(options=pin_options(options, decided), plans=decided, as_json=args.json)
-    print(environment.render(build_request(args, environment.REQUEST), run, print_status), end="")
+    job = ClusterJob(options=pin_options(options, decided), plans=decided, as_json=args.json)
+    print(environment.render(build_request(args, environment.REQUEST), job, print_status), end="")
     return 0

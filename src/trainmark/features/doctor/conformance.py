@@ -71,7 +71,7 @@ def walk(
     step_check.perturb_weights(stepper)
     watch = Walker(found.visit)
     with watch:
-        here, scored = (transfers.move_to_device(batch, device) for batch in (train, evaluation))
+        here, scored = (transfers.map_tensors(batch, device.to_device) for batch in (train, evaluation))
     stepper.watch = watch
     stepper.set_learning_rate(recipe.learning_rate)
     stepper.model.train()
@@ -97,7 +97,7 @@ def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
         source = workload.open_data(recipe, where, Share(rank=0, world=1, local_ranks=1), 0)
         with closing(source):
             first = (next(iter(source.train(0, 0))), next(iter(source.evaluation())))
-            train, evaluation = (transfers.move_to_device(batch, step_check.HostCopies()) for batch in first)
+            train, evaluation = (transfers.map_tensors(batch, torch.Tensor.clone) for batch in first)
         yield train, evaluation
 
 

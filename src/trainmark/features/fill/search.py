@@ -68,12 +68,12 @@ def search(
     largest that the training set can fill, which is known after a try."""
     began_s, tries = now_s(), dict[int, BatchTry]()
 
-    def fitting() -> list[BatchTry]:
+    def list_fitting() -> list[BatchTry]:
         return [done for done in tries.values() if not done.unfit]
 
     def explain_unfit(batch: int) -> str:
         """Why a batch cannot be used; empty where it was tried and can."""
-        if fitting() and now_s() - began_s > all_s:
+        if list_fitting() and now_s() - began_s > all_s:
             return f"the {all_s:.0f} s for the search were over"
         if batch > (find_max_batch() or batch):
             return "the training set has too few samples for it"
@@ -87,7 +87,7 @@ def search(
         fits, unfit, reason = fits // 2, fits, why
     slow = 0
     while not unfit and slow < 2:  # one batch may hit a slow kernel: only two without a gain end the search
-        best = max(done.items_per_s for done in fitting())
+        best = max(done.items_per_s for done in list_fitting())
         if reason := explain_unfit(2 * fits):
             unfit = 2 * fits
         else:
@@ -101,9 +101,9 @@ def search(
             unfit, reason = middle, why
         else:
             fits = middle
-    best = max(done.items_per_s for done in fitting())
-    chosen = min(done.batch for done in fitting() if (1 + MIN_GAIN) * done.items_per_s >= best)
-    is_largest = chosen == max(done.batch for done in fitting())
+    best = max(done.items_per_s for done in list_fitting())
+    chosen = min(done.batch for done in list_fitting() if (1 + MIN_GAIN) * done.items_per_s >= best)
+    is_largest = chosen == max(done.batch for done in list_fitting())
     return FillSearch(
         batch_per_device=chosen,
         reason=f"not {unfit}: {reason}"

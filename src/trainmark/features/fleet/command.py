@@ -19,7 +19,6 @@ from trainmark.features.fleet.verdict import Fleet
 from trainmark.features.links.rounds import usual_rounds
 from trainmark.features.verify import verdict as verification
 from trainmark.launch import cluster_job
-from trainmark.launch.cluster_env import RenderedRun
 from trainmark.launch.clusters import slurm
 from trainmark.launch.options import PLAN, RunOptions
 from trainmark.record import site
@@ -120,8 +119,8 @@ def _print_array(args: argparse.Namespace, options: RunOptions) -> int:
     plan = fleet.make_plan(options)
     shared = cluster_job.make_absolute(options.store or f"fleet-{plan.workload}-{plan.recipe_name}")
     options = replace(options, store=shared)
-    run = RenderedRun(options=pin_options(options, [plan]), plans=[plan], as_json=args.json)
-    print(slurm.render(build_request(args, slurm.REQUEST, array=args.slurm), run, print_status), end="")
+    job = cluster_job.ClusterJob(options=pin_options(options, [plan]), plans=[plan], as_json=args.json)
+    print(slurm.render(build_request(args, slurm.REQUEST, array=args.slurm), job, print_status), end="")
     print_status(f"every node must see the folder {shared}; afterwards: trainmark fleet {shared} --expect {args.slurm}")
     return 0
 

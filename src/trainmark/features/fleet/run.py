@@ -77,18 +77,18 @@ def run_fleet(
 
     def run_once(target: Host) -> Record | str:
         """The record, which is in the store, or what went wrong."""
-        answer = remote_run.run_command([target], argv, topology, known, quiet=True, signals=signals)
-        if answer.document is None:
+        document, code, folder = remote_run.run_command([target], argv, topology, known, quiet=True, signals=signals)
+        if document is None:
             return "it was interrupted"
         with one_at_a_time:
-            record = remote_run.parse_record(answer.document, target.host)
-        if answer.folder is not None:
-            remote_run.fetch_or_warn(target, known.remote, answer.folder, record.run_id, store.folder)
+            record = remote_run.parse_record(document, target.host)
+        if folder is not None:
+            remote_run.fetch_or_warn(target, known.remote, folder, record.run_id, store.folder)
         with one_at_a_time:
             record = remote_run.keep_record(record, store)
-        if not answer.exit_code:
+        if not code:
             return record
-        return "it was interrupted" if signals else f"its run ended with exit code {answer.exit_code}: {record.ended}"
+        return "it was interrupted" if signals else f"its run ended with exit code {code}: {record.ended}"
 
     def attend(target: Host) -> None:
         records: list[Record] = []

@@ -23,10 +23,10 @@ from trainmark.record.errors import TrainmarkError, WorkloadError
 from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe, from_values
-from trainmark.train import meta_model
 from trainmark.train.parallel import OneDevice
 from trainmark.train.stepper import Stepper
-from trainmark.train.transfers import move_to_device
+from trainmark.train.transfers import map_tensors
+from trainmark.workloads import weights
 from trainmark.workloads.workload import Share, Workload
 
 
@@ -73,15 +73,20 @@ def count_batches(
 def _count_batch(workload: Workload, recipe: Recipe, stepper: Stepper, batch: Any) -> CountedStep:
     with fake_tensors(), OperatorCount(stepper.bare_model) as counter:
         stepper.step(batch, counter.begin_update)
-    taken: list[Tensor] = []
-    move_to_device(batch, _TensorCollector(taken))
+    sizes: list[int] = []
+
+    def count_bytes(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    map_tensors(batch, count_bytes)
     items = workload.items(batch)
     return CountedStep(
         count=counter.result(),
         items=items,
         item=workload.item,
         stated_flops=workload.flops_per_item(recipe) * items,
-        batch_bytes=sum(tensor.nbytes for tensor in taken),
+        batch_bytes=sum(sizes),
     )
 
 
@@ -138,17 +143,6 @@ class _Accelerated(OneDevice):
         torch.nn.utils.clip_grad_norm_(parameters, norm, foreach=True)  # torch's default on accelerators, not on a CPU
 
 
-class _TensorCollector:
-    """Collects the tensors of a batch without moving them."""
-
-    def __init__(self, taken: list[Tensor]) -> None:
-        self._taken = taken
-
-    def to_device(self, tensor: Tensor) -> Tensor:
-        self._taken.append(tensor)
-        return tensor
-
-
 @contextmanager
 def fake_device() -> Iterator[None]:
     """Fake tensors made inside are on the accelerator."""
@@ -163,12 +157,12 @@ def _make_batch(workload: Workload, recipe: Recipe, plan: Plan) -> Any:
             return workload.blank_batch(recipe)
     folder = Path(plan.data.folder)
     with closing(workload.open_data(recipe, folder, Share(rank=0, world=1, local_ranks=1), 0)) as data:
-        return move_to_device(next(iter(data.train(0, 0))), NoDevice())
+        return map_tensors(next(iter(data.train(0, 0))), NoDevice().to_device)
 
 
 def make_fake_network(workload: Workload, recipe: Recipe) -> nn.Module:
     """The network on fake tensors."""
-    built = meta_model.build_network(workload, replace(recipe, compiled="no"))
+    built = weights.build_network(workload, replace(recipe, compiled="no"))
     form = torch.channels_last if recipe.memory_format == "channels_last" else torch.contiguous_format
     model: nn.Module = built.to(memory_format=form)  # type: ignore[call-overload]
     device, made = NoDevice(), dict[int, Tensor]()

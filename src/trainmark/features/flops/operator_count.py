@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.flop_counter import flop_registry
 
 from trainmark.features.flops.step_count import BACKWARD, FORWARD, UPDATE, OperatorLaunch, StepCount
-from trainmark.train.walker import Walker, is_view, name_of, tensors_of
+from trainmark.train.walker import Walker, find_tensors, is_view, read_name
 
 ACCELERATOR = torch.device("cpu", 0)
 """Device of the counted tensors; the host's are on `cpu`, another device to torch. A real accelerator's type would need
@@ -86,7 +86,7 @@ class OperatorCount:
         traits = _read_traits(func)
         if traits.free:
             return func(*args, **kwargs)
-        given = list(tensors_of((*args, *kwargs.values())))
+        given = list(find_tensors((*args, *kwargs.values())))
         here = [tensor for tensor in given if tensor.device == self._device]
         if traits.reads_on_host and here:
             self._waits[traits.name] += 1
@@ -96,7 +96,7 @@ class OperatorCount:
         known = traits.returns is not None and self._shapes_alone and len(here) == len(given)
         known = known and all(tensor.numel() for tensor in given)
         out = traits.get_returned(args, kwargs) if known else func(*args, **kwargs)
-        made = [tensor for tensor in tensors_of((out,)) if tensor.device == self._device]
+        made = [tensor for tensor in find_tensors((out,)) if tensor.device == self._device]
         if not made and not here:
             return out
         if traits.copies and given[-1].device != self._device:
@@ -147,7 +147,7 @@ class _OperatorTraits(NamedTuple):
         goes = [
             (kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None) for at in self.written
         ]
-        into = {id(tensor) for tensor in tensors_of(goes)}
+        into = {id(tensor) for tensor in find_tensors(goes)}
         written = sum(_count_bytes(tensor) for tensor in here if id(tensor) in into)
         fresh = sum(_count_bytes(tensor) for tensor in made if id(tensor) not in into)
         if self.name in _PICKING:  # only the selected rows of a table
@@ -171,7 +171,7 @@ _ADDING_ROWS = {"scatter_add_", "scatter_", "index_add_", "index_put_", "_index_
 
 @cache
 def _read_traits(func: Any) -> _OperatorTraits:
-    name, schema = name_of(func), func._schema
+    name, schema = read_name(func), func._schema
     alias = [value.alias_info for value in schema.returns]
     places = [(at, each) for at, each in enumerate(schema.arguments) if each.alias_info and each.alias_info.is_write]
     written = tuple(each.name if each.kwarg_only else at for at, each in places)

@@ -48,17 +48,6 @@ _NOT_STARTED = (126, 127)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The result of a command on all hosts."""
-
-    document: dict[str, Any] | None
-    """The JSON document of the first host; None if interrupted before."""
-    exit_code: int
-    folder: str | None
-    """The run folder of the first host, if any."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RemoteCommand:
     """A `trainmark` command to start on each node of a run."""
 
@@ -80,13 +69,13 @@ def run_on_hosts(
 ) -> tuple[Record | None, int]:
     """Runs `trainmark run` on the hosts as one run; returns its record, unless interrupted, and the exit code."""
     targets = ssh.parse_node_hosts(hosts, topology)
-    answer = run_command(targets, ["run", *argv], topology, site, quiet=quiet)
-    if answer.document is None:
-        return None, answer.exit_code
-    record = parse_record(answer.document, targets[0].host)
-    if answer.folder is not None:
-        fetch_or_warn(targets[0], site.remote, answer.folder, record.run_id, store)
-    return record, answer.exit_code
+    document, code, folder = run_command(targets, ["run", *argv], topology, site, quiet=quiet)
+    if document is None:
+        return None, code
+    record = parse_record(document, targets[0].host)
+    if folder is not None:
+        fetch_or_warn(targets[0], site.remote, folder, record.run_id, store)
+    return record, code
 
 
 def parse_record(document: Mapping[str, Any], host: str) -> Record:
@@ -109,8 +98,8 @@ def query_hosts(
     hosts: str, argv: Sequence[str], topology: Topology, site: Site, *, quiet: bool
 ) -> tuple[dict[str, Any] | None, int]:
     """Runs a `trainmark` command on the hosts; returns the JSON document of the first one, unless interrupted."""
-    answer = run_command(ssh.parse_node_hosts(hosts, topology), argv, topology, site, quiet=quiet)
-    return answer.document, answer.exit_code
+    document, code, _ = run_command(ssh.parse_node_hosts(hosts, topology), argv, topology, site, quiet=quiet)
+    return document, code
 
 
 def run_command(
@@ -121,8 +110,9 @@ def run_command(
     *,
     quiet: bool,
     signals: list[int] | None = None,
-) -> Answer:
-    """Runs a `trainmark` command on the hosts until it ends; `signals` are those of a caller that catches them."""
+) -> tuple[dict[str, Any] | None, int, str | None]:
+    """The JSON document of the first host, unless interrupted before, its exit code, and its run folder, if any;
+    `signals` are those of a caller that catches them."""
     address = ssh.resolve_leader(targets, site.remote)
     command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=make_secret(), site=site)
     catching = catch_signals() if signals is None else contextlib.nullcontext(signals)
@@ -143,7 +133,7 @@ def run_command(
         error = make_error(failed, site.remote)
         _print(f"trainmark: {error}")
         code = error.exit_code
-    return Answer(document=document, exit_code=code, folder=leader.folder)
+    return document, code, leader.folder
 
 
 class RemoteNode:

@@ -37,8 +37,6 @@ _OPTIONS = (
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_LOCAL_OPTIONS = ("--hosts", "--store")
-"""Options with a value that are only for this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,19 +113,9 @@ def make_remote_command(argv: Sequence[str], node: int, topology: Topology, lead
         signals.VARIABLE: 1,
     }
     settings = shlex.join(f"{name}={value}" for name, value in variables.items())
-    arguments = shlex.join(["-m", "trainmark", *_make_remote_argv(argv), "--json"])
+    arguments = shlex.join(["-m", "trainmark", *argv, "--json"])
     python, folder = _quote(site.remote.python), _quote(site.remote.folder)
     return f"cd {folder} && echo {ARRIVED} && exec env {settings} {python} {arguments}"
-
-
-def _make_remote_argv(argv: Sequence[str]) -> Iterator[str]:
-    """The arguments without options of this machine."""
-    left = iter(argv)
-    for word in left:
-        if word in _LOCAL_OPTIONS:
-            next(left, None)
-        elif word != "--json" and not word.startswith(tuple(f"{option}=" for option in _LOCAL_OPTIONS)):
-            yield word
 
 
 def _quote(path: str) -> str:

@@ -18,7 +18,8 @@ from trainmark.platforms.platform import Device
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe
-from trainmark.train.parallel import Exchange, ExchangeTally, ExchangeTimer, OneDevice
+from trainmark.train.clock import Clock
+from trainmark.train.parallel import Exchange, ExchangeTally, OneDevice
 from trainmark.workloads import weights
 from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
 from trainmark.workloads.tensor_group import ShardedInit, local_part
@@ -156,7 +157,7 @@ class ShardedParallel(OneDevice):
         device: Device,
         precision: Precision,
         fill: Fill,
-        timer: ExchangeTimer | None = None,
+        timer: Clock | None = None,
         *,
         local_ranks: int,
         by_node: bool = False,
@@ -194,7 +195,7 @@ class ShardedParallel(OneDevice):
         self.exchanged = self._tally = ExchangeTally(kind, way)
         self._syncs = True
 
-    def low_precision(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def narrow_weights(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Weights stay float32; the policy narrows what is gathered."""
 
     def type_of(self, weight: Tensor) -> torch.dtype:
@@ -274,7 +275,7 @@ class ShardedParallel(OneDevice):
         }
         optimizer.load_state_dict({"state": parts, "param_groups": saved["param_groups"]})
 
-    def _mark_waits(self, blocks: Sequence[nn.Module], timer: ExchangeTimer) -> None:
+    def _mark_waits(self, blocks: Sequence[nn.Module], timer: Clock) -> None:
         """Marks in the queue of the device around the all-gather before a block's forward pass, and where only the
         exchange of gradients is left of a step."""
 
@@ -322,7 +323,7 @@ def build(
     precision: Precision,
     device: Device,
     initial: Mapping[str, Tensor] | None,
-    timer: ExchangeTimer | None,
+    timer: Clock | None,
     local_ranks: int,
 ) -> tuple[nn.Module, ShardedParallel]:
     """A model of which no rank ever holds all weights: built on the meta device, then each rank fills its shards."""

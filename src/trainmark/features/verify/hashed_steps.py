@@ -22,7 +22,7 @@ from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Sums
 from trainmark.train import transfers
 from trainmark.train.loop import Job
-from trainmark.train.walker import Rounding, Walker, fixed_random
+from trainmark.train.walker import Rounding, Walker, fix_random
 from trainmark.workloads.workload import Progress
 
 ROW = 1 << 16
@@ -345,7 +345,7 @@ class HashedSteps:
                 raise WorkloadError("the data has no batch to train on")
 
     def _fixed_random(self) -> AbstractContextManager[Any]:
-        return fixed_random() if self.is_random else nullcontext()
+        return fix_random() if self.is_random else nullcontext()
 
     def _restore(self) -> None:
         # an optimizer updates the tensors it is given in place

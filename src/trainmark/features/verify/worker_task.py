@@ -34,7 +34,7 @@ from trainmark.train import failures, setup
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
-from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized, is_view, name_of
+from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized, is_view, read_name
 
 NAME = "verify"
 MAX_LAYERS = 4
@@ -284,7 +284,7 @@ class RepeatedOperators:
         """An operator generates random numbers."""
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = name_of(operator)
+        name = read_name(operator)
         self.seen.add(name)
         self.is_random |= is_random(operator)
         if is_random(operator) or operator.namespace == "c10d" or is_uninitialized(operator) or is_view(operator):

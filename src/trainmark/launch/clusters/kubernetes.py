@@ -12,13 +12,12 @@ from trainmark.launch.cluster_env import (
     PORT,
     SECRET,
     ClusterEnv,
-    RenderedRun,
     make_node_env,
     make_secret,
     read_number,
     set_leader,
 )
-from trainmark.launch.cluster_job import MAX_NAME_LENGTH, ClusterJob, check_option, describe_job, make_job, option
+from trainmark.launch.cluster_job import MAX_NAME_LENGTH, ClusterJob, check_option, describe_job, option
 from trainmark.platforms import files
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.plan import Topology
@@ -73,8 +72,8 @@ class KubernetesRequest:
 REQUEST = KubernetesRequest
 
 
-def render(request: KubernetesRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
-    options = run.options
+def render(request: KubernetesRequest, job: ClusterJob, say: Callable[[str], None]) -> str:
+    options = job.options
     store, mount = options.store, request.mount
     if request.claim is not None:
         mount = mount or choose_mount(options.data)
@@ -83,9 +82,9 @@ def render(request: KubernetesRequest, run: RenderedRun, say: Callable[[str], No
         raise UsageError("--mount says where a claim appears; name the claim with --data-claim")
     if store is None:
         say("the records stay in the pods and are lost with them; keep them with --data-claim, or --store")
-    resource = request.resource or files.load(run.plans[0].platform).kubernetes_resource
+    resource = request.resource or files.load(job.plans[0].platform).kubernetes_resource
     patient = replace(options, store=store, join_timeout_s=options.join_timeout_s or PULL_S)
-    job = make_job(replace(run, options=patient), request.name)
+    job = replace(job, options=patient, given_name=request.name)
     return render_manifest(job, replace(request, mount=mount, resource=resource))
 
 

@@ -14,7 +14,6 @@ from typing import NoReturn
 from trainmark.launch.cluster_env import (
     SECRET,
     ClusterEnv,
-    RenderedRun,
     make_node_env,
     make_rank_env,
     make_secret,
@@ -27,7 +26,6 @@ from trainmark.launch.cluster_job import (
     describe_job,
     make_absolute,
     make_activation_line,
-    make_job,
     option,
     replace_unprintable,
 )
@@ -151,11 +149,10 @@ class SlurmRequest:
 REQUEST = SlurmRequest
 
 
-def render(request: SlurmRequest, run: RenderedRun, say: Callable[[str], None]) -> str:
-    options = replace(run.options, store=make_absolute(run.options.store))
-    return render_script(
-        make_job(replace(run, options=options), request.name), replace(request, venv=make_absolute(request.venv))
-    )
+def render(request: SlurmRequest, job: ClusterJob, say: Callable[[str], None]) -> str:
+    options = replace(job.options, store=make_absolute(job.options.store))
+    job = replace(job, options=options, given_name=request.name)
+    return render_script(job, replace(request, venv=make_absolute(request.venv)))
 
 
 def render_script(job: ClusterJob, request: SlurmRequest) -> str:

@@ -8,15 +8,15 @@ import sys
 import pytest
 
 from trainmark import workloads
-from trainmark.train import meta_model
+from trainmark.workloads import weights
 
 IMPORTED = """
 import sys
 from trainmark import workloads
-from trainmark.train import meta_model
+from trainmark.workloads import weights
 for name in workloads.names():
     workload = workloads.load(name)
-    meta_model.build_network(workload, workload.recipes["smoke"])
+    weights.build_network(workload, workload.recipes["smoke"])
 print("torch._dynamo" in sys.modules)
 """
 
@@ -31,7 +31,7 @@ def test_no_network_of_ours_needs_the_compiler_to_be_measured() -> None:
 def test_a_network_of_shapes_has_the_shapes_of_the_one_that_is_trained(name: str) -> None:
     workload = workloads.load(name)
     recipe = workload.recipes["smoke"]
-    real, empty = workload.build(recipe), meta_model.build_network(workload, recipe)
+    real, empty = workload.build(recipe), weights.build_network(workload, recipe)
     assert {key: value.shape for key, value in empty.state_dict().items()} == {
         key: value.shape for key, value in real.state_dict().items()
     }
