@@ -16,12 +16,11 @@ from support.records import in_environment
 from trainmark.features.fleet import outliers, view as fleet_view
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, PairsDone, group_by_host
 from trainmark.features.fleet.verdict import Fleet, judge, to_json
-from trainmark.features.links.rounds import all_rounds, plan_rounds, split_into_rounds, usual_rounds
+from trainmark.features.links.rounds import all_rounds, plan_rounds, split_into_rounds, summarise_pairs, usual_rounds
 from trainmark.features.verify import verdict as verification
 from trainmark.features.verify.document import VerifyDocument
 from trainmark.record.errors import UsageError
 from trainmark.record.events import BitDifference
-from trainmark.record.format import summarise_pairs
 from trainmark.record.record import Doubt, Record
 from trainmark.record.site import Expected
 
