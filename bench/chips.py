@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from trainmark.platforms.cpu_emulation import RoundedOperands
+from trainmark.platforms.standin_device import RoundedOperands
 from trainmark.train.loop import Job
 from trainmark.train.walker import Walker
 

@@ -25,7 +25,7 @@ import turns
 
 from trainmark import workloads
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import choose_matmul_type
+from trainmark.platforms.matmul_probe import choose_matmul_type
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper

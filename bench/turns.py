@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import measure_matmul_flops
+from trainmark.platforms.matmul_probe import measure_matmul_flops
 from trainmark.platforms.platform import Platform
 
 

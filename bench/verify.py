@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from trainmark.features.verify import parity
 from trainmark.features.verify.document import VerifyDocument
 from trainmark.features.verify.hashed_steps import HashedSteps, Quantity, RoundLedger
 from trainmark.features.verify.parity import Parity
-from trainmark.features.verify.repeated_operators import deterministic_mode
+from trainmark.features.verify.worker_task import deterministic_mode
 from trainmark.launch import planning
 from trainmark.launch.options import RunOptions
 from trainmark.platforms import standin
@@ -102,14 +102,8 @@ def show_cost(name: str, recipe: str, rounds: int) -> None:
         steps.round()
         took: dict[str, list[float]] = {"plain": [], "hashed": []}
         for _ in range(rounds):
-            steps._restore()
-            hashes: dict[Quantity, Tensor] = {}
-            with steps._hashing_gradients(hashes):
-                for batch in steps._batches():
-                    took["hashed"].append(seconds(lambda batch=batch, hashes=hashes: steps._hash_step(batch, hashes)))
-            steps._restore()
-            for batch in steps._batches():
-                took["plain"].append(seconds(lambda batch=batch: float(job.stepper.step(batch))))
+            took["hashed"].append(seconds(steps.round))
+            took["plain"].append(seconds(lambda: steps.first_step(nullcontext())))
     plain, hashed = (statistics.median(values) for values in took.values())
     weights = sum(weight.numel() for weight in job.stepper.bare_model.parameters())
     print(f"{name} {recipe}: {weights:,} weights, plain {1e3 * plain:.1f} ms, hashed {1e3 * hashed:.1f} ms, "

@@ -112,7 +112,7 @@ def test_a_lost_device_exits_4_and_its_rank_is_named(cli: Cli, pictures: Path, t
 
 def test_a_device_that_lies_gets_no_valid_record(cli: Cli, pictures: Path, tmp_path: Path) -> None:
     """Its events count half of the time, its batch norm loses the running statistics, it lowers float32 by itself."""
-    lies = "event_clock = 0.5\nslowdown = 4\nfloat32_inside = 'bfloat16'\nmemory_told_by = 'accelerator'\n"
+    lies = "event_clock = 0.5\nslowdown = 4\nfloat32_inside = 'bfloat16'\n"
     lies += "unwritten_operators = ['native_batch_norm']\n"
     done = cli(*words("resnet50", "--data", pictures, "--steps", "12", "--json"), **scripted(tmp_path, lies))
     assert done.returncode == 5, done.stderr

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainmark.record.run_folder import RankLog
     from trainmark.record.sample import SampleDocument
     from trainmark.record.site import Price
-    from trainmark.view.rows import Value
+    from trainmark.view.table import Value
 
 TERMINAL_WIDTH = 120
 """Where the output is no terminal."""
@@ -61,7 +61,7 @@ class Records(list[Record]):
 
     def to_rows(self) -> list[dict[str, Value]]:
         """One flat row per record, all with the same keys, for a data frame."""
-        from trainmark.view.rows import make_rows
+        from trainmark.view.table import make_rows
 
         return make_rows(self)
 

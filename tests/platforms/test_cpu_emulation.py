@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms.cpu_emulation import WideArithmetic
+from trainmark.platforms.platform import WideArithmetic
 
 TYPES = (torch.bfloat16, torch.float16)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from trainmark.features.doctor import conformance
-from trainmark.platforms import files, number_types, standin
-from trainmark.platforms.number_types import OPERANDS, identify_type
+from trainmark.platforms import files, matmul_probe, standin
+from trainmark.platforms.matmul_probe import OPERANDS, identify_type
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW
 
@@ -47,18 +47,18 @@ def test_a_device_that_lowers_float32_by_itself_is_found_out(
     path.write_text(f"float32_inside = '{inside}'\n", encoding="utf-8")
     monkeypatch.setenv(standin.VARIABLE, str(path))
     device = Platform(files.load("standin")).open(0)
-    assert number_types.find_computed_types(device, PRECISIONS["fp32"]) == {
+    assert matmul_probe.find_computed_types(device, PRECISIONS["fp32"]) == {
         kind: {"float32": inside} for kind in ("matmul", "convolution")
     }
-    mixed = number_types.find_computed_types(device, PRECISIONS["amp-bf16"])
+    mixed = matmul_probe.find_computed_types(device, PRECISIONS["amp-bf16"])
     assert mixed["matmul"] == {"bfloat16": "bfloat16", "float32": inside}
 
 
 @pytest.mark.parametrize("name", files.load("cpu").precisions)
 def test_the_processor_computes_in_what_it_is_asked_for(name: str) -> None:
     asked = PRECISIONS[name]
-    found = number_types.find_computed_types(Platform(files.load("cpu")).open(0), asked)
-    for kind in number_types.KINDS:
+    found = matmul_probe.find_computed_types(Platform(files.load("cpu")).open(0), asked)
+    for kind in matmul_probe.KINDS:
         assert found[kind][asked.unscaled] == asked.unscaled
     eight_bits = {type_: used for type_, used in found["matmul"].items() if type_ in (E4M3, E5M2)}
     assert eight_bits == ({E4M3: E4M3, E5M2: E5M2} if asked.scaled else {})
@@ -75,7 +75,7 @@ def test_a_device_that_drops_digits_of_eight_bits_is_found_out(lost: str, monkey
 
     monkeypatch.setattr(torch, "_scaled_mm", careless)
     device = Platform(files.load("cpu")).open(0)
-    found = number_types.find_computed_types(device, PRECISIONS["fp8"])["matmul"]
+    found = matmul_probe.find_computed_types(device, PRECISIONS["fp8"])["matmul"]
     assert (found[lost], found[E5M2 if lost == E4M3 else E4M3]) == (TOO_NARROW, E5M2 if lost == E4M3 else E4M3)
     checked = conformance.check_precision(device, PRECISIONS["fp8"])
     assert (checked.verdict, f"not in {lost}" in checked.sentence) == ("failed", True)
@@ -86,6 +86,6 @@ def test_a_kind_that_the_device_cannot_compute_is_left_out(monkeypatch: pytest.M
         raise NotImplementedError("Could not run 'aten::convolution'")
 
     device: Device = Platform(files.load("cpu")).open(0)
-    monkeypatch.setitem(number_types.KINDS, "convolution", missing)
-    found = number_types.find_computed_types(device, PRECISIONS["fp32"])
+    monkeypatch.setitem(matmul_probe.KINDS, "convolution", missing)
+    found = matmul_probe.find_computed_types(device, PRECISIONS["fp32"])
     assert found == {"matmul": {"float32": "float32"}, "convolution": {}}

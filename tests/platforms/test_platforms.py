@@ -128,12 +128,6 @@ def test_a_torch_that_is_too_old_for_a_platform_is_refused_with_the_version_need
     Platform(files.load("cpu"))
 
 
-def test_a_torch_without_accelerators_is_refused_whatever_its_version_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch, "accelerator")
-    with pytest.raises(NotReadyError, match=r"platform nvidia needs torch 2.6 or newer"):
-        Platform(files.load("nvidia"))
-
-
 def test_the_page_of_platforms_has_a_line_for_every_file_and_every_key() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     for file in map(files.load, sorted(set(files.names()) - {"standin"})):

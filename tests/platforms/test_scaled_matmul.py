@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainmark.platforms import files, matmul_rate, scaled_matmul
+from trainmark.platforms import files, matmul_probe, scaled_matmul
 from trainmark.platforms.platform import Platform
 from trainmark.platforms.scaled_matmul import ScaledLinear, replace_linears, scale_to_type
 from trainmark.record.errors import UsageError
@@ -118,6 +118,6 @@ def test_a_cpu_emulates_them_and_nothing_else_for_them() -> None:
 
 def test_their_rate_can_be_measured() -> None:
     device = Platform(files.load("cpu")).open(0)
-    multiply = matmul_rate.make_matmul(device, E4M3, 32)
+    multiply = matmul_probe.make_matmul(device, E4M3, 32)
     assert multiply().dtype == torch.bfloat16
     assert scaled_matmul.MULTIPLE == 16

@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from trainmark.platforms import files
-from trainmark.platforms.reading import FIELDS, Reading
-from trainmark.platforms.sensor_table import NvmlSensors, Program, ProgramSensors
-from trainmark.platforms.sensors import parse_readings
+from trainmark.platforms.sensors import FIELDS, Program, Reading, parse_readings
 
 OUTPUTS = Path(__file__).parent / "sensor_outputs"
 MIB = 2**20
@@ -114,13 +112,13 @@ MISSING = {
     "nvidia/query-565.txt": {"power_w": "[N/A]", "ecc_errors": "[N/A]"},
     "amd/rocm-smi-6.1.json": {"power_w": "Secondary die"},
     "kunlunxin/xpu-smi-m-short.txt": {
-        "memory_used_bytes": "has no 18",
-        "memory_total_bytes": "has no 19",
-        "utilisation_percent": "has no 20",
+        "memory_used_bytes": "has no used",
+        "memory_total_bytes": "has no total",
+        "utilisation_percent": "has no use",
     },
     "ascend/npu-smi-26-two-dies.txt": {"power_w": "says -"},
     "cambricon/cnmon-5.10.txt": {"ecc_errors": "N/A"},
-    "mthreads/gmi-q-1.14.txt": {"power_w": "N/A", "clock_mhz": "no Clocks/Graphics"},
+    "mthreads/gmi-q-1.14.txt": {"power_w": "N/A", "clock_mhz": "no clock"},
     "intel/xpu-smi-dump-root-needed.txt": {"temperature_c": "N/A", "utilisation_percent": "N/A"},
     "gaudi/hl-smi-1.21.txt": {"ecc_errors": "N/A"},
 }
@@ -129,8 +127,7 @@ MISSING = {
 
 def programs(vendor: str) -> tuple[Program, ...]:
     table = files.load(vendor).sensors
-    assert isinstance(table, (NvmlSensors, ProgramSensors))
-    return table.programs
+    return table.programs if table else ()
 
 
 def program_for(output: str) -> Program:

@@ -51,7 +51,7 @@ def test_its_sensors_are_read(example: Path, tmp_path: Path, monkeypatch: pytest
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{SAID}END\n", encoding="utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    reader = open_reader(files.load(str(example)))
+    reader = open_reader(files.load(str(example)).sensors)
     try:
         first, second = reader.read()
         assert (first.power_w, first.temperature_c, first.memory_used_bytes) == (431.5, 61.0, 2048 * 2**20)

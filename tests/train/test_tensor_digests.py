@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainmark.features.verify.tensor_digests import ROW, BitHash, copy_to_host
+from trainmark.features.verify.hashed_steps import ROW, BitHash, copy_to_host
 
 SIZES = (1, 7, ROW, ROW + 1, 3 * ROW + 5)
 

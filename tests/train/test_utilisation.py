@@ -14,7 +14,7 @@ from support.records import make_record, make_timeline
 from support.tiny import LineFit, job
 
 from trainmark.platforms import files
-from trainmark.platforms.matmul_rate import choose_matmul_type
+from trainmark.platforms.matmul_probe import choose_matmul_type
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
@@ -119,7 +119,7 @@ def test_a_peak_is_measured_on_a_quiet_machine(foreign_s: float, told: bool, mon
     rates = iter((0.1e12, 0.163e12, 0.127e12, 0.15e12))
     readings = iter((0.0, foreign_s))
     monkeypatch.setattr(post_training, "measure_matmul_flops", lambda *given, **more: next(rates))
-    monkeypatch.setattr(post_training.proc, "read_foreign_s", lambda: next(readings))
+    monkeypatch.setattr(post_training, "read_foreign_s", lambda: next(readings))
     found = post_training.find_peak(cpu(), Precision.parse("fp32"))
     if told:
         assert found.tflops == pytest.approx(0.163)

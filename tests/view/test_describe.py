@@ -55,14 +55,6 @@ def test_the_phases_are_all_there_and_sum_to_the_end_to_end_time() -> None:
     assert f"{e2e:.0f} s  100.0 %" in shown
 
 
-def test_a_run_like_the_reference_says_so() -> None:
-    assert "/ (as the reference recipe)" in describe(a_vocoder_record())
-
-
-def test_a_run_without_doubts_says_so() -> None:
-    assert "Doubts  none" in describe(a_vocoder_record())
-
-
 def test_each_rank_is_shown_slowest_first() -> None:
     shown = describe(make_record(timeline=make_timeline(ranks=3)))
     lines = shown.split("Ranks")[1].splitlines()[5:8]
@@ -179,10 +171,6 @@ def test_a_run_that_measured_nothing_is_still_shown() -> None:
 def test_a_loss_that_was_not_finite_leaves_a_gap() -> None:
     shown = describe(make_record(loss=(2.0, None, float("nan"), 1.0)))
     assert "2.000 → 1.000" in shown
-
-
-def test_a_run_shorter_than_its_warmup_is_still_shown() -> None:
-    assert "0 counted" in describe(make_record(timeline=make_timeline(steps=4)))
 
 
 def test_a_spark_rises_with_its_values_and_fits() -> None:

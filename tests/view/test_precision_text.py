@@ -105,6 +105,7 @@ def test_a_plan_says_that_its_batch_is_found_when_it_runs(capsys: pytest.Capture
     assert "learning_rate            0.2   (reference: 0.1)" in said
 
 
+@pytest.mark.features
 def test_fill_on_several_nodes_asks_for_the_batch(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "resnet50", "--recipe", "fill", "--topology", "2x1", "--hosts", "a,b"]) == 2
     assert "give it: --set batch_per_device=N" in capsys.readouterr().err

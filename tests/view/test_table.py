@@ -105,15 +105,6 @@ def test_the_workload_is_a_column_only_where_there_are_several() -> None:
     assert "| resnet50 |" in several and "| vit |" in several and "configuration" not in several
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_different_items_each_show_their_unit(width: int) -> None:
-    shown = render([make_record(), a_vocoder_record()], width=width)
-    assert "images/s" in shown
-    assert "frames/s" in shown
-    assert "34 985" in shown
-    assert "val_loss" in shown
-
-
 def test_different_items_are_named_row_by_row() -> None:
     page = markdown([make_record(), a_vocoder_record()])
     assert "| counts | p_whole | p_train | p_core |" in page
@@ -237,13 +228,6 @@ def test_a_metric_that_is_not_on_the_record_is_missing_with_a_reason() -> None:
     assert "e2e_time" in render([record])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_run_that_did_not_end_well_says_so(width: int) -> None:
-    shown = render([make_record(status="incomplete", ended="rank 0 was killed by signal 9")], width=width)
-    assert "(incomplete)" in shown
-    assert "incomplete: rank 0 was killed by signal 9" in shown
-
-
 def test_coverages_that_differ_are_said_of_each_row() -> None:
     page = markdown([make_record(), make_record(coverage="all training steps")])
     assert "throughputs cover the steady part: steps 11 to 60 of 60" in page
@@ -257,13 +241,6 @@ def test_repeats_say_how_far_they_lie_apart_and_how_many_completed() -> None:
     page = markdown([*repeats, lost])
     assert "Repeats of g1: 3 of 4 completed; spread 5.0 % (p_core 98.0 to 103 images/s, median 100)." in page
     assert spread_percent([98, 100, 103]) == pytest.approx(5.0)
-
-
-def test_repeats_without_numbers_have_no_spread() -> None:
-    base = make_record(group="g1")
-    page = markdown([with_p_core(base, "a", 98.0), with_p_core(base, "b", None, status="invalid")])
-    assert "2 of 2 completed; spread —: fewer than two" in page
-    assert spread_percent([1.0]) is None
 
 
 def test_hostile_names_are_shown_and_not_obeyed() -> None:
@@ -298,11 +275,6 @@ def test_a_stream_that_carries_only_ascii_gets_only_ascii(width: int) -> None:
     shown.encode("ascii")
     assert "+/-" in shown
     assert "?" not in shown
-
-
-def test_color_is_used_only_where_asked_for() -> None:
-    assert "\x1b" not in render([make_record()])
-    assert "\x1b[" in render([make_record()], color=True)
 
 
 def test_no_records_is_said() -> None:

@@ -16,7 +16,7 @@ from torch import distributed
 from trainmark import data as datasets, workloads
 from trainmark.data import synthetic
 from trainmark.platforms import files, scaled_matmul
-from trainmark.platforms.matmul_rate import choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
 from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, ok

@@ -8,15 +8,16 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import msgspec
+import psutil
 
-from trainmark.platforms import files, proc, sensors
-from trainmark.platforms.reading import FIELDS, Reader
-from trainmark.record.cores import end_with_parent
+from trainmark.platforms import files, sensors
+from trainmark.record.cores import end_with_parent, read_busy_s
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.events import (
     DeviceReading,
@@ -62,9 +63,11 @@ def main(words: list[str] | None = None) -> int:
 
 def _sample(args: argparse.Namespace, over: threading.Event) -> None:
     file = files.load(args.platform)
-    reader = sensors.open_reader(file, in_child=end_with_parent)
+    reader = sensors.open_reader(file.sensors, in_child=end_with_parent)
     every_s = EVERY_WITH_PROGRAM_S if reader.slow else EVERY_S
-    used = sensors.find_used_devices(file, reader, args.devices, os.environ)
+    visible = os.environ.get(file.visible_devices or "", "")
+    is_cpu = file.device_type == "cpu"
+    used = [0] if is_cpu else sensors.find_used_devices(reader, args.devices, visible)
     events = EventWriter(args.file)
     events.write(
         SamplerBegin(
@@ -88,7 +91,7 @@ def _sample(args: argparse.Namespace, over: threading.Event) -> None:
 
 
 def _watch_devices(
-    reader: Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
+    reader: sensors.Reader, used: list[int] | None, every_s: float, events: EventWriter, over: threading.Event
 ) -> None:
     known: dict[str, str] | None = None
     next_s = time.monotonic()
@@ -98,7 +101,7 @@ def _watch_devices(
         at_ns = (before_ns + time.perf_counter_ns()) // 2
         if used is None:
             readings, missing = [], "the variable of visible devices does not tell which devices the run uses"
-            reader.unavailable = dict.fromkeys(FIELDS, missing)
+            reader.unavailable = dict.fromkeys(sensors.FIELDS, missing)
         if reader.unavailable != known:
             known = dict(reader.unavailable)
             events.write(Unavailable(at_ns=at_ns, fields=known))
@@ -122,12 +125,8 @@ def _watch_host(tree: ProcessTree, every_s: float, events: EventWriter, over: th
 
 def _read_host() -> dict[str, Any]:
     """Cheap facts about the host; values of missing files are left out."""
-    found: dict[str, Any] = {}
-    try:
-        memory = proc.read_memory_bytes()
-        found["memory_used_bytes"] = memory["MemTotal"] - memory["MemAvailable"]
-    except (OSError, KeyError, ValueError):
-        pass
+    memory = psutil.virtual_memory()
+    found: dict[str, Any] = {"memory_used_bytes": memory.total - memory.available}
     try:
         space = os.statvfs(SHARED_MEMORY)
         found["shm_free_bytes"] = space.f_bavail * space.f_frsize
@@ -137,20 +136,12 @@ def _read_host() -> dict[str, Any]:
     return found
 
 
-def read_busy_s() -> float | None:
-    """CPU seconds of all processes since boot, including stolen time."""
-    try:
-        return proc.read_cpu_ticks().busy / proc.TICKS_PER_S
-    except OSError:
-        return None
-
-
 class ProcessTree:
     """A process with all its descendants. New ones are found by scanning all processes, as often as is cheap."""
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._members = {root}
+        self._members: list[psutil.Process] = []
         self._next_scan_s = 0.0
 
     def read_used_s(self) -> float | None:
@@ -159,30 +150,18 @@ class ProcessTree:
         Only differences are meaningful. A new process counts from the scan that finds it, with all it has used.
         """
         now_s = time.monotonic()
-        if now_s < self._next_scan_s:
-            stats = {pid: proc.read_process_stat(pid) for pid in self._members}
-        else:
-            stats = self._scan()
-            self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
-        found = [stat.ticks + stat.ticks_of_ended for stat in stats.values() if stat is not None]
-        return sum(found) / proc.TICKS_PER_S if stats.get(self._root) is not None else None
-
-    def _scan(self) -> dict[int, proc.ProcessStat | None]:
         try:
-            everybody = proc.list_pids()
-        except OSError:
-            return {}
-        stats = {pid: stat for pid in everybody if (stat := proc.read_process_stat(pid)) is not None}
-        children: dict[int, list[int]] = {}
-        for pid, stat in stats.items():
-            children.setdefault(stat.parent, []).append(pid)
-        self._members, rest = set(), [self._root]
-        while rest:
-            pid = rest.pop()
-            if pid not in self._members:
-                self._members.add(pid)
-                rest += children.get(pid, [])
-        return {pid: stats.get(pid) for pid in self._members}
+            if now_s >= self._next_scan_s:
+                root = psutil.Process(self._root)
+                self._members = [root, *root.children(recursive=True)]
+                self._next_scan_s = now_s + (time.monotonic() - now_s) / MAX_SCAN_SHARE
+            used_s = sum(self._members[0].cpu_times()[:4])
+        except psutil.Error:
+            return None
+        for member in self._members[1:]:
+            with suppress(psutil.Error):
+                used_s += sum(member.cpu_times()[:4])
+        return float(used_s)
 
 
 def _stop_on_sigterm(over: threading.Event) -> None:

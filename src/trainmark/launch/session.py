@@ -16,7 +16,8 @@ from trainmark.launch.coordinator import Coordinator, join_launchers
 from trainmark.launch.launcher import Watcher
 from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import QUIET
-from trainmark.platforms import detection, proc
+from trainmark.platforms import detection
+from trainmark.record import cores
 from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError
 from trainmark.record.index import parse_tags
 from trainmark.record.machine import FillSearch
@@ -135,7 +136,7 @@ class _Session:
         self._say, self._watching = say, watching
         self._quiet = options.quiet
         self._began_s = time.monotonic()
-        self._foreign_s = proc.read_foreign_s()
+        self._foreign_s = cores.read_foreign_s()
         self._left_out: list[str] = []
         self._together: Coordinator | None = None
         self._store = open_store(options)
@@ -190,7 +191,7 @@ class _Session:
             return
         time.sleep(max(0.0, MIN_LOAD_S - (time.monotonic() - self._began_s)))
         all_s = (time.monotonic() - self._began_s) * (os.cpu_count() or 1)
-        if sentence := preflight.describe_foreign_load((proc.read_foreign_s() - self._foreign_s) / all_s):
+        if sentence := preflight.describe_foreign_load((cores.read_foreign_s() - self._foreign_s) / all_s):
             self._report(sentence)
 
     def _get_ready_together(self, decided: Iterable[Plan], coordinator: Coordinator) -> None:

@@ -13,20 +13,23 @@ import torch
 
 from trainmark.platforms import files
 from trainmark.platforms.files import PlatformFile
+from trainmark.record.errors import NotReadyError
 
 
 def detect() -> str:
     """The name of the platform of the accelerator that torch sees, else of the CPU."""
     candidates = _load_candidates()
-    device_type = _find_device_type(candidates) or _load_plugins(candidates)
+    device_type = _find_device_type() or _load_plugins(candidates)
     return files.EVERYWHERE if device_type is None else _choose_most_specific(device_type, candidates)
 
 
-def find_undescribed() -> str | None:
-    """A warning where torch sees an accelerator without a platform file, so that the CPU is used instead."""
-    candidates = _load_candidates()
-    device_type = _find_device_type(candidates)
-    if device_type is None or _choose_most_specific(device_type, candidates) != files.EVERYWHERE:
+def find_undescribed_if_auto(requested: str | None) -> str | None:
+    """A warning where torch sees an accelerator without a platform file, so that the CPU is used instead; None where
+    the user has chosen a platform."""
+    if requested not in (None, "auto") or os.environ.get("TRAINMARK_PLATFORM"):
+        return None
+    device_type = _find_device_type()
+    if device_type is None or _choose_most_specific(device_type, _load_candidates()) != files.EVERYWHERE:
         return None
     return (
         f"torch sees an accelerator, {device_type}, that no platform file describes, so THE CPU IS USED and not the "
@@ -34,25 +37,18 @@ def find_undescribed() -> str | None:
     )
 
 
-def find_undescribed_if_auto(requested: str | None) -> str | None:
-    """The same for `auto`; None where the user has chosen a platform."""
-    return find_undescribed() if requested in (None, "auto") and not os.environ.get("TRAINMARK_PLATFORM") else None
-
-
 def _load_candidates() -> list[PlatformFile]:
     return [file for file in map(files.load, files.names()) if file.name != files.EVERYWHERE]
 
 
-def _find_device_type(candidates: Sequence[PlatformFile]) -> str | None:
-    """The torch device type of this machine, also with a torch that is too old and refused later."""
-    if hasattr(torch, "accelerator"):
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return None if found is None else found.type
-    for device_type in dict.fromkeys(file.device_type for file in candidates):
-        module = getattr(torch, device_type, None)
-        if module is not None and hasattr(module, "is_available") and module.is_available():
-            return device_type
-    return None
+def _find_device_type() -> str | None:
+    """The torch device type of this machine."""
+    if not hasattr(torch, "accelerator"):
+        raise NotReadyError(
+            f"this is torch {torch.__version__}; install a build of torch 2.6 or newer, or --platform cpu"
+        )
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if found is None else found.type
 
 
 def _load_plugins(candidates: Sequence[PlatformFile]) -> str | None:
@@ -64,7 +60,7 @@ def _load_plugins(candidates: Sequence[PlatformFile]) -> str | None:
             importlib.import_module(file.plugin)
         except Exception:  # noqa: S112 - a plugin without its driver may raise anything
             continue
-        if (device_type := _find_device_type(candidates)) is not None:
+        if (device_type := _find_device_type()) is not None:
             return device_type
     return None
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from trainmark.platforms.sensor_table import Sensors
+from trainmark.platforms.sensors import Sensors
 from trainmark.record import tables
 from trainmark.record.errors import UsageError, nearest
 from trainmark.record.precision import FAMILIES, PRECISIONS

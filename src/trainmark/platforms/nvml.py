@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from trainmark.platforms.reading import Reader, Reading, find_missing
+from trainmark.platforms.sensors import Reader, Reading, find_missing
 
 THROTTLES: Mapping[int, str] = {
     0x04: "software power cap",
@@ -20,7 +20,27 @@ THROTTLES: Mapping[int, str] = {
 """NVML throttle reasons, without idleness and user settings."""
 
 
-def open_nvml() -> NvmlReader | str:
+QUERIES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "memory_used_bytes": lambda nvml, of: float(nvml.nvmlDeviceGetMemoryInfo(of).used),
+    "memory_total_bytes": lambda nvml, of: float(nvml.nvmlDeviceGetMemoryInfo(of).total),
+    "power_w": lambda nvml, of: nvml.nvmlDeviceGetPowerUsage(of) / 1e3,
+    "energy_j": lambda nvml, of: nvml.nvmlDeviceGetTotalEnergyConsumption(of) / 1e3,
+    "temperature_c": lambda nvml, of: float(nvml.nvmlDeviceGetTemperature(of, nvml.NVML_TEMPERATURE_GPU)),
+    "utilisation_percent": lambda nvml, of: float(nvml.nvmlDeviceGetUtilizationRates(of).gpu),
+    "clock_mhz": lambda nvml, of: float(nvml.nvmlDeviceGetClockInfo(of, nvml.NVML_CLOCK_SM)),
+    "throttled": lambda nvml, of: _name_throttles(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(of)),
+    "ecc_errors": lambda nvml, of: float(
+        nvml.nvmlDeviceGetTotalEccErrors(of, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+    ),
+}
+"""Each value is queried separately, as devices differ in what they support."""
+
+
+def _name_throttles(mask: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in THROTTLES.items() if mask & bit)
+
+
+def open_reader() -> NvmlReader | str:
     """A reader, or why there is none."""
     try:
         with warnings.catch_warnings():
@@ -30,23 +50,30 @@ def open_nvml() -> NvmlReader | str:
         return "the module pynvml is not installed; pip install 'trainmark[nvidia]' brings it"
     try:
         nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return NvmlReader(nvml)
     except Exception as error:  # errors of NVML, or another module of that name
         return f"NVML could not be opened: {error}"
-    return NvmlReader(nvml, handles)
 
 
 class NvmlReader(Reader):
-    """All devices of NVML; each value is queried separately, as devices differ in what they support."""
+    """All devices of NVML."""
 
-    def __init__(self, nvml: Any, handles: list[Any]) -> None:
-        super().__init__("it was not read yet")
+    def __init__(self, nvml: Any) -> None:
+        super().__init__()
         self._nvml = nvml
-        self._handles = handles
+        self._handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
     def read(self) -> list[Reading]:
         reasons: dict[str, str] = {}
-        found = [self._read_device(device, handle, reasons) for device, handle in enumerate(self._handles)]
+        found = []
+        for device, handle in enumerate(self._handles):
+            values = {}
+            for name, query in QUERIES.items():
+                try:
+                    values[name] = query(self._nvml, handle)
+                except Exception as error:  # an old driver, an unsupported query, a lost device
+                    reasons.setdefault(name, f"NVML: {error}")
+            found.append(Reading(device=device, **values))
         self.unavailable = find_missing(found, reasons, "NVML sees no device")
         return found
 
@@ -54,50 +81,10 @@ class NvmlReader(Reader):
         """By index, or by prefix of a UUID, as CUDA_VISIBLE_DEVICES allows both."""
         if (numbers := super().parse_devices(words)) is not None:
             return numbers
-        names = []
-        for handle in self._handles:
-            name = self._nvml.nvmlDeviceGetUUID(handle)
-            names.append(name.decode() if isinstance(name, bytes) else str(name))
+        names = [self._nvml.nvmlDeviceGetUUID(handle) for handle in self._handles]
         chosen = [[device for device, name in enumerate(names) if name.startswith(word)] for word in words]
         return [matches[0] for matches in chosen] if all(len(matches) == 1 for matches in chosen) else None
 
     def close(self) -> None:
         with suppress(Exception):
             self._nvml.nvmlShutdown()
-
-    def _read_device(self, device: int, handle: Any, reasons: dict[str, str]) -> Reading:
-        nvml = self._nvml
-
-        def query(names: tuple[str, ...], call: Callable[[], Any]) -> Any:
-            try:
-                return call()
-            except Exception as error:  # an old driver, an unsupported query, a lost device
-                for name in names:
-                    reasons.setdefault(name, f"NVML: {error}")
-                return None
-
-        memory = query(("memory_used_bytes", "memory_total_bytes"), lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        power_mw = query(("power_w",), lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        energy_mj = query(("energy_j",), lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-        degrees = query(("temperature_c",), lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-        use = query(("utilisation_percent",), lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        clock = query(("clock_mhz",), lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
-        mask = query(("throttled",), lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-        errors = query(
-            ("ecc_errors",),
-            lambda: nvml.nvmlDeviceGetTotalEccErrors(
-                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-            ),
-        )
-        return Reading(
-            device=device,
-            memory_used_bytes=None if memory is None else float(memory.used),
-            memory_total_bytes=None if memory is None else float(memory.total),
-            power_w=None if power_mw is None else power_mw / 1e3,
-            energy_j=None if energy_mj is None else energy_mj / 1e3,
-            temperature_c=None if degrees is None else float(degrees),
-            utilisation_percent=None if use is None else float(use.gpu),
-            clock_mhz=None if clock is None else float(clock),
-            throttled=None if mask is None else tuple(name for bit, name in THROTTLES.items() if mask & bit),
-            ecc_errors=None if errors is None else float(errors),
-        )

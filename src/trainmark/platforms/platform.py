@@ -7,7 +7,6 @@ import importlib
 import platform as host_platform
 import re
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,10 +17,12 @@ from typing import Any, Protocol
 
 import psutil
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from trainmark.platforms import device_errors, scaled_matmul
-from trainmark.platforms.cpu_emulation import WideArithmetic
 from trainmark.platforms.files import PlatformFile
+from trainmark.platforms.sensors import run_program
 from trainmark.record import cores
 from trainmark.record.errors import NotReadyError
 from trainmark.record.precision import Precision
@@ -55,37 +56,25 @@ class HostMarks:
         return later - earlier
 
 
-class DeviceEvent(Protocol):
-    """The part of torch.Event that is used here; the stand-in has its own."""
-
-    def record(self) -> None: ...
-
-    def query(self) -> bool: ...
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, later: Any, /) -> float:
-        """In milliseconds."""
-
-
 class EventMarks:
     """For asynchronous devices: a mark is an event in the queue, without a sync."""
 
-    def __init__(self, new_event: Callable[[], DeviceEvent]) -> None:
+    def __init__(self, new_event: Callable[[], Any]) -> None:
+        """`new_event` makes a torch.Event, or what behaves as one."""
         self._new_event = new_event
 
-    def mark(self) -> DeviceEvent:
+    def mark(self) -> Any:
         event = self._new_event()
         event.record()
         return event
 
-    def is_reached(self, mark: DeviceEvent) -> bool:
+    def is_reached(self, mark: Any) -> bool:
         return bool(mark.query())
 
-    def wait_for(self, mark: DeviceEvent) -> None:
+    def wait_for(self, mark: Any) -> None:
         mark.synchronize()
 
-    def between_ns(self, earlier: DeviceEvent, later: DeviceEvent) -> int:
+    def between_ns(self, earlier: Any, later: Any) -> int:
         return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)
 
 
@@ -105,17 +94,22 @@ class Platform:
                 importlib.import_module(file.plugin)
             except Exception as error:  # a plugin without its driver may raise anything
                 raise NotReadyError(f"platform {file.name} needs the module {file.plugin}: {error}") from error
-        if not self.is_cpu and file.python is None:
-            _refuse_old_torch(file)
-        self._own: OwnDevices | None = None
+        least = file.least_torch or MIN_TORCH
+        if not self.is_cpu and _parse_release(torch.__version__) < _parse_release(least):
+            raise NotReadyError(
+                f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "
+                f"install a build of torch {least} for {file.title}"
+            )
+        self._own: Any = None
+        """The Python module beside the platform file, with `count_devices` and `open_device`."""
         if file.python:
-            self._own = importlib.import_module(f"trainmark.platforms.{file.python}").devices()
+            self._own = importlib.import_module(f"trainmark.platforms.{file.python}")
 
     @property
     def device_count(self) -> int:
         """How many devices torch sees; for a CPU its usable cores, which any number of ranks may share."""
         if self._own is not None:
-            return self._own.count
+            return int(self._own.count_devices())
         if self.is_cpu:
             return cores.count_usable_cores()
         current = torch.accelerator.current_accelerator()
@@ -138,41 +132,23 @@ class Platform:
         if driver is None:
             version = torch.version.cuda or torch.version.hip
             return f"{'CUDA' if torch.version.cuda else 'HIP'} {version}" if version else None
-        try:
-            done = subprocess.run(
-                driver.argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=DRIVER_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return None
-        found = re.search(driver.pattern, done.stdout)
+        found = re.search(driver.pattern, run_program(driver.argv, DRIVER_TIMEOUT_S)[0])
         return found.group(1)[:80] if found and found.group(1) else None
 
     def open(self, local_rank: int) -> Device:
         """The device of one rank, made current for this process."""
-        if not self.is_cpu:
-            if local_rank >= self.device_count:
-                raise NotReadyError(
-                    f"platform {self.file.name} has {self.device_count} {self.file.device_type} devices here, "
-                    f"device {local_rank} was requested"
-                )
-            if self._own is not None:
-                return self._own.open(self, local_rank)
-            torch.accelerator.set_device_index(local_rank)
+        if self.is_cpu:
+            return Device(self, local_rank)
+        if local_rank >= self.device_count:
+            raise NotReadyError(
+                f"platform {self.file.name} has {self.device_count} {self.file.device_type} devices here, "
+                f"device {local_rank} was requested"
+            )
+        if self._own is not None:
+            opened: Device = self._own.open_device(self, local_rank)
+            return opened
+        torch.accelerator.set_device_index(local_rank)
         return Device(self, local_rank)
-
-
-class OwnDevices(Protocol):
-    """What the Python module beside a platform file provides."""
-
-    count: int
-
-    def open(self, platform: Platform, index: int) -> Device: ...
 
 
 class Device:
@@ -188,8 +164,6 @@ class Device:
         new_event = partial(torch.Event, self.torch, enable_timing=True)
         self.marks: Marks = HostMarks() if self.is_cpu else EventMarks(new_event)
         self._module: Any = torch.get_device_module(self.torch)
-        self._accelerator: Any = getattr(torch, "accelerator", None)
-        """Reports memory where the module of the device does not."""
         self._copies: Any = self._module.Stream() if not self.is_cpu and hasattr(self._module, "Stream") else None
 
     def synchronize(self) -> None:
@@ -208,24 +182,23 @@ class Device:
         if self.is_cpu:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             return int(peak if sys.platform == "darwin" else peak * 1024)
-        peak = self._memory("max_memory_allocated", "max_memory_allocated")
+        peak = self._query_memory("max_memory_allocated")
         return None if peak is None else int(peak)
 
     def memory_capacity_bytes(self) -> int | None:
         if self.is_cpu:
             return int(psutil.virtual_memory().total)
-        free_and_total = self._memory("mem_get_info", "get_memory_info")
+        free_and_total = self._query_memory("mem_get_info")
         return None if free_and_total is None else int(free_and_total[1])
 
-    def _memory(self, of_module: str, of_accelerator: str) -> Any:
+    def _query_memory(self, name: str) -> Any:
         """From the module of the device, else from torch.accelerator, else None."""
-        if (query := getattr(self._module, of_module, None)) is not None:
+        if (query := getattr(self._module, name, None)) is not None:
             return query(self.torch)
-        if (query := getattr(self._accelerator, of_accelerator, None)) is None:
-            return None
+        newer = {"mem_get_info": "get_memory_info"}.get(name, name)
         try:
-            return query(self.torch)
-        except (RuntimeError, NotImplementedError):  # not every backend implements it
+            return getattr(torch.accelerator, newer)(self.torch)
+        except (AttributeError, RuntimeError, NotImplementedError):  # not every torch and backend implements it
             return None
 
     def is_out_of_memory(self, error: BaseException) -> bool:
@@ -293,16 +266,6 @@ class Device:
         return supported is not None and not supported()
 
 
-def _refuse_old_torch(file: PlatformFile) -> None:
-    """All devices need torch.accelerator; some need a newer torch."""
-    least = file.least_torch or MIN_TORCH
-    if not hasattr(torch, "accelerator") or _parse_release(torch.__version__) < _parse_release(least):
-        raise NotReadyError(
-            f"platform {file.name} needs torch {least} or newer, this is torch {torch.__version__}; "
-            f"install a build of torch {least} for {file.title}"
-        )
-
-
 def _parse_release(version: str) -> tuple[int, ...]:
     """Major and minor version, without suffixes of vendors."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
@@ -314,3 +277,45 @@ def read_cpu_name() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return host_platform.processor() or host_platform.machine()
+
+
+# Emulation of narrow types
+
+_NARROW = (torch.bfloat16, torch.float16)
+MATMULS = {
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward.default,
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+}
+
+
+class WideArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, matmuls of bfloat16 and float16 are computed in float32 and rounded once to the narrow type.
+
+    Hardware multiplies narrow numbers and accumulates in float32. On a CPU without instructions for it, torch falls
+    back to loops ten times slower than its float32 kernels; this uses the float32 kernels instead.
+    """
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if operation not in MATMULS or args[0].dtype not in _NARROW:
+            return operation(*args, **kwargs)
+        narrow = args[0].dtype
+        result = operation(*tree_map(_make_cast(narrow, torch.float32), args), **kwargs)
+        if operation is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
+            return result[0].to(narrow), *result[1:]  # its log-sum-exp is float32 for every type
+        return tree_map(_make_cast(torch.float32, narrow), result)
+
+
+def _make_cast(source: torch.dtype, target: torch.dtype) -> Callable[[Any], Any]:
+    def cast(value: Any) -> Any:
+        return value.to(target) if isinstance(value, torch.Tensor) and value.dtype == source else value
+
+    return cast

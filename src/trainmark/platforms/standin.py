@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from trainmark.platforms.reading import Reading
+from trainmark.platforms.sensors import FIELDS, Reader, Reading, find_missing
 from trainmark.record import tables
 from trainmark.record.errors import UsageError
 
@@ -29,11 +29,6 @@ VARIABLE = "TRAINMARK_STANDIN"
 DEVICES = 2
 _Number = Annotated[float, Meta(ge=0, le=sys.float_info.max, description="a number of 0 or more")]
 _Count = Annotated[int, Meta(ge=0, description="a whole number of 0 or more")]
-Values = Annotated[
-    _Number | Annotated[tuple[_Number, ...], Meta(min_length=1)],
-    Meta(description="a number of 0 or more, or a list of such"),
-]
-"""Values of a sensor: one per second, repeated."""
 
 
 class Flip(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,11 +62,11 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Operations after which the device hangs."""
     lost_after: _Count | None = None
     """Operations after which every call fails."""
-    power_w: Values | None = None
-    temperature_c: Values | None = None
-    utilisation_percent: Values | None = None
-    clock_mhz: Values | None = None
-    memory_used_mib: Values | None = None
+    power_w: _Number | None = None
+    temperature_c: _Number | None = None
+    utilisation_percent: _Number | None = None
+    clock_mhz: _Number | None = None
+    memory_used_mib: _Number | None = None
     throttled: Annotated[tuple[str, ...], Meta(description="a list of reasons")] = ()
     """Throttle reasons."""
     ecc_errors_per_s: _Number = 0.0
@@ -97,91 +92,56 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Operators whose results always differ from call to call."""
     plain_memory_error: bool = False
     """Out of memory is a plain RuntimeError with a message of the vendor."""
-    memory_told_by: Literal["module", "accelerator", "nobody"] = "module"
-    """What reports memory: the torch module of the device, torch.accelerator, or nothing."""
-
-
-class _DeviceScript(Script, frozen=True, kw_only=True):
-    index: _Count
-
-
-class _ScriptFile(Script, frozen=True, kw_only=True):
-    devices: Annotated[int, Meta(ge=1, description="1 or more")] = DEVICES
-    device: Annotated[
-        tuple[_DeviceScript, ...], Meta(description="written as [[device]] tables, each with its index")
-    ] = ()
-
-    def __post_init__(self) -> None:
-        own: set[int] = set()
-        for entry in self.device:
-            if entry.index >= self.devices or entry.index in own:
-                raise ValueError(
-                    f"[[device]] needs an index of its own from 0 to {self.devices - 1}, not {entry.index}"
-                )
-            own.add(entry.index)
 
 
 def load_scripts() -> list[Script]:
     """One script per device, from the file that TRAINMARK_STANDIN names."""
-    named = os.environ.get(VARIABLE)
-    return read_script(Path(named)) if named else [Script()] * DEVICES
-
-
-def read_script(path: Path) -> list[Script]:
+    if not (named := os.environ.get(VARIABLE)):
+        return [Script()] * DEVICES
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        common: dict[str, Any] = tomllib.loads(Path(named).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{VARIABLE} names {path}, which cannot be read: {error.strerror}") from None
+        raise UsageError(f"{VARIABLE} names {named}, which cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{VARIABLE} names {path}, which is not valid TOML: {error}") from None
-    where = f"stand-in script {path}"
-    found = tables.read(_ScriptFile, document, where)
-    own: dict[int, dict[str, Any]] = {table["index"]: table for table in document.get("device", ())}
-    return [
-        tables.read(Script, _select_script_keys({**document, **own.get(index, {})}), where)
-        for index in range(found.devices)
-    ]
+        raise UsageError(f"{VARIABLE} names {named}, which is not valid TOML: {error}") from None
+    where = f"stand-in script {named}"
+    count, own = common.pop("devices", DEVICES), common.pop("device", [])
+    indices = [table.get("index") for table in own]
+    if not isinstance(count, int) or count < 1 or len({*indices} & {*range(count)}) < len(indices):
+        raise UsageError(f"{where}: devices must be 1 or more, and each [[device]] needs an index of its own below it")
+    overrides = {table.pop("index"): table for table in own}
+    return [tables.read(Script, {**common, **overrides.get(index, {})}, where) for index in range(count)]
 
 
-def _select_script_keys(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key in Script.__struct_fields__}
+def open_reader() -> Reader:
+    """The sensors of all devices."""
+    return StandInReader()
 
 
-def read_sensors() -> list[Reading]:
-    """The current readings of all devices; unknown where the script has no value."""
-    now_s = time.monotonic()
-    return [
-        Reading(
-            device=index,
-            memory_used_bytes=_to_bytes(_value_at(script.memory_used_mib, now_s)),
-            memory_total_bytes=_to_bytes(script.memory_mib),
-            power_w=_value_at(script.power_w, now_s),
-            energy_j=None if script.power_w is None else compute_energy_j(script.power_w, now_s),
-            temperature_c=_value_at(script.temperature_c, now_s),
-            utilisation_percent=_value_at(script.utilisation_percent, now_s),
-            clock_mhz=_value_at(script.clock_mhz, now_s),
-            throttled=script.throttled,
-            ecc_errors=int(script.ecc_errors_per_s * now_s),
-        )
-        for index, script in enumerate(load_scripts())
-    ]
+class StandInReader(Reader):
+    """Sensors that follow the script; unknown where it has no value."""
+
+    def read(self) -> list[Reading]:
+        try:
+            scripts = load_scripts()
+        except UsageError as error:  # an invalid script must not end the sampler
+            self.unavailable = dict.fromkeys(FIELDS, f"the stand-in's sensors failed: {error}")
+            return []
+        found = [_read_device(index, script, time.monotonic()) for index, script in enumerate(scripts)]
+        self.unavailable = find_missing(found, {}, "the stand-in's script does not give it")
+        return found
 
 
-def compute_energy_j(power: float | tuple[float, ...], until_s: float) -> float:
-    """The energy used at this power in so many seconds."""
-    power_w = _as_tuple(power)
-    rounds, rest_s = divmod(until_s, len(power_w))
-    whole_s = int(rest_s)
-    return rounds * sum(power_w) + sum(power_w[:whole_s]) + (rest_s - whole_s) * power_w[whole_s]
-
-
-def _value_at(values: float | tuple[float, ...] | None, now_s: float) -> float | None:
-    return None if values is None else _as_tuple(values)[int(now_s) % len(_as_tuple(values))]
-
-
-def _as_tuple(values: float | tuple[float, ...]) -> tuple[float, ...]:
-    return values if isinstance(values, tuple) else (values,)
-
-
-def _to_bytes(mib: float | None) -> int | None:
-    return None if mib is None else round(mib * 2**20)
+def _read_device(index: int, script: Script, now_s: float) -> Reading:
+    return Reading(
+        device=index,
+        memory_used_bytes=None if script.memory_used_mib is None else script.memory_used_mib * 2**20,
+        memory_total_bytes=script.memory_mib * 2**20,
+        power_w=script.power_w,
+        energy_j=None if script.power_w is None else script.power_w * now_s,
+        temperature_c=script.temperature_c,
+        utilisation_percent=script.utilisation_percent,
+        clock_mhz=script.clock_mhz,
+        throttled=script.throttled,
+        ecc_errors=int(script.ecc_errors_per_s * now_s),
+    )

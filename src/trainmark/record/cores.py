@@ -92,6 +92,20 @@ def _words(path: Path) -> list[str]:
         return []
 
 
+def read_busy_s() -> float:
+    """CPU seconds of all processes of the machine since boot, including stolen time."""
+    import psutil  # late: most readers of this module do not need it
+
+    times = psutil.cpu_times()
+    busy = ("user", "nice", "system", "irq", "softirq", "steal")
+    return float(sum(getattr(times, name, 0.0) for name in busy))
+
+
+def read_foreign_s() -> float:
+    """The same without this process and its ended children; only differences mean anything."""
+    return read_busy_s() - sum(os.times()[:4])
+
+
 FOREIGN_LOAD = 0.10
 """Share of the machine that other programs may use before it is reported."""
 MAX_RANKS_PER_CORE = 4

@@ -15,11 +15,10 @@ from statistics import stdev
 import msgspec
 import torch
 
-from trainmark.platforms import proc
-from trainmark.platforms.matmul_rate import BUDGET_S, choose_matmul_type, measure_matmul_flops
+from trainmark.platforms.matmul_probe import BUDGET_S, choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device
 from trainmark.record import endings
-from trainmark.record.cores import FOREIGN_LOAD
+from trainmark.record.cores import FOREIGN_LOAD, read_foreign_s
 from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
@@ -41,11 +40,11 @@ class DevicePeak:
 def measure_peak(device: Device, precision: Precision) -> DevicePeak:
     """The best of several rates; none where other processes used the machine meanwhile."""
     dtype = choose_matmul_type(device, precision)
-    began_s, busy_before_s = time.perf_counter(), proc.read_foreign_s()
+    began_s, busy_before_s = time.perf_counter(), read_foreign_s()
     budget_s = BUDGET_S / PEAK_REPEATS
     rates = [measure_matmul_flops(device, dtype, budget_s=budget_s) / 1e12 for _ in range(PEAK_REPEATS)]
     all_s = (time.perf_counter() - began_s) * (os.cpu_count() or 1)
-    others = (proc.read_foreign_s() - busy_before_s) / all_s
+    others = (read_foreign_s() - busy_before_s) / all_s
     if others > FOREIGN_LOAD:
         reason = f"others used {100 * others:.0f} % of the machine while its peak was measured"
         return DevicePeak(tflops=None, source=reason)

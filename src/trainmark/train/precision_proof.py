@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trainmark.platforms.number_types import find_computed_types
+from trainmark.platforms.matmul_probe import find_computed_types
 from trainmark.record.events import EventWriter, PrecisionSeen
 from trainmark.record.precision import name_precision, scaled_share
 from trainmark.train.stepper import Stepper

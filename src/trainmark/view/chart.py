@@ -49,24 +49,25 @@ def linear_axis(values: Sequence[float], *, zero: bool = False, count: int = 5) 
     low, high = min(known), max(known)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if high - low <= max(_SAME * max(abs(low), abs(high)), _NOTHING):
-        around = max(abs(low), abs(high)) if max(abs(low), abs(high)) > _NOTHING else 1.0
+    largest = max(abs(low), abs(high))
+    if high - low <= max(_SAME * largest, _NOTHING):
+        around = largest if largest > _NOTHING else 1.0
         low, high = low - around / 2, high + around / 2
     step = _round_step((high - low) / count)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = tuple(_round(index * step) for index in range(first, last + 1))
+    ticks = _list_ticks(step, math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9))
     return Axis(low=ticks[0], high=ticks[-1], ticks=ticks)
 
 
 def exact_axis(low: float, high: float, *, count: int = 5) -> Axis:
     """An axis that ends where the values do, with round ticks in between: for steps and seconds."""
-    if high <= low:
-        high = low + 1
+    high = high if high > low else low + 1
     step = _round_step((high - low) / count)
-    ticks = tuple(
-        _round(index * step) for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    )
+    ticks = _list_ticks(step, math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9))
     return Axis(low=low, high=high, ticks=ticks)
+
+
+def _list_ticks(step: float, first: int, last: int) -> tuple[float, ...]:
+    return tuple(_round(index * step) for index in range(first, last + 1))
 
 
 def log_axis(values: Sequence[float]) -> Axis:
@@ -139,7 +140,7 @@ _FINE = 20
 """Parts of a pixel that lines are drawn in; the script divides by it again."""
 SIZE = (480, 220)
 """Of a drawing that has half the page."""
-_MAX_ROWS = 20
+_MAX_ROWS = 12
 """Of the table below a long series."""
 _WIDE = 600
 """A drawing wider than this takes both columns of a page."""
@@ -265,7 +266,7 @@ def draw_chart(
     keys = (keys if len(keys) > 1 else []) + [_key(_band_class(band), band.name) for band in bands]
     keys += [_key(f"area c{area.color}", area.name) for area in areas]
     # below the drawing, where no name can cover a line
-    keys += [_rule_key(rule.name) for rule in rules if rule.name]
+    keys += [_key("rule", rule.name) for rule in rules if rule.name]
     return el(
         "figure",
         el("figcaption", el("b", title), el("span", y_name, class_="unit")),
@@ -273,7 +274,7 @@ def draw_chart(
         el("p", keys, class_="keys") if keys else None,
         el("p", note or said, class_="note") if note or said else None,
         # closed until someone asks for them
-        el("details", el("summary", say("Data")), plain_table(heads, rows), class_="data"),
+        el("details", el("summary", say("Data")), plain_table(heads, rows, range(len(heads))), class_="data"),
         class_="wide" if width > _WIDE else None,
     )
 
@@ -368,15 +369,12 @@ def _path(at: Sequence[Point]) -> str:
     return f"m{steps[0]}" + ("l" + " ".join(steps[1:]) if steps[1:] else "") if steps else ""
 
 
-def _rule_key(name: str) -> Markup:
-    mark = el("line", x1=0, x2=14, y1=7, y2=7)
-    return el("span", el("svg", mark, class_="swatch rule", aria_hidden="true"), name)
-
-
 def _key(kind: str, name: str) -> Markup:
     high = 4 if kind.startswith("c") else 10
     mark = el("rect", width=14, height=high, y=7 - high / 2, rx=2, class_=kind)
-    return el("span", el("svg", mark, class_="swatch", aria_hidden="true"), name)
+    if kind == "rule":
+        mark = el("line", x1=0, x2=14, y1=7, y2=7)
+    return el("span", el("svg", mark, class_="swatch rule" if kind == "rule" else "swatch", aria_hidden="true"), name)
 
 
 # Bars and dots inside the rows of a table

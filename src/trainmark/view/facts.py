@@ -146,26 +146,26 @@ def ranks(record: Record, say: Say) -> FactSection | None:
         sentence=" ".join(sentences),
         heads=(
             "rank",
-            say("host"),
             say("computing s"),
             say("exchange s"),
             say("over the fastest"),
             record.item,
             "mem GiB",
+            say("host"),
         ),
         rows=[
             (
                 str(trace.rank),
-                trace.host,
                 number(own_ns[trace.rank] / 1e9),
                 number(timeline.sum_counted(trace).exchange_ns / 1e9) if known else NOTHING,
                 f"+{100 * (own_ns[trace.rank] / fastest - 1):.1f} %",
                 number(trace.whole.items),
                 NOTHING if trace.memory_peak_bytes is None else number(trace.memory_peak_bytes / _GIB),
+                trace.host,
             )
             for trace in slowest_first[:MAX_RANKS]
         ],
-        left=frozenset({1}),
+        left=frozenset({6}),
     )
 
 

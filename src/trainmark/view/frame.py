@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -122,11 +122,18 @@ def filter_bar(placeholder: str, chips: Iterable[tuple[str, str, str]], say: Say
     )
 
 
-def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """A table as it stands, which may be wider than the page."""
+def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = ()) -> Markup:
+    """A table as it stands, which may be wider than the page; `left` are the columns of words beside the first."""
     head = el("thead", el("tr", [el("th", head, scope="col") for head in heads]))
-    body = el("tbody", [el("tr", [el("td", cell) for cell in row]) for row in rows])
-    return el("div", el("table", head, body), class_="scroll")
+    body = [
+        el(
+            "tr",
+            el("th", row[0], scope="row"),
+            [el("td", cell, class_=None if n in left else "number") for n, cell in enumerate(row[1:], 1)],
+        )
+        for row in rows
+    ]
+    return el("div", el("table", head, el("tbody", body)), class_="scroll")
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,8 +13,6 @@ from msgspec.structs import replace as changed
 from trainmark.features.doctor import conformance
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
-from trainmark.platforms.sensor_table import ProgramSensors
-from trainmark.record import tables
 from trainmark.record.checks import CheckResult
 from trainmark.record.precision import PRECISIONS
 
@@ -27,23 +24,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Platform(files.load("standin")).open(0)
 
 
-def sensors(program: dict[str, Any]) -> ProgramSensors:
-    return tables.read(ProgramSensors, {"programs": [program]}, "sensors")
-
-
-def with_file(device: Device, **changes: Any) -> Device:
-    platform = Platform(changed(device.platform.file, **changes))
-    return platform.open(0)
-
-
-CHECKS = [
-    conformance.check_synchronize,
-    conformance.check_events,
-    conformance.check_memory,
-    conformance.check_autocast,
-    conformance.check_scaler,
-    conformance.check_sensors,
-]
+CHECKS = [conformance.check_synchronize, conformance.check_events, conformance.check_memory]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -86,7 +67,6 @@ def test_a_precision_that_is_only_a_name_fails(device: Device, monkeypatch: pyte
     found = conformance.check_precision(device, PRECISIONS["amp-bf16"])
     assert found.verdict == "failed"
     assert "matmul: computed in float32, not in bfloat16" in found.sentence
-    assert conformance.check_autocast(device).verdict == "failed"
 
 
 def test_a_precision_that_does_not_run_fails_with_its_reason(device: Device) -> None:
@@ -105,53 +85,6 @@ def test_a_check_that_raises_has_failed_with_what_was_raised(device: Device, mon
     assert found.sentence == "raised AcceleratorError: device lost"
 
 
-PROGRAM = {"argv": ["/nowhere/vendor-smi"], "parse": "csv", "fields": {"power_w": {"from": "power", "unit": "W"}}}
-
-
-def test_sensors_that_cannot_be_read_fail_on_a_card_with_the_reason(device: Device) -> None:
-    found = conformance.check_sensors(with_file(device, sensors=sensors(PROGRAM)))
-    assert found.verdict == "failed"
-    assert "nothing could be read: /nowhere/vendor-smi" in found.sentence
-
-
-def test_a_tool_that_is_not_there_is_unavailable_with_its_reason(device: Device) -> None:
-    here = {**PROGRAM, "argv": ["/bin/echo", "100"]}
-    found = conformance.check_missing_program(with_file(device, sensors=sensors(here)))
-    assert found.verdict == "ok", found
-    assert conformance.NO_PROGRAM in found.sentence
-
-
-@pytest.mark.slow
-def test_host_settings_under_which_torch_complains_fail(device: Device) -> None:
-    changed = with_file(device, host_settings={"LD_PRELOAD": "/nowhere/lib.so"})
-    found = conformance.check_host_settings(changed)
-    assert found.verdict == "failed"
-    assert "LD_PRELOAD" in found.sentence
-    assert conformance.check_host_settings(with_file(device, host_settings={})).verdict == "unknown"
-
-
-def test_a_device_without_a_peak_is_told_where_to_add_one(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "is_stand_in", False)
-    found = conformance.check_peak(device)
-    assert found.verdict == "unknown"
-    assert "no peak is known for 'Stand-in (not a device)'" in found.sentence
-    peak = files.Peak(device="Stand-in", source="a sheet", tflops={"fp16": 312.0})
-    known = with_file(device, peaks=(peak,))
-    monkeypatch.setattr(known, "is_stand_in", False)
-    assert conformance.check_peak(known).sentence == "fp16 312 TFLOP/s (a sheet)"
-
-
-@pytest.mark.slow
-def test_collectives_that_do_not_join_fail_with_what_a_rank_said(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINMARK_STANDIN", "/nowhere/script.toml")  # which the ranks find, and this process did not
-    found = conformance.check_collectives("standin", device.platform)
-    assert found.verdict == "failed"
-    assert "rank" in found.sentence
-    assert "/nowhere/script.toml, which cannot be read" in found.sentence
-
-
 @pytest.mark.slow
 def test_collectives_that_exchange_nothing_fail(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,7 +93,7 @@ def test_collectives_that_exchange_nothing_fail(
     monkeypatch.setenv("TRAINMARK_STANDIN", str(tmp_path / "script.toml"))
     found = conformance.check_collectives("standin", device.platform)
     assert found.verdict == "failed"
-    assert "sums are wrong" in found.sentence
+    assert "collectives of gloo return wrong results" in found.sentence
 
 
 def test_devices_that_cannot_work_together_are_skipped(device: Device) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from conftest import Cli
 from rich.cells import cell_len
 from support.fleets import pair_links
 
-from trainmark.features.doctor import checks, command as doctor, command as doctor_screen
+from trainmark.features.doctor import command as doctor, screen as doctor_screen
 from trainmark.features.hosts import remote_run
 from trainmark.features.links import measure
 from trainmark.features.links.probe import SIZES_BYTES
@@ -236,21 +235,21 @@ KEYS = ("name", "group", "verdict", "sentence", "remedy", "exit_code", "facts")
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[checks.DoctorOptions]:
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What was to be examined; it always finds the same."""
-    every: list[checks.DoctorOptions] = []
+    every: list[object] = []
 
-    def examine(asked: checks.DoctorOptions, tell: Callable[[str], None]) -> list[CheckResult]:
-        every.append(asked)
-        return [*SECTIONS, FAILED] if asked.platform == "broken" else SECTIONS
+    def examine(store: Path, platform: str | None, probe_s: float) -> list[CheckResult]:
+        every.append((store, platform, probe_s))
+        return [*SECTIONS, FAILED] if platform == "broken" else SECTIONS
 
-    monkeypatch.setattr(checks, "examine", examine)
+    monkeypatch.setattr(doctor, "examine", examine)
     return every
 
 
 @pytest.mark.parametrize(("words", "probe_s"), [((), 20.0), (("--quick",), 2.0), (("--no-probe",), 0.0)])
 def test_without_a_topology_the_machine_is_examined(
-    looked_at: list[checks.DoctorOptions],
+    looked_at: list[object],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     words: tuple[str, ...],
@@ -260,7 +259,7 @@ def test_without_a_topology_the_machine_is_examined(
     out, err = capsys.readouterr()
     assert out.splitlines()[-1] == "ready; 1 doubt, 1 unknown"
     assert err == ""
-    assert looked_at == [checks.DoctorOptions(store=tmp_path / "store", probe_s=probe_s)]
+    assert looked_at == [(tmp_path / "store", None, probe_s)]
 
 
 @pytest.mark.usefixtures("looked_at")
@@ -300,7 +299,6 @@ def test_each_group_has_a_heading_and_each_section_a_verdict_a_name_and_a_senten
     ]
     assert "\n  ok       devices      8 x 昇腾 910B, 64 GiB\n" in shown
     assert "\n  ok       matmul fp16  240 TFLOP/s ±0.4 %, 75 % of 320 (data sheet)\n" in shown
-    assert f"\n{' ' * 24}███████████████░░░░░\n" in shown
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -346,7 +344,7 @@ def test_this_machine_is_examined_by_the_command(cli: Cli) -> None:
     document = json.loads(done.stdout)
     assert document["ready"] == (done.returncode == 0)
     names = [section["name"] for section in document["sections"]]
-    for name in ("devices", "torch", "sensors", "memory", "/dev/shm", "limits", "governor", "load", "ports", "store"):
+    for name in ("devices", "torch", "sensors", "memory", "/dev/shm", "limits", "governor", "load", "store"):
         assert name in names
     assert not any("could not be checked" in section["sentence"] for section in document["sections"])
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from trainmark import workloads
-from trainmark.features.doctor import conformance, operators
-from trainmark.features.doctor.operators import Walked
+from trainmark.features.doctor import conformance
+from trainmark.features.doctor.conformance import OperatorComparison
 from trainmark.platforms import files, standin
 from trainmark.platforms.platform import Device, Platform
 
@@ -24,27 +23,20 @@ def scripted(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Devi
 
 
 def test_an_honest_device_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = operators.check_operators(scripted("", tmp_path, monkeypatch), "vit")
+    found = conformance.check_operators(scripted("", tmp_path, monkeypatch), "vit")
     assert found.verdict == "ok", found
     assert "operators of a step and an evaluation are there" in found.sentence
 
 
 def test_operators_that_cannot_be_compared_are_named_so_that_nobody_takes_them_for_failed() -> None:
-    seen = Counter({"aten::mm": 3, "aten::empty_like": 1, "aten::bernoulli_": 1})
-    assert operators.judge_operators(Walked(seen=seen, compared={"aten::mm"})).sentence == (
+    seen = dict.fromkeys(("aten::mm", "aten::empty_like", "aten::bernoulli_"))
+    device = Platform(files.load("standin")).open(0)
+    assert OperatorComparison(device, seen=seen, compared={"aten::mm"}).judge().sentence == (
         "3 operators of a step and an evaluation are there, and 1 give what the CPU's give; not compared "
         "(random, uninitialized, or not on a CPU): aten::empty_like, aten::bernoulli_"
     )
-    compared = Walked(seen=Counter({"aten::mm": 3}), compared={"aten::mm"})
-    assert "not compared" not in operators.judge_operators(compared).sentence
-
-
-def test_a_long_walk_shows_that_it_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signs: list[str] = []
-    checks = dict(conformance.list_checks("standin", scripted("", tmp_path, monkeypatch), signs.append))
-    checks["operators vit"]()
-    assert set(signs) == {"operators vit"}
-    assert len(signs) > 100
+    missing = dict.fromkeys(f"aten::op{number}" for number in range(9))
+    assert OperatorComparison(device, missing=missing).judge().sentence.endswith("aten::op5 and 3 more")
 
 
 LIES = [
@@ -59,17 +51,12 @@ LIES = [
 def test_what_is_missing_or_wrong_is_named_and_all_of_it_at_once(
     name: str, lie: str, share: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = operators.check_operators(scripted(f"{lie}\n", tmp_path, monkeypatch), name)
+    found = conformance.check_operators(scripted(f"{lie}\n", tmp_path, monkeypatch), name)
     assert found.verdict == "failed"
     assert found.sentence.startswith(share)
     assert sentence in found.sentence
 
 
 def test_every_workload_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [name for name, _ in conformance.list_checks("standin", scripted("", tmp_path, monkeypatch))]
+    names = [name for name, _ in conformance.list_checks("standin")]
     assert [f"operators {name}" for name in workloads.names()] == [name for name in names if "operators" in name]
-
-
-def test_a_long_list_is_cut_short() -> None:
-    found = operators.judge_operators(Walked(missing={f"aten::op{number}": "" for number in range(9)}))
-    assert found.sentence.endswith("aten::op5 and 3 more")

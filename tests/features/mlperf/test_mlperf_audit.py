@@ -15,8 +15,8 @@ from support.mlperf_logs import Entries, at, entries, write_log, write_result
 
 from trainmark.features.mlperf import official
 from trainmark.features.mlperf.audit_source import audit_results
+from trainmark.features.mlperf.command import DESCRIPTION_FIELDS
 from trainmark.features.mlperf.log import find_result_folders
-from trainmark.features.mlperf.package import DESCRIPTION_FIELDS
 from trainmark.record.audit import SEVERITIES, Audit, collect_findings, is_wrong
 
 
@@ -175,12 +175,6 @@ def test_one_run_that_does_not_comply_is_left_out_of_the_score(tmp_path: Path) -
     [one] = [one for one in collect_findings(run_audit(tmp_path)) if one.name == "mlcommons-compliance"]
     assert (one.subject, one.verdict) == ("result_3.txt", "note")
     assert "train_samples" in one.evidence
-
-
-def test_a_run_that_is_there_twice_is_found(tmp_path: Path) -> None:
-    place = write_result(tmp_path)
-    shutil.copy(place / "result_0.txt", place / "result_4.txt")
-    assert ("result-same-bytes", "wrong") in found(tmp_path)
 
 
 def test_a_run_told_again_at_another_hour_is_found(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
 from trainmark.record.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
 from trainmark.view import breakdown, chart, frame
-from trainmark.view.element import Markup, el, join_markup
+from trainmark.view.element import el, join_markup
 
 PACKAGE = Path(frame.__file__).parent
 SAY = translator("en")
@@ -94,15 +94,6 @@ def test_the_waterfall_leads_from_all_time_to_computing() -> None:
             value = record.metrics[step.name].value
             assert value is not None
             assert items / (step.ns / 1e9) == pytest.approx(value)
-
-
-def test_exchange_is_split_from_computing_only_where_it_was_measured() -> None:
-    assert breakdown.exchange_ns(make_record()) is None
-    assert breakdown.exchange_ns(make_record(timeline=make_timeline(ranks=2))) is None
-    two = shown.resnet("two", "1x2", steps=60)
-    exchanged = breakdown.exchange_ns(two)
-    assert exchanged is not None
-    assert 0 < exchanged < two.timeline.phases_ns["compute"]
 
 
 def test_a_record_may_not_name_files_outside_its_folder(tmp_path: Path) -> None:
@@ -216,13 +207,6 @@ def test_the_summary_says_what_the_audit_found() -> None:
         )
 
 
-def test_on_paper_headings_stay_with_what_they_head_and_sources_are_printed() -> None:
-    style = (PACKAGE / "style.css").read_text(encoding="utf-8")
-    paper = style.partition("@media print")[2]
-    assert re.search(r"h2, h3, h4[^{]*\{ break-after: avoid; \}", paper)
-    assert re.search(r"\.sources a\[href\]::after \{ content: [^;]*attr\(href\)", paper)
-
-
 def test_a_chinese_page_tells_a_doubt_once_and_why_a_run_ended_in_chinese() -> None:
     found = doubt("small-batch", batch=32, all_data=False, reference=256)
     record = make_record(doubts=(found,), ended="the time asked for is over")
@@ -275,17 +259,6 @@ def test_text_and_lines_can_be_told_from_their_ground_in_both_themes(theme: int)
         assert _contrast(colors[f"c{index}"], colors["card"]) >= 3, index
 
 
-def test_dark_by_the_system_and_by_the_button_are_the_same() -> None:
-    style = (PACKAGE / "style.css").read_text(encoding="utf-8")
-    _, system, button, *_ = re.findall(r"color-scheme: (?:light|dark);(.*?)\n *\}", style, re.DOTALL)
-    assert _colors(system) == _colors(button)
-
-
-def test_markup_is_text_to_everyone_else() -> None:
-    assert isinstance(el("p"), Markup)
-    assert isinstance(el("p"), str)
-
-
 def write_sample(folder: Path, name: str, text: str) -> None:
     """A sample as `trainmark sample` leaves one."""
     (folder / f"{name}.txt").write_text(text, encoding="utf-8")
@@ -318,12 +291,6 @@ def test_a_page_shows_the_newest_of_many_samples(tmp_path: Path) -> None:
     drawn = draw_samples(tmp_path, ByteBudget(), SAY)
     assert drawn is not None and drawn.count("<figure>") == MAX_LATER
     assert "caption 001" not in drawn and f"caption {MAX_LATER + 1:03d}" in drawn
-
-
-def test_scores_made_when_the_run_ended_stand_beside_what_it_left(tmp_path: Path) -> None:
-    write_sample(tmp_path, "sample", "text")
-    drawn = draw_artifacts([Artifact(file="sample.txt", caption="c")], tmp_path, ByteBudget(), SAY)
-    assert drawn is not None and drawn.count("<table>") == 1
 
 
 def test_all_that_the_last_evaluation_measured_stands_beside_the_quality() -> None:

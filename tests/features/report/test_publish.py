@@ -141,19 +141,13 @@ def draw_table(records: tuple[Record, ...]) -> str:
     return render(records, width=200)
 
 
-def draw_markdown_table(records: tuple[Record, ...]) -> str:
-    from trainmark.view.table import markdown
-
-    return markdown(records)
-
-
 def draw_description(records: tuple[Record, ...]) -> str:
     from trainmark.view.describe import describe
 
     return "\n".join(describe(record, width=400) for record in records)
 
 
-OUTPUTS: list[Output] = [dump_record, draw_table, draw_markdown_table, draw_description]
+OUTPUTS: list[Output] = [dump_record, draw_table, draw_description]
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.__name__)
@@ -275,17 +269,6 @@ def test_a_host_is_one_in_fields_sentences_and_telemetry(published: PublishableC
     assert copy.restarts[0].reason == "host-2 was lost"
 
 
-def test_a_clean_record_changes_only_where_it_names_its_machine() -> None:
-    record = make_record()
-    copy = make_publishable([record], environment={}).records[0]
-    back = replace(
-        copy,
-        plan=replace(copy.plan, data=replace(copy.plan.data, folder="/data/imagenet")),
-        timeline=replace(copy.timeline, ranks=tuple(replace(trace, host="node-a") for trace in copy.timeline.ranks)),
-    )
-    assert json.loads(back.dumps()) == json.loads(record.dumps())
-
-
 @pytest.mark.parametrize(
     "name", ["node", "gpu", "images", "root", "vm", "x", "steps", "epyc", "a100", "rank", "machines"]
 )
@@ -355,15 +338,6 @@ def test_a_secret_is_no_name_of_a_field_either(key: str) -> None:
     assert copy.telemetry.machines[0].unavailable == {"power_w": "no sensor says it"}
 
 
-def test_what_other_programs_said_of_a_failure_is_left_out() -> None:
-    record = make_record(
-        status="incomplete", ended="rank 0 on node-a failed in train at step 3: any words at all\nmore"
-    )
-    assert make_publishable([record], environment={}).records[0].ended == (
-        "rank 0 on host-1 failed in train at step 3: (left out)"
-    )
-
-
 def test_this_machine_and_its_user_are_looked_for_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "quiet-otter")
     monkeypatch.setenv("USER", "wkaminska")
@@ -418,16 +392,6 @@ def test_a_name_planted_anywhere_is_nowhere(host: str, user: str, folder: str, s
     for planted in (host, user, folder):
         assert planted not in text
     assert Record.from_json(json.loads(published.records[0].dumps())) == published.records[0]
-
-
-def test_a_thousand_hosts_in_one_sentence_are_a_thousand_placeholders() -> None:
-    hosts = [f"blade-{number}" for number in range(1000)]
-    record = make_record(
-        environment={"nodes": [{"host": host} for host in hosts]}, ended=f"nothing came from {', '.join(hosts)}"
-    )
-    copy = make_publishable([record], environment={}).records[0]
-    assert "blade" not in copy.dumps()
-    assert len(set(copy.ended.split(" from ")[1].split(", "))) == 1000
 
 
 @pytest.mark.parametrize("piece", ["a", "1.", "A1b2", "/a ", "a.b@", "eyJabcdefgh.", "token=", "_", "a b c d/ ", "::"])

@@ -43,7 +43,7 @@ def test_the_rank_whose_weight_flips_is_named_by_the_rounds_and_by_the_other_ran
 
 
 def test_a_chip_is_held_against_a_cpu_and_one_that_computes_in_less_is_found_out(
-    cli: Cli, pictures: Path, tmp_path: Path, environment: dict[str, str]
+    cli: Cli, pictures: Path, tmp_path: Path
 ) -> None:
     done = cli("verify", "resnet50", *TINY, "--platform", "cpu", "--data", pictures, "--steps", "2", "--quiet")
     assert done.returncode == 0, done.stderr
@@ -52,8 +52,6 @@ def test_a_chip_is_held_against_a_cpu_and_one_that_computes_in_less_is_found_out
     done = cli("verify", "--against", "last", "--platform", "standin", "--quiet", COLUMNS="400", **less)
     assert done.returncode == 6, done.stderr
     assert "another training from step 1 on: " in done.stdout and "% is allowed" in done.stdout
-    [page] = (Path(environment["TRAINMARK_STORE"]) / "reports").iterdir()
-    assert f"page: {page}" in done.stdout and "Training loss" in page.read_text(encoding="utf-8")
 
 
 def test_what_was_found_before_a_kill_is_on_disk_and_is_shown(
@@ -87,7 +85,7 @@ def wait_for_rounds(started: Started, count: int) -> list[RankLog]:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("--against last", 2, "there is no verify, run or file 'last' to compare with"),
+        ("--against last", 2, "there is no verify or file 'last'"),
         ("--steps 0", 2, "--steps must be more than 0"),
         ("--soak soon", 2, "--soak 'soon' is not a duration"),
         ("resnet50 --recipe smoke --platform standin --topology 1x9", 3, "needs 9 devices of platform standin"),

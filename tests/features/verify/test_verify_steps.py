@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +13,12 @@ from support.tiny import RECIPE, LineFit, PointStream, job
 from torch import Tensor, nn
 
 from trainmark.features.verify import verdict as judgement
-from trainmark.features.verify.hashed_steps import HashedSteps, RoundLedger
-from trainmark.features.verify.tensor_digests import SignedSums
+from trainmark.features.verify.hashed_steps import HashedSteps, RoundLedger, SignedSums
 from trainmark.features.verify.worker_task import Verification
 from trainmark.platforms import standin
 from trainmark.record import events
 from trainmark.record.events import BitDifference, EventTail, EventWriter
 from trainmark.record.precision import relative_moves, relative_sums
-from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
 from trainmark.train.stepper import Stepper
 
@@ -213,10 +212,10 @@ class Ranks:
     def __init__(self, odd: int) -> None:
         self._odd = odd
 
-    def gather(self, values: list[int]) -> list[list[int]]:
-        changed = list(values)
-        changed[self._odd % len(values)] += 1
-        return [list(values), list(values), changed]
+    def gather(self, data: bytes) -> list[bytes]:
+        changed = array("q", data)
+        changed[self._odd % len(changed)] += 1
+        return [data, data, changed.tobytes()]
 
 
 def test_a_rank_that_is_wrong_in_every_round_is_named_by_the_majority(
@@ -231,7 +230,3 @@ def test_a_rank_that_is_wrong_in_every_round_is_named_by_the_majority(
     [difference] = verification._compare_replicas(2, steps)
     assert (difference.kind, difference.rank, difference.step) == ("replica", 2, 2)
     assert (difference.stage, list(difference.layers)) == ("weight", [weights[1]])
-
-
-def test_a_gathered_list_is_every_ranks_own() -> None:
-    assert Collectives().gather([1, -(2**63)]) == [[1, -(2**63)]]

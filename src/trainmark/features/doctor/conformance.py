@@ -2,78 +2,234 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import math
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from trainmark import workloads
-from trainmark.features.doctor import collective_check, device_checks, operators
-from trainmark.platforms import files, number_types, sensors
-from trainmark.platforms.matmul_rate import time_work
+from trainmark import data as datasets, workloads
+from trainmark.features.doctor import device_checks
+from trainmark.features.links import measure as links
+from trainmark.platforms import device_errors, files
+from trainmark.platforms.matmul_probe import time_work
 from trainmark.platforms.platform import Device, Platform
-from trainmark.platforms.reading import FIELDS
-from trainmark.platforms.sensor_table import NvmlSensors, ProgramSensors
 from trainmark.record.checks import CheckResult, failed, first_line, format_count, ok, unknown
-from trainmark.record.errors import NotReadyError
+from trainmark.record.plan import NO_FOLDER, Topology
 from trainmark.record.precision import PRECISIONS, Precision
+from trainmark.train import loop, setup, step_check, transfers
+from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized
+from trainmark.workloads.workload import Share, Workload
+
+SAMPLES = 4
+TRIES = 2
+"""Compared calls of one operator with the same types."""
+MAX_OFF = {torch.float32: 1e-4, torch.float64: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Relative error allowed per operator: another order of summation, and one rounding."""
+MAX_FROM_ZERO = 1e-6
+"""Norm allowed where the CPU's result is all zeros."""
+MAX_NAMED = 6
+
+
+def check_operators(device: Device, name: str) -> CheckResult:
+    """Checks every operator of a workload's step and evaluation, in fp32 and under autocast."""
+    if device.is_cpu:
+        return unknown("other devices are compared with the CPU")
+    found = OperatorComparison(device)
+    listed = [PRECISIONS[each] for each in device.platform.file.precisions]
+    lowered = [precision for precision in listed if precision.autocast]
+    chosen = [*(precision for precision in listed if precision.name == "fp32"), *lowered[:1]] or listed[:1]
+    with _make_batches(workloads.load(name)) as batches:
+        for precision in chosen:
+            try:
+                walk(device, workloads.load(name), precision, *batches, found)
+            except (RuntimeError, NotImplementedError) as error:
+                missing = device_errors.find_missing_operator(error)
+                if missing is None and not found.missing:
+                    raise
+                found.missing |= {missing: None} if missing else {}
+    return found.judge()
+
+
+def walk(
+    device: Device, workload: Workload, precision: Precision, train: Any, evaluation: Any, found: OperatorComparison
+) -> None:
+    """Trains on one batch and scores another as a run does, and visits every operator."""
+    recipe = replace(workload.recipes["smoke"], compiled="no")
+    device.set_precision(precision)
+    stepper = setup.build_stepper(workload, recipe, precision, device, 1)
+    step_check.perturb_weights(stepper)
+    watch = Walker(found.visit)
+    with watch:
+        here, scored = (transfers.map_tensors(batch, device.to_device) for batch in (train, evaluation))
+    stepper.watch = watch
+    stepper.set_learning_rate(recipe.learning_rate)
+    stepper.model.train()
+    transfers.make_losses(device).note(stepper.step(here))
+    scoring = loop.choose_evaluation_precision(recipe, precision)
+    stepper.bare_model.eval()
+    with torch.no_grad(), device.arithmetic(scoring), device.autocast(scoring), watch:
+        workload.score(stepper.bare_model, scored)
+    device.synchronize()
+
+
+@contextmanager
+def _make_batches(workload: Workload) -> Iterator[tuple[Any, Any]]:
+    """One batch to train on and one to score, of the smallest data set."""
+    smoke = workload.recipes["smoke"]
+    recipe = replace(smoke, batch_per_device=SAMPLES, eval_batch_per_device=SAMPLES, input_workers=0)
+    with tempfile.TemporaryDirectory(prefix="trainmark-") as name:
+        folder = Path(name) / "set"
+        if workload.data_set in datasets.names():
+            known = datasets.find(workload.data_set)
+            known.make(folder, **known.smallest)
+        where = folder if folder.exists() else Path(NO_FOLDER)
+        source = workload.open_data(recipe, where, Share(rank=0, world=1, local_ranks=1), 0)
+        with closing(source):
+            first = (next(iter(source.train(0, 0))), next(iter(source.evaluation())))
+            train, evaluation = (transfers.map_tensors(batch, torch.Tensor.clone) for batch in first)
+        yield train, evaluation
+
+
+@dataclass
+class OperatorComparison:
+    """A visitor that compares operators with the CPU's; a missing one runs on the CPU, so that later ones are
+    visited too."""
+
+    device: Device
+    seen: dict[str, None] = field(default_factory=dict)
+    compared: set[str] = field(default_factory=set)
+    missing: dict[str, None] = field(default_factory=dict)
+    wrong: dict[str, float] = field(default_factory=dict)
+    """Largest relative error, by operator."""
+    _tried: Counter[Any] = field(default_factory=Counter)
+
+    def judge(self) -> CheckResult:
+        total = format_count(len(self.seen), "operator")
+        said = []
+        if self.missing:
+            said.append(f"{len(self.missing)} of {total} missing: {_name_few(self.missing)}")
+        if self.wrong:
+            off = [f"{name} (off by {min(100 * share, 1000):.3g} %)" for name, share in self.wrong.items()]
+            said.append(f"{len(self.wrong)} of {total} not as the CPU's: {_name_few(off)}")
+        if said:
+            return failed("; ".join(said), "a run of this workload needs every one of them")
+        agree = f"{len(self.compared)} give what the CPU's give"
+        if left := [name for name in self.seen if name not in self.compared]:
+            agree += f"; not compared (random, uninitialized, or not on a CPU): {_name_few(left)}"
+        return ok(f"{total} of a step and an evaluation are there, and {agree}")
+
+    def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = str(operator._schema.name)
+        self.seen[name] = None
+        signature = (operator, tuple(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)))
+        self._tried[signature] += 1
+        on_host = None
+        if self._tried[signature] <= TRIES and not is_uninitialized(operator):
+            with _disable_current_modes():
+                on_host = _to_host((args, kwargs))
+        try:
+            result = operator(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if device_errors.find_missing_operator(error) is None:
+                raise
+            self.missing[name] = None
+            return self._run_on_cpu(operator, args, kwargs)
+        if on_host is not None and not is_random(operator):
+            with _disable_current_modes():
+                self._compare(operator, name, (args, kwargs, result), on_host)
+        return result
+
+    def _run_on_cpu(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with _disable_current_modes():
+            host_args, host_kwargs = _to_host((args, kwargs))
+            result = operator(*host_args, **host_kwargs)
+            back = {}
+            for here, there in zip(tree_leaves((args, kwargs)), tree_leaves((host_args, host_kwargs)), strict=True):
+                if isinstance(here, Tensor):
+                    here.copy_(there)
+                    back[id(there)] = here
+            return tree_map_only(Tensor, lambda leaf: back.get(id(leaf), leaf.to(self.device.torch)), result)
+
+    def _compare(self, operator: Any, name: str, here: Any, on_host: Any) -> None:
+        """Compares results and arguments, which the operator may have written to."""
+        host_args, host_kwargs = on_host
+        try:
+            wanted = operator(*host_args, **host_kwargs)
+        except (RuntimeError, NotImplementedError):
+            return  # the CPU has no such operator
+        self.device.synchronize()
+        self.compared.add(name)
+        for off in _differences(here, (host_args, host_kwargs, wanted)):
+            self.wrong[name] = max(off, self.wrong.get(name, 0.0))
+
+
+def _differences(here: Any, there: Any) -> Iterator[float]:
+    """Relative errors of floating tensors that differ by more than allowed."""
+    for found, wanted in zip(tree_leaves(here), tree_leaves(there), strict=True):
+        if not isinstance(wanted, Tensor) or wanted.layout != torch.strided or not wanted.is_floating_point():
+            continue  # indices of equal values may come in another order
+        one, other = (tensor.detach().cpu().double().nan_to_num() for tensor in (found, wanted))
+        off = step_check.relative_difference(one, other)
+        if math.isinf(off):  # another shape, or not zero where it should be
+            off = float(one.shape != other.shape or bool(one.norm() > MAX_FROM_ZERO))
+        if off > MAX_OFF.get(wanted.dtype, 0.1):
+            yield off
+
+
+def _to_host(values: Any) -> Any:
+    copies = copy_arguments(values, lambda tensor: tensor.cpu().clone())
+    return tree_map_only(torch.device, lambda device: torch.device("cpu"), copies)
+
+
+def _name_few(names: Collection[str]) -> str:
+    shown = ", ".join(list(names)[:MAX_NAMED])
+    return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+
 
 WORK_S = 0.05
 """Minimum duration of the work that synchronize and events are tested on."""
 MAX_MATMULS = 1 << 16
-TRIES = 3
-"""Other load may disturb one measurement, hardly three in a row."""
 EVENT_TRIES = 12
+"""Other load may disturb some measurements."""
 EVENT_TOLERANCE = 0.15
 SIDE = 256
 TENSOR_BYTES = 64 << 20
 MAX_TENSORS = 24
 """One of these must raise the peak; the first may stay below an earlier peak of the process."""
-STARTS_S = 60.0
-NO_PROGRAM = "/nowhere/trainmark-has-no-such-program"
+FP32 = PRECISIONS["fp32"]
+
+Check = Callable[[], CheckResult]
 
 
-def examine(word: str, begins: Callable[[str], None] = lambda name: None) -> Iterator[CheckResult]:
-    """Yields one finding per check; calls `begins` before each check, and again while a long one makes
-    progress. Raises NotReadyError where there is no device."""
-    begins(OPENS)
+def list_checks(word: str) -> Iterator[tuple[str, Check]]:
+    """Every check by its name; raises NotReadyError where there is no device."""
     platform = Platform(files.load(word))
     device = platform.open(0)
     devices = format_count(platform.device_count, "core" if device.is_cpu else "device")
-    yield replace(ok(f"{device.name()}, {devices}"), name=OPENS)
-    for name, check in list_checks(word, device, begins):
-        begins(name)
-        yield run_check(name, check)
-
-
-def list_checks(
-    word: str, device: Device, begins: Callable[[str], None] = lambda name: None
-) -> Iterator[tuple[str, Callable[[], CheckResult]]]:
+    yield "opens", lambda: ok(f"{device.name()}, {devices}")
     yield "synchronises", partial(check_synchronize, device)
     yield "events", partial(check_events, device)
     yield "memory", partial(check_memory, device)
-    for precision in _list_precisions(device):
-        yield f"precision {precision}", partial(check_precision, device, precision)
-    yield "autocast", partial(check_autocast, device)
-    yield "loss scaler", partial(check_scaler, device)
+    for name in platform.file.precisions:
+        yield f"precision {name}", partial(check_precision, device, PRECISIONS[name])
     for name in workloads.names():
-        check = f"operators {name}"
-        yield check, partial(operators.check_operators, device, name, partial(begins, check))
-    yield "collectives", partial(check_collectives, word, device.platform)
-    yield "sensors", partial(check_sensors, device)
-    yield "unplugged tool", partial(check_missing_program, device)
-    yield "host settings", partial(check_host_settings, device)
-    yield "peak", partial(check_peak, device)
+        yield f"operators {name}", partial(check_operators, device, name)
+    yield "collectives", partial(check_collectives, word, platform)
+    yield "sensors", partial(device_checks.check_sensors, platform.file)
 
 
-def run_check(name: str, check: Callable[[], CheckResult]) -> CheckResult:
+def run_check(name: str, check: Check) -> CheckResult:
     """Runs a check; one that raises has failed with the driver's error."""
     try:
         return replace(check(), name=name)
@@ -86,7 +242,7 @@ def check_synchronize(device: Device) -> CheckResult:
     """After synchronize() the mark before it is reached, and a result can be read at once."""
     work = _make_work(device)
     tries = []
-    for _ in range(TRIES):
+    for _ in range(3):
         began = time.perf_counter()
         result = work()
         mark = device.marks.mark()
@@ -112,7 +268,6 @@ def check_synchronize(device: Device) -> CheckResult:
 def check_events(device: Device) -> CheckResult:
     """Compares device time with wall time; a busy host may be late, so one try that agrees is enough."""
     work = _make_work(device)
-    closest_s = (0.0, float("inf"))
     for _ in range(EVENT_TRIES):
         device.synchronize()
         began = time.perf_counter()
@@ -121,20 +276,11 @@ def check_events(device: Device) -> CheckResult:
         last = device.marks.mark()
         device.synchronize()
         wall_s = time.perf_counter() - began
-        tried_s = (device.marks.between_ns(first, last) / 1e9, wall_s)
-        closest_s = min(closest_s, tried_s, key=_relative_error)
-        if _relative_error(closest_s) <= EVENT_TOLERANCE:
-            break
-    event_s, wall_s = closest_s
-    said = f"{event_s * 1e3:.1f} ms between two events, {wall_s * 1e3:.1f} ms of wall time"
-    if _relative_error(closest_s) > EVENT_TOLERANCE:
-        return failed(said, "Event.elapsed_time must give milliseconds of the device's own time, recorded in order")
-    return ok(said)
-
-
-def _relative_error(event_and_wall_s: tuple[float, float]) -> float:
-    event_s, wall_s = event_and_wall_s
-    return abs(event_s / wall_s - 1)
+        event_s = device.marks.between_ns(first, last) / 1e9
+        said = f"{event_s * 1e3:.1f} ms between two events, {wall_s * 1e3:.1f} ms of wall time"
+        if abs(event_s / wall_s - 1) <= EVENT_TOLERANCE:
+            return ok(said)
+    return failed(said, "Event.elapsed_time must give milliseconds of the device's own time, recorded in order")
 
 
 def check_memory(device: Device) -> CheckResult:
@@ -160,170 +306,23 @@ def check_memory(device: Device) -> CheckResult:
 
 
 def check_precision(device: Device, precision: Precision) -> CheckResult:
-    """Trains a layer, and checks that matmuls have exactly the bits of the precision."""
-    if reason := device.explain_refusal(precision):
-        return failed(f"one layer could not be trained: {reason}", "remove it from the file's precisions, or fix it")
-    device.set_precision(precision)
-    try:
-        for kind, computed_type in number_types.KINDS.items():
-            if precision.allows_tf32 and kind != "matmul":
-                continue  # a library may choose an algorithm without TF32
-            used = computed_type(device, precision, getattr(torch, precision.weights))
-            if used != precision.unscaled:
-                return _report_type(kind, used, precision.unscaled)
-        for asked, used in number_types.find_scaled_types(device, precision).items() if precision.scaled else ():
-            if used != asked:
-                return _report_type("matmul", used, asked)
-    finally:
-        device.set_precision(FP32)
+    if fault := device_checks.find_fault(device, precision):
+        return failed(fault, "remove it from the file's precisions, or fix it")
     return ok(f"trains; matmuls are rounded as {precision.computes_in}")
 
 
-def _report_type(kind: str, used: str, computes_in: str) -> CheckResult:
-    return failed(
-        f"{kind}: computed in {used}, not in {computes_in}",
-        "it computes in another type than requested, or lowers float32 by itself",
-    )
-
-
-def check_autocast(device: Device) -> CheckResult:
-    listed = [precision for precision in _list_precisions(device) if precision.autocast]
-    if not listed:
-        return unknown("the file lists no amp precision")
-    for precision in listed:
-        layer = nn.Linear(8, 8, device=device.torch)
-        with device.arithmetic(precision):
-            with device.autocast(precision):
-                out = layer(torch.ones(2, 8, device=device.torch))
-            out.float().sum().backward()
-        gradient = layer.weight.grad
-        if out.dtype != getattr(torch, str(precision.autocast)) or gradient is None or gradient.dtype != torch.float32:
-            got = "none" if gradient is None else str(gradient.dtype).removeprefix("torch.")
-            return failed(
-                f"{precision}: a linear layer gave {out.dtype} and a gradient of type {got}, "
-                f"expected {precision.autocast} and float32",
-                f"torch.autocast({device.torch.type!r}) must lower matmuls and leave the weights unchanged",
-            )
-    return ok(f"{', '.join(map(str, listed))}: matmuls are lowered, weight gradients stay float32")
-
-
-def check_scaler(device: Device) -> CheckResult:
-    """A step with finite gradients is made; one with an infinite gradient is skipped and the scale halved."""
-    if not any(precision.scales_loss for precision in _list_precisions(device)):
-        return unknown("the file lists no precision whose loss is scaled")
-    layer = nn.Linear(4, 4, device=device.torch)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-    scaler = torch.amp.GradScaler(device.torch.type, init_scale=1024.0)
-    moved = []
-    for factor in (1.0, float("inf")):
-        before = layer.weight.detach().clone()
-        with device.arithmetic(FP32):
-            scaled: Tensor = scaler.scale(layer(torch.ones(1, 4, device=device.torch)).sum() * factor)
-            scaled.backward()  # type: ignore[no-untyped-call]
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        moved.append(not torch.equal(before, layer.weight.detach()))
-    if moved != [True, False] or scaler.get_scale() != 512.0:
-        return failed(
-            f"a good step {'was' if moved[0] else 'was not'} made, a step with an infinite gradient "
-            f"{'was' if moved[1] else 'was not'}, and the scale went from 1024 to {scaler.get_scale():g}, not 512",
-            "torch.amp.GradScaler needs _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_",
-        )
-    return ok("makes good steps, skips one with an infinite gradient, halves its scale")
-
-
-def check_sensors(device: Device) -> CheckResult:
-    file = device.platform.file
-    if file.sensors is None:
-        return unknown("the file names no sensors")
-    readings, unavailable = device_checks.read_sensors(file)
-    given = [name for name in FIELDS if name not in unavailable]
-    by_reason = device_checks.group_by_reason(unavailable)
-    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-    if not readings or not given:
-        said = f"nothing could be read: {_first_reason(unavailable)}"
-        return unknown(said) if device.is_cpu else failed(said, "see [sensors] in the file, and run its program")
-    if not device.is_cpu and len(readings) < device.platform.device_count:
-        return failed(
-            f"{len(readings)} of {device.platform.device_count} devices were read",
-            "the program's output must have every device in it",
-        )
-    said = f"{', '.join(given)} of {len(readings)} device{'' if len(readings) == 1 else 's'}"
-    return ok(f"{said}; unavailable: {reasons}" if reasons else said)
-
-
-def check_missing_program(device: Device) -> CheckResult:
-    """Replaces the file's programs by a missing one: nothing but the reading may fail."""
-    file = device.platform.file
-    if not isinstance(file.sensors, (NvmlSensors, ProgramSensors)) or not file.sensors.programs:
-        return unknown("the file's sensors need no program")
-    gone = (msgspec.structs.replace(program, argv=(NO_PROGRAM, *program.argv[1:])) for program in file.sensors.programs)
-    reader = sensors.ProgramReader(tuple(gone))
-    try:
-        readings, unavailable = reader.read(), dict(reader.unavailable)
-    finally:
-        reader.close()
-    if readings or not all(unavailable.get(name) for name in FIELDS):
-        return failed(f"{len(readings)} readings came from a missing program", "internal error, please report")
-    return ok(f"unavailable, with the reason: {_first_reason(unavailable)}")
-
-
-def check_host_settings(device: Device) -> CheckResult:
-    """Starts torch with the variables that workers get: a wrong library fails."""
-    settings = device.platform.file.host_settings
-    if not settings:
-        return unknown("the file has none")
-    code = "import torch; torch.ones(8, 8) @ torch.ones(8, 8)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **settings},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=STARTS_S,
-    )
-    complaint = done.stderr.strip().partition("\n")[0]
-    if done.returncode or complaint:
-        said = f"with {', '.join(settings)} torch ends with {done.returncode}: {complaint}"
-        return failed(said, "see [host_settings] in the file")
-    return ok(f"torch works with {', '.join(settings)}")
-
-
-def check_peak(device: Device) -> CheckResult:
-    name, file = device.name(), device.platform.file
-    if device.is_cpu:
-        return unknown("the peak of a CPU is measured in each run")
-    if device.is_stand_in:
-        return unknown("a stand-in has none")
-    peak = file.peak(name)
-    if peak is None:
-        return unknown(f"no peak is known for {name!r}, so no run shows its MFU", "add a [[peaks]] entry to the file")
-    said = ", ".join(f"{family} {tflops:g} TFLOP/s" for family, tflops in peak.tflops.items())
-    return ok(f"{said} ({peak.source})")
-
-
 def check_collectives(word: str, platform: Platform) -> CheckResult:
+    """Two ranks in processes of their own exchange numbers, which are checked."""
     if platform.file.collectives == files.NO_COLLECTIVES:
         return unknown("the file declares no collectives")
     ranks = 2 if platform.is_cpu or platform.device_count > 1 else 1
-    failure = collective_check.find_failure(word, ranks)
-    if failure:
+    with tempfile.TemporaryDirectory(prefix="trainmark-") as folder:
+        topology, store = Topology.parse(f"1x{ranks}"), Path(folder)
+        found = links.measure(topology, hosts=None, platform=word, store=store, say=lambda sentence: None)
+    if found.verdict == "failed":
         remedy = f"torch.distributed's backend {platform.file.collectives!r} must join and sum float32 on the devices"
-        return failed(failure, remedy)
-    alone = "" if ranks > 1 else ", as there is one device"
-    return ok(f"{platform.file.collectives} joins {ranks} rank{'s' if ranks > 1 else ''} and sums correctly{alone}")
-
-
-FP32 = PRECISIONS["fp32"]
-OPENS = "opens"
-
-
-def report_not_opened(word: str, error: NotReadyError) -> CheckResult:
-    """The finding where there is no device."""
-    return replace(
-        failed(str(error), f"`trainmark platform check {word}` needs one device that torch sees"), name=OPENS
-    )
+        return failed(found.sentence, remedy)
+    return ok(f"{platform.file.collectives}: {found.sentence}")
 
 
 def _make_work(device: Device) -> Callable[[], Tensor]:
@@ -339,18 +338,6 @@ def _make_work(device: Device) -> Callable[[], Tensor]:
         return result
 
     work()  # warm up: threads, memory, libraries
-    while matmuls < MAX_MATMULS:
-        if time_work(device, work) >= WORK_S:
-            break
+    while matmuls < MAX_MATMULS and time_work(device, work) < WORK_S:
         matmuls *= 2
     return work
-
-
-def _list_precisions(device: Device) -> list[Precision]:
-    return [PRECISIONS[name] for name in device.platform.file.precisions]
-
-
-def _first_reason(unavailable: Mapping[str, str]) -> str:
-    """The first reason other than that a field is not declared."""
-    reasons = list(dict.fromkeys(unavailable.values()))
-    return next((reason for reason in reasons if reason != sensors.NOT_DECLARED), "no device answered")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from string import Template
+from typing import Any
 
-from trainmark.cli.terminal import open_console, print_status, screen_options, show
+from trainmark.cli.terminal import print_status, show
+from trainmark.features.doctor import screen
 from trainmark.platforms import files
+from trainmark.record import tables
+from trainmark.record.checks import CheckResult, failed
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.view.terminal import TerminalWriter
-
-if TYPE_CHECKING:
-    from trainmark.record.checks import CheckResult
+from trainmark.record.precision import PRECISIONS
 
 NAME = "platform"
 HELP = "Check that a platform's devices do what a run relies on, or draft a file for new ones."
@@ -30,9 +30,8 @@ EXAMPLES = """\
   trainmark platform new mine              writes mine.toml for an accelerator that no file describes"""
 
 NEW = "Write a commented platform file from what torch reports about the accelerator of this machine."
-
-WORDS = {"ok": "pass", "failed": "fail", "unknown": "skipped"}
-STYLES = {"ok": "bold green", "failed": "bold red", "unknown": "dim"}
+HANG_S = 600.0
+NAME_COLUMNS = 18
 NOT_OPENED, FAILED, HUNG = 3, 4, 124
 
 
@@ -43,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--hang-timeout",
         type=float,
-        default=120.0,
+        default=HANG_S,
         metavar="SECONDS",
-        help="give up on a check without progress (default: 120)",
+        help=f"give up on a check after so long (default: {HANG_S:g})",
     )
     check.add_argument("--json", action="store_true", help="one JSON document on stdout")
     new = actions.add_parser("new", help="write a first file", description=NEW, allow_abbrev=False)
@@ -56,119 +55,138 @@ def run(args: argparse.Namespace) -> int:
     return _write_file(args.name) if args.action == "new" else _check(args)
 
 
-def _write_file(name: str) -> int:
-    from trainmark.features.doctor import new_platform as new_file
-
-    if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", name):
-        raise UsageError(f"platform name {name!r} must be letters, digits, - and _ only")
-    path = Path(f"{name}.toml")
-    if path.exists() or name in files.names():
-        raise UsageError(f"platform {name} exists already; choose another name")
-    seen = new_file.inspect_accelerator()
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(new_file.make_file(name, seen))
-    except OSError as error:
-        raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
-    files.load(str(path))
-    show(f"{path}: written from what torch reports about {seen.device_name or seen.device_type}")
-    if not seen.precisions:
-        show(f"no layer could be trained on it; the comments in {path} say why")
-    show(f"next: trainmark platform check ./{path}")
-    return 0
-
-
 def _check(args: argparse.Namespace) -> int:
     from trainmark.features.doctor import conformance
 
     file = files.load(args.platform)
     findings: list[CheckResult] = []
     code = 0
-    watchdog = Watchdog(args.hang_timeout)
     try:
-        for finding in conformance.examine(args.platform, watchdog.begin):
-            findings.append(finding)
+        for name, check in conformance.list_checks(args.platform):
+            findings.append(_run_in_time(name, check, args.hang_timeout))
             if not args.json:
-                _print_finding(finding)
+                _print_finding(findings[-1])
     except NotReadyError as error:
-        findings.append(conformance.report_not_opened(args.platform, error))
-        code = NOT_OPENED
+        remedy = f"`trainmark platform check {args.platform}` needs one device that torch sees"
+        findings.append(replace(failed(str(error), remedy), name="opens"))
         if not args.json:
             _print_finding(findings[-1])
-    finally:
-        watchdog.end()
+        code = NOT_OPENED
     if not code and any(finding.verdict == "failed" for finding in findings):
         code = FAILED
-    summary = _summarize(findings)
+    summary = screen.summarize(findings)
     if args.json:
-        document = {"platform": file.name, "title": file.title, "summary": summary, "passed": code == 0}
-        json.dump(
-            {**document, "findings": [_document(finding) for finding in findings]}, sys.stdout, ensure_ascii=False
+        found = [screen.make_document(finding) for finding in findings]
+        screen.dump(
+            {"platform": file.name, "title": file.title, "summary": summary, "passed": not code, "findings": found}
         )
-        print()
     else:
         show(f"{file.title}: {summary}")
     return code
 
 
-class Watchdog:
+def _run_in_time(name: str, check: Any, limit_s: float) -> CheckResult:
     """Ends the program when a check hangs: a call into a driver cannot be interrupted."""
+    from trainmark.features.doctor import conformance
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._check, self._deadline_s = "", float("inf")
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def begin(self, check: str) -> None:
-        """Called per operator, so it only stores the time."""
-        self._check, self._deadline_s = check, time.monotonic() + self._limit_s
-        if not self._thread.ident:
-            self._thread.start()
-
-    def end(self) -> None:
-        self._over.set()
-
-    def _watch(self) -> None:
-        while not self._over.wait(max(0.0, self._deadline_s - time.monotonic())):
-            if time.monotonic() >= self._deadline_s:
-                self._give_up()
-
-    def _give_up(self) -> None:
+    def give_up() -> None:
         print_status(
-            f"trainmark: the check {self._check!r} made no progress for {self._limit_s:g} s; "
+            f"trainmark: the check {name!r} did not end within {limit_s:g} s; "
             "the device hangs, or needs a larger --hang-timeout"
         )
         os._exit(HUNG)
 
-
-def _summarize(findings: Sequence[CheckResult]) -> str:
-    counted = [(word, sum(finding.verdict == verdict for finding in findings)) for verdict, word in WORDS.items()]
-    return ", ".join(f"{count} {word}" for word, count in counted if count)
-
-
-def _document(finding: CheckResult) -> dict[str, str]:
-    return {
-        "name": finding.name,
-        "verdict": WORDS[finding.verdict],
-        "sentence": finding.sentence,
-        "remedy": finding.remedy,
-    }
+    watchdog = threading.Timer(limit_s, give_up)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        return conformance.run_check(name, check)
+    finally:
+        watchdog.cancel()
 
 
 def _print_finding(finding: CheckResult) -> None:
     """Flushes at once: a check that hangs is the one after the last line."""
-    screen = open_console()
-    writer = TerminalWriter(**screen_options(screen))
-    line = writer.table(heads=False)
-    line.add_column(width=7)
-    line.add_column(width=18, overflow="fold")
-    line.add_column(overflow="fold")
-    line.add_row(
-        writer.text(WORDS[finding.verdict], STYLES[finding.verdict]), finding.name, writer.text(finding.sentence)
-    )
-    if finding.remedy:
-        line.add_row("", "", writer.text(f"look at: {finding.remedy}"))
-    writer.put(line)
+    writer = screen.make_writer()
+    screen.put_result(writer, finding, NAME_COLUMNS)
     sys.stdout.write(writer.getvalue())
     sys.stdout.flush()
+
+
+# A new file
+
+
+def _write_file(name: str) -> int:
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", name):
+        raise UsageError(f"platform name {name!r} must be letters, digits, - and _ only")
+    path = Path(f"{name}.toml")
+    if path.exists() or name in files.names():
+        raise UsageError(f"platform {name} exists already; choose another name")
+    text = draft_file(name)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotReadyError(f"{path} cannot be written: {error.strerror}") from error
+    files.load(str(path))
+    show(f"{path}: written from what torch reports about this machine's accelerator")
+    show(f"next: trainmark platform check ./{path}")
+    return 0
+
+
+def draft_file(name: str) -> str:
+    """A file with the keys that most platforms need, from what torch reports; unknown ones are comments."""
+    import torch
+    from torch import distributed
+
+    from trainmark.platforms import device_errors
+    from trainmark.platforms.platform import Platform
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is None:
+        raise NotReadyError(
+            "torch sees no accelerator here, and a platform file is written from what it sees; import its plugin, or "
+            "install one for this torch"
+        )
+    kind = found.type
+    table = {"title": kind, "device_type": kind, "collectives": files.NO_COLLECTIVES, "precisions": list(PRECISIONS)}
+    file = tables.read(files.PlatformFile, table, "a first file", name=kind, word=kind, text="")
+    seen, capacity, refused = kind, 64, dict[str, str | None]()
+    try:
+        device = Platform(file).open(0)
+        seen, capacity = device.name(), round((device.memory_capacity_bytes() or 0) / 2**30) or 64
+        refused = {word: device.explain_refusal(precision) for word, precision in PRECISIONS.items()}
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
+        refused = dict.fromkeys(PRECISIONS, device_errors.first_line(error))
+    trained = [f'"{word}"' for word, reason in refused.items() if reason is None]
+    template = Path(__file__).with_name("new_platform.toml").read_text(encoding="utf-8")
+    return Template(template).substitute(
+        name=name,
+        torch=torch.__version__,
+        count=torch.accelerator.device_count(),
+        device=_comment(seen),
+        kind=kind,
+        variable=kind.upper(),
+        collectives=distributed.Backend.default_device_backend_map.get(kind, files.NO_COLLECTIVES),
+        precisions=", ".join(trained) or '"fp32"',
+        refused="".join(f"# not {word}: {_comment(reason)}\n" for word, reason in refused.items() if reason),
+        plugin=f'plugin = "{plugin}"' if (plugin := _find_plugin(kind)) else '# plugin = "torch_vendor"',
+        release=".".join(re.findall(r"\d+", torch.__version__)[:2]),
+        pattern=re.escape(_comment(seen)).replace("\\ ", " "),
+        capacity=capacity,
+    )
+
+
+def _comment(words: str) -> str:
+    """External text on one line, in printable ASCII."""
+    return re.sub(r"[^\x20-\x7e]", "?", words)[:160]
+
+
+def _find_plugin(device_type: str) -> str | None:
+    """The module of the entry point that registers the device in torch; None where torch has it built in."""
+    import torch
+
+    if device_type != torch._C._get_privateuse1_backend_name():
+        return None
+    modules = [entry.value.partition(":")[0] for entry in entry_points(group="torch.backends")]
+    named = [module for module in modules if device_type in module]
+    return next(iter(named or modules), None)

@@ -107,11 +107,8 @@ class RunLog:
     @property
     def run_s(self) -> float | None:
         """What MLPerf scores: from run_start to run_stop."""
-        return self._seconds_between("run_start", "run_stop")
-
-    @property
-    def init_s(self) -> float | None:
-        return self._seconds_between("init_start", "init_stop")
+        first, last = self.first("run_start"), self.last("run_stop")
+        return (last.time_ms - first.time_ms) / 1000 if first and last else None
 
     @property
     def evaluation_s(self) -> float:
@@ -130,20 +127,12 @@ class RunLog:
         return found
 
     @property
-    def seeds(self) -> list[int | float | str]:
-        return self.values.get("seed", [])
-
-    @property
     def epochs(self) -> float | None:
         """How many were trained from run_start to run_stop; None where the log does not count each of them."""
         stop = self.last("run_stop")
         until = stop.line if stop else math.inf
         ended = {event.place.get("epoch_num") for event in self.find("epoch_stop") if event.line < until} - {None}
         return len(ended) or sum(block.place.get("epoch_count", 0) for block in self.find("block_start")) or None
-
-    def _seconds_between(self, start: str, stop: str) -> float | None:
-        first, last = self.first(start), self.last(stop)
-        return (last.time_ms - first.time_ms) / 1000 if first and last else None
 
 
 def as_number(value: Any) -> float | None:

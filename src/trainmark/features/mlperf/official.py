@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import importlib.util
 import logging
@@ -70,7 +71,9 @@ def ask_mlcommons(folder: ResultFolder) -> OfficialVerdict | str:
 @cache
 def _open_process() -> Pool:
     """One for all questions, as importing their checkers takes a second; it ends with ours."""
-    return multiprocessing.get_context("spawn").Pool(1, initializer=_prepare)
+    process = multiprocessing.get_context("spawn").Pool(1, initializer=_prepare)
+    atexit.register(process.terminate)
+    return process
 
 
 # In the checkers' process

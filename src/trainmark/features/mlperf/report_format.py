@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +19,13 @@ from trainmark.record.precision import Precision
 from trainmark.record.record import Record
 from trainmark.record.run_folder import RankLog, read_rank
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' names of types."""
-CLOSED: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
-    "resnet": {
-        "optimizer": ("sgd", "lars"), "schedule": ("poly",), "decay_power": (2,), "end_learning_rate": (0.0001,),
-        "momentum": (0.9,), "label_smoothing": (0, 0.1),
-        "evaluate_every": ("4 epochs", "4 epochs from 1", "4 epochs from 2", "4 epochs from 3"),
-        "train_samples": (1281167,), "eval_samples": (50000,), "width": (64,), "classes": (1000, 1001),
-        "image_px": (224,), "crop_area_least": (0.08,), "random_augment_ops": (0,), "mixup_alpha": (0,),
-        "cutmix_alpha": (0,), "repeated_views": (1,), "clip_gradient_norm": (0,),
-    },
-    "llama31_8b": {
-        "context": (8192,), "layers": (32,), "width": (4096,), "heads": (32,), "kv_heads": (8,), "ffn": (14336,),
-        "vocabulary": (128256,), "tied": (False,), "rope_theta": (500000,), "schedule": ("cosine",),
-        "decay_steps": (1200000,), "steps": (1200000,), "adam_beta1": (0.9,), "adam_beta2": (0.95,),
-        "adam_eps": (1e-5,), "weight_decay": (0.1,), "clip_gradient_norm": (1.0,), "eval_samples": (1024,),
-    },
-}  # fmt: skip
-"""What the closed division allows in a recipe, beside the target."""
 Event = tuple[int, str, Any, dict[str, Any]]
 """Nanoseconds since the launch, key, value and metadata."""
 NO_ORGANISATION = "not submitted"
@@ -63,6 +54,12 @@ class MlperfRun:
             "train_samples": _as_integer(self.record.data_facts.get("train_samples")),
             "eval_samples": self.log.evaluations[-1].samples,
             **self._types,
+            **self._decay,
+            "zero": 0,
+            "one": 1,
+            "adamw": "adamw",
+            "recipe_file": "recipe.json",
+            "clip": recipe.get("clip_gradient_norm") or None,
         }
 
     @property
@@ -83,17 +80,31 @@ class MlperfRun:
         return {"linear_in": linear, "computed_in": computed, "exchanged_in": exchanged}
 
     @property
+    def _decay(self) -> dict[str, Any]:
+        """How the learning rate decays, where it does so in a way the rules know."""
+        recipe: Mapping[str, Any] = self.record.plan.recipe
+        per_epoch = self.log.steps_per_epoch
+        if recipe.get("schedule") == "poly":
+            steps = recipe["epochs"] * per_epoch if recipe.get("epochs") is not None and per_epoch else None
+            ends = {"poly_end_rate": recipe.get("end_learning_rate"), "poly_power": recipe.get("decay_power")}
+            return {**ends, "poly_steps": steps}
+        if recipe.get("schedule") == "cosine":
+            steps = recipe["decay_steps"] - recipe["warmup_steps"] if recipe.get("decay_steps") else None
+            ends = {"cosine_end_rate": recipe["learning_rate"] * recipe.get("last_rate", 0), "cosine_steps": steps}
+            return {**ends, "cosine_name": "cosine with linear warmup"}
+        return {}
+
+    @property
     def reached(self) -> bool:
         return self.record.quality.reached
 
     @property
     def why_open(self) -> tuple[str, ...]:
         """What keeps the run out of the closed division; nothing where it may be in it."""
-        allowed = CLOSED.get(self.benchmark.name)
-        if allowed is None or self.benchmark.target is None:
-            return (f"the closed division's rules for {self.benchmark.name} are not known",)
+        if self.benchmark.target is None:
+            return (f"the target of {self.benchmark.name} is not one number",)
         values, found = self.values, []
-        for field, choices in allowed.items():
+        for field, choices in _load_rules()[self.benchmark.name]["closed"].items():
             if values.get(field) not in choices:
                 required = " or ".join(map(_format_value, choices))
                 found.append(f"{field} is {_format_value(values.get(field))}, the closed division requires {required}")
@@ -102,6 +113,13 @@ class MlperfRun:
         if target is None or (target > goal if self.benchmark.better == "lower" else target < goal):
             found.append(f"target is {_format_value(target)}, the closed division requires {goal:g}")
         return tuple(found)
+
+
+@cache
+def _load_rules() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    text = files("trainmark.features.mlperf").joinpath("rules.toml").read_text(encoding="utf-8")
+    rules: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(text)
+    return rules
 
 
 def open_run(record: Record, folder: Path) -> MlperfRun:
@@ -147,7 +165,7 @@ def format_log(
     events = [
         *((0, key, value, {}) for key, value in head.items()),
         (0, "init_start", None, {}),
-        *((started, key, value, {}) for key, value in list_settings(run.benchmark.name, run.values)),
+        *((started, key, value, {}) for key, value in _list_settings(run)),
         (started, "init_stop", None, {}),
         (started, "run_start", None, {}),
         *_list_training(run),
@@ -209,63 +227,19 @@ def _list_evaluation(run: MlperfRun, now: int, evaluation: Any) -> Iterator[Even
         yield ended, "eval_accuracy", value / 100 if quality.unit == "%" else value, place
 
 
-def list_settings(benchmark: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _list_settings(run: MlperfRun) -> list[tuple[str, Any]]:
     """The hyperparameters a log states; what does not hold for the run's recipe is left out."""
-    found = {
-        "seed": values.get("seed"),
-        "global_batch_size": values["global_batch"],
-        "gradient_accumulation_steps": values.get("accumulate"),
-        "train_samples": values["train_samples"],
-        "eval_samples": values["eval_samples"],
-        **{"resnet": _resnet_settings, "llama31_8b": _llama_settings}[benchmark](values),
+    values, tables = run.values, _load_rules()[run.benchmark.name]
+    keys = {
+        "seed": "seed",
+        "global_batch_size": "global_batch",
+        "gradient_accumulation_steps": "accumulate",
+        "train_samples": "train_samples",
+        "eval_samples": "eval_samples",
+        **tables["keys"],
+        **tables.get(values.get("optimizer", ""), {}),
     }
-    return [(key, _as_integer(value)) for key, value in found.items() if value is not None]
-
-
-def _resnet_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    name = values["optimizer"]
-    found = {"opt_name": name, "model_bn_span": values["bn_span"]}
-    if name not in ("sgd", "lars"):
-        return found
-    found |= {f"{name}_opt_{key}": values.get(key) for key in ("momentum", "weight_decay", "end_learning_rate")}
-    found[f"{name}_opt_base_learning_rate"] = values.get("learning_rate")
-    if name == "lars":
-        found |= {"lars_epsilon": 0, "lars_opt_learning_rate_warmup_epochs": values.get("warmup_epochs")}
-    else:
-        found["opt_learning_rate_warmup_epochs"] = values.get("warmup_epochs")
-    if values["schedule"] != "poly":
-        return found | {f"{name}_opt_end_learning_rate": None}
-    found[f"{name}_opt_learning_rate_decay_poly_power"] = values.get("decay_power")
-    if values.get("epochs") is not None and values["steps_per_epoch"] is not None:
-        found[f"{name}_opt_learning_rate_decay_steps"] = values["epochs"] * values["steps_per_epoch"]
-    return found
-
-
-def _llama_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
-        "opt_name": "adamw",
-        "max_sequence_length": values["context"],
-        "max_steps": values.get("steps"),
-        "opt_base_learning_rate": values["learning_rate"],
-        "opt_learning_rate_warmup_steps": values.get("warmup_steps"),
-        "opt_adamw_beta_1": values["adam_beta1"],
-        "opt_adamw_beta_2": values["adam_beta2"],
-        "opt_adamw_epsilon": values["adam_eps"],
-        "opt_adamw_weight_decay": values["weight_decay"],
-        "opt_gradient_clip_norm": values.get("clip_gradient_norm") or None,
-        "lowest_numerical_precision_in_linear": values.get("linear_in"),
-        "lowest_numerical_precision_in_attn": values.get("computed_in"),
-        "lowest_numerical_precision_in_comm": values.get("exchanged_in"),
-        "micro_batch_size": values["batch_per_device"],
-        "config_filename": "recipe.json",
-        **{f"{kind}_parallelism": 1 for kind in ("tensor", "pipeline", "context", "expert")},
-    }
-    if values["schedule"] == "cosine":
-        found["opt_end_learning_rate"] = values["learning_rate"] * values["last_rate"]
-        found["opt_learning_rate_decay_schedule"] = "cosine with linear warmup"
-        if values.get("decay_steps"):
-            found["opt_learning_rate_decay_steps"] = values["decay_steps"] - values["warmup_steps"]
-    return found
+    return [(key, _as_integer(values[field])) for key, field in keys.items() if values.get(field) is not None]
 
 
 def describe_platform(record: Record) -> str:

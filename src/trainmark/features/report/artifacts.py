@@ -10,6 +10,7 @@ from trainmark.record.language import Say
 from trainmark.record.machine import Artifact
 from trainmark.record.sample import SampleDocument, documents
 from trainmark.view.element import Markup, el
+from trainmark.view.frame import plain_table
 
 MAX_BYTES = 300_000
 """Of one file; a larger one is named but not embedded."""
@@ -57,12 +58,11 @@ def draw_scores(document: SampleDocument, say: Say) -> Markup | None:
     if scores is None:
         return None
     heads = (say("Sound"), say("Predicted MOS"), say("Word errors"), say("Heard"))
-    rows = [el("tr", el("th", row.of, scope="row"), [el("td", cell) for cell in row.cells()]) for row in scores.rows]
-    table = el("table", el("thead", el("tr", [el("th", head, scope="col") for head in heads])), el("tbody", rows))
+    rows = [(row.of, *row.cells()) for row in scores.rows]
     ears = say("Predicted by a network, not a listening test: {predictor}; words by {recogniser}").format(
         predictor=scores.predictor, recogniser=scores.recogniser
     )
-    return el("div", el("div", table, class_="scroll") if rows else None, el("p", ears, class_="note"))
+    return el("div", plain_table(heads, rows, range(len(heads))) if rows else None, el("p", ears, class_="note"))
 
 
 def draw_samples(samples: Path | None, room: ByteBudget, say: Say) -> Markup | None:

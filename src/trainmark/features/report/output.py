@@ -32,7 +32,7 @@ from trainmark.record.site import Price
 from trainmark.record.store import Store
 from trainmark.view import FORMATS, published_table, table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.rows import make_rows
+from trainmark.view.table import make_rows
 
 
 def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:

@@ -25,7 +25,7 @@ from trainmark.record.store import Store
 from trainmark.view import facts
 from trainmark.view.element import Child, Markup, el
 from trainmark.view.facts import build_profile
-from trainmark.view.frame import build_page, page_footer, page_header, save_page, skip_link
+from trainmark.view.frame import build_page, page_footer, page_header, plain_table, save_page, skip_link
 from trainmark.view.headline import name_network
 from trainmark.view.terminal import FactSection
 from trainmark.workloads import title_of
@@ -212,17 +212,8 @@ def _draw_title(section: FactSection) -> tuple[Child, ...]:
 def _draw_facts(section: FactSection) -> list[Child]:
     """A section's sentence, named values and table; without what lies on this machine."""
     pairs = [el("div", el("dt", fact.name), el("dd", fact.value)) for fact in section.facts if not fact.local]
-    rows = [
-        el(
-            "tr",
-            el("th", row[0], scope="row"),
-            [el("td", row[n], class_=None if n in section.left else "number") for n in range(1, len(row))],
-        )
-        for row in section.rows
-    ]
-    head = el("thead", el("tr", [el("th", head, scope="col") for head in section.heads]))
     return [
         el("p", section.sentence, class_="note") if section.sentence else None,
         el("dl", pairs, class_="pairs") if pairs else None,
-        el("div", el("table", head, el("tbody", rows)), class_="scroll") if rows else None,
+        plain_table(section.heads, section.rows, section.left) if section.rows else None,
     ]

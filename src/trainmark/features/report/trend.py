@@ -12,10 +12,9 @@ from trainmark.analysis import quantities
 from trainmark.analysis.comparison import collect_values, compare
 from trainmark.analysis.judge import own_interval
 from trainmark.record.errors import UsageError
-from trainmark.record.format import NOTHING, device_name, drop_noisy, number, short_device, with_unit
+from trainmark.record.format import NOTHING, device_name, drop_noisy, format_interval, short_device, with_unit
 from trainmark.record.index import StoreRow
 from trainmark.record.language import Say
-from trainmark.record.numbers import Bounds
 from trainmark.record.record import Record
 from trainmark.record.store import Subject
 from trainmark.view import chart
@@ -139,13 +138,11 @@ def _has_value(record: Record, metric: str) -> bool:
     return found is not None and (found.value or 0) > 0
 
 
-# Charts: every run with its interval and revision, steps between neighbours marked
+# Charts: every run with its interval, steps between neighbours named
 
 
 _MAX_MARKS = 6
 """Revisions that have room below a chart."""
-_SHORT = 7
-"""Characters of a short revision."""
 
 
 def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
@@ -157,24 +154,22 @@ def draw_trends(trends: Sequence[Trend], say: Say) -> Markup | None:
 
 
 def _draw_chart(trend: Trend, say: Say) -> Markup:
-    points, unit = trend.points, "" if trend.unit == "-" else trend.unit
-    sentence = _describe_trend(trend, say)
-    spread = [drop_noisy(point.interval) for point in points]
-    values = [point.value for point in points] + [end for ends in spread if ends for end in ends]
+    points, unit, record = trend.points, "" if trend.unit == "-" else trend.unit, trend.record
+    ends = [end for point in points for end in drop_noisy(point.interval) or ()]
+    values = [*(point.value for point in points), *ends]
     # at least 5 % to either side, so that noise looks like noise; below the lowest point its label needs room
     middle, room = median(values), 0.15 * (max(values) - min(values))
-    y = chart.linear_axis([*values, min(values) - room, 0.95 * middle, 1.05 * middle])
-    every = -(-len(points) // _MAX_MARKS)
-    marks = {float(place): _mark_label(points[place - 1]) for place in range(1, len(points) + 1, every)}
-    record = trend.record
-    steps = [place for place, point in enumerate(points, 1) if point.change is not None]
+    places = range(1, len(points) + 1, -(-len(points) // _MAX_MARKS))
+    marks = {
+        float(place): f"{points[place - 1].record.created[5:10]} {points[place - 1].source[:7]}" for place in places
+    }
     return chart.draw_chart(
         f"{name_network(record)} · {device_name(record)} · {record.plan.topology} · {record.precision}",
-        sentence,
+        _describe_trend(trend, say),
         say,
         x=chart.Axis(low=0.5, high=len(points) + 0.8, ticks=tuple(marks)),
         x_marks=marks,
-        y=y,
+        y=chart.linear_axis([*values, min(values) - room, 0.95 * middle, 1.05 * middle]),
         x_name=say("day and revision, oldest first"),
         y_name=f"{trend.metric} {unit}".rstrip(),
         y_unit=unit,
@@ -184,45 +179,27 @@ def _draw_chart(trend: Trend, say: Say) -> Markup:
                 points=[(place, point.value) for place, point in enumerate(points, 1)],
                 color=0 if trend.metric == "p_core" else 4,
                 dots=True,
-                spread=[_clip_interval(point, ends, y) for point, ends in zip(points, spread, strict=True)],
-                labels=["" if point.change is None else _format_change(point.change) for point in points],
-                tips=[_describe_point(point, trend.metric, unit, say) for point in points],
+                spread=[point.interval for point in points],
+                labels=[_format_change(point) for point in points],
+                tips=[
+                    " · ".join(filter(None, (*_name_point(point), f"{trend.metric} {cell}", _format_change(point))))
+                    for point in points
+                    for cell in [with_unit(point.value, unit, 4)]
+                ],
             )
         ],
-        rules=[
-            chart.Rule(
-                name=say("a step, by the verdict of compare") if place == steps[0] else "",
-                points=((place - 0.5, y.low), (place - 0.5, y.high)),
-            )
-            for place in steps
-        ],
-        heads=[say("run"), say("created"), say("source"), trend.metric, say("95 % interval"), say("step")],
+        heads=[say("created"), say("source"), say("run"), trend.metric, say("95 % interval"), say("step")],
         rows=[
             [
-                _run_label(point),
-                point.record.created[:16].replace("T", " "),
-                point.source,
+                *_name_point(point),
                 with_unit(point.value, unit, 4),
-                _format_interval(point, ends, say),
-                NOTHING if point.change is None else _format_change(point.change),
+                format_interval(point.interval, say("too noisy to say")) or NOTHING,
+                _format_change(point) or NOTHING,
             ]
-            for point, ends in zip(points, spread, strict=True)
+            for point in points
         ],
         size=(980, 240),
     )
-
-
-def _clip_interval(point: TrendPoint, ends: Bounds | None, y: chart.Axis) -> Bounds | None:
-    """An uninformative interval spans the whole chart: without a bar the point would look the most certain."""
-    if ends or point.interval is None:
-        return ends
-    return max(point.interval[0], y.low), min(point.interval[1], y.high)
-
-
-def _format_interval(point: TrendPoint, ends: Bounds | None, say: Say) -> str:
-    if ends:
-        return f"{number(ends[0], 4)} – {number(ends[1], 4)}"
-    return NOTHING if point.interval is None else say("too noisy to say")
 
 
 def _describe_trend(trend: Trend, say: Say) -> str:
@@ -233,28 +210,15 @@ def _describe_trend(trend: Trend, say: Say) -> str:
     step = trend.steps[-1]
     worse = say("worse") if step.worse else say("better")
     return f"{points} " + say("Steps: {count}; the last is {change} at {source}, which is {worse}.").format(
-        count=len(trend.steps), change=_format_change(step.change or 0.0), source=step.source, worse=worse
+        count=len(trend.steps), change=_format_change(step), source=step.source, worse=worse
     )
 
 
-def _describe_point(point: TrendPoint, metric: str, unit: str, say: Say) -> str:
-    runs = say("{count} runs").format(count=len(point.records)) if len(point.records) > 1 else _run_label(point)
-    parts = [point.record.created[:16].replace("T", " "), point.source, runs]
-    parts.append(f"{metric} {with_unit(point.value, unit, 4)}")
-    if point.change is not None:
-        parts.append(_format_change(point.change))
-    return " · ".join(parts)
+def _name_point(point: TrendPoint) -> tuple[str, str, str]:
+    """When it ran, from which source, and which run or group it is."""
+    run = point.record.group or point.record.run_id.rpartition("-")[2]
+    return point.record.created[:16].replace("T", " "), point.source, run
 
 
-def _mark_label(point: TrendPoint) -> str:
-    dirty = "+" if point.source.endswith("-dirty") else ""
-    short = point.source if point.source == point.record.trainmark else point.source[:_SHORT]
-    return f"{point.record.created[5:10]} {short}{dirty}"
-
-
-def _run_label(point: TrendPoint) -> str:
-    return point.record.group or point.record.run_id.rpartition("-")[2]
-
-
-def _format_change(change: float) -> str:
-    return f"{100 * change:+.1f} %".replace("-", "−")
+def _format_change(point: TrendPoint) -> str:
+    return "" if point.change is None else f"{100 * point.change:+.1f} %".replace("-", "−")

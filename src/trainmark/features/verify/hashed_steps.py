@@ -3,26 +3,140 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from trainmark.features.verify.document import STAGES, Numbers, StepNumbers
-from trainmark.features.verify.tensor_digests import BitHash, SignedSums, collect_tensors, copy_to_host
+from trainmark.features.verify.document import STAGES, SUM_COUNT, Numbers, StepNumbers
+from trainmark.platforms import device_errors
 from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Sums
 from trainmark.train import transfers
 from trainmark.train.loop import Job
 from trainmark.train.walker import Rounding, Walker, fix_random
 from trainmark.workloads.workload import Progress
+
+ROW = 1 << 16
+"""Length of the factors; a longer tensor is cut into rows, whose sums are hashed again."""
+ROWS_AT_A_TIME = 256
+"""Hashed at once; one on a CPU, which stays in its cache and takes a tenth of the time."""
+SIGN_ROW = 1 << 14
+MAX_SIGN_ROWS = 1 << 12
+"""Rows with signs of their own; in a longer tensor they repeat."""
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class BitHash:
+    """Hashes tensors on their device; on the host where the device lacks an operator."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(20)
+        self._factors = torch.randint(-(1 << 63), (1 << 63) - 1, (ROW,), generator=generator, dtype=torch.int64) | 1
+        self.on_host = ""
+        """Why hashes are computed on the host, if they are."""
+
+    @torch.no_grad()
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """One int64, left on the device."""
+        tensor = _local(tensor)
+        if self.on_host:
+            return self._hash(_bits(tensor.cpu()))
+        try:
+            return self._hash(_bits(tensor))
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            if device_errors.find_missing_operator(error) is None and tensor.device.type == "cpu":
+                raise
+            self.on_host = device_errors.first_line(error)
+            return self(tensor)
+
+    def _hash(self, bits: Tensor) -> Tensor:
+        if self._factors.device != bits.device:
+            self._factors = self._factors.to(bits.device)
+        if bits.numel() <= ROW:
+            return (bits * self._factors[: bits.numel()]).sum()
+        whole = bits.numel() // ROW
+        rows = bits[: whole * ROW].view(whole, ROW)
+        at_a_time = 1 if bits.device.type == "cpu" else ROWS_AT_A_TIME
+        sums = [(rows[at : at + at_a_time] * self._factors).sum(1) for at in range(0, whole, at_a_time)]
+        return self._hash(torch.cat([*sums, self._hash(bits[whole * ROW :]).view(1)]))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The bits as a flat integer tensor, without a copy for contiguous and channels-last tensors."""
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if not tensor.is_contiguous() and tensor.dim() == 4:
+        tensor = tensor.permute(0, 2, 3, 1)
+    return tensor.contiguous().view(INTEGERS[tensor.itemsize]).view(-1)
+
+
+def copy_to_host(hashes: Iterable[Tensor]) -> list[int]:
+    """Copies all of them to the host at once."""
+    return [int(value) for value in torch.stack([one.to(torch.int64) for one in hashes]).tolist()]
+
+
+class SignedSums:
+    """Computes sums of tensors with random signs."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(21)
+        self._signs = _signs((SIGN_ROW, SUM_COUNT), generator)
+        self._row_signs = _signs((MAX_SIGN_ROWS, SUM_COUNT), generator)
+
+    @torch.no_grad()
+    def __call__(self, tensor: Tensor, scale: float = 1.0) -> Sums:
+        """The sums of a tensor divided by `scale`."""
+        flat = _local(tensor).cpu().contiguous().view(-1).to(torch.float64)
+        sums, squares = torch.zeros(SUM_COUNT, dtype=torch.float64), 0.0
+        for at in range(0, flat.numel(), SIGN_ROW * MAX_SIGN_ROWS):
+            part = flat[at : at + SIGN_ROW * MAX_SIGN_ROWS]
+            whole = part.numel() // SIGN_ROW
+            rows, rest = part[: whole * SIGN_ROW].view(whole, SIGN_ROW), part[whole * SIGN_ROW :]
+            sums += ((rows @ self._signs) * self._row_signs[:whole]).sum(0)
+            sums += (rest @ self._signs[: rest.numel()]) * self._row_signs[whole % MAX_SIGN_ROWS]
+            squares += float(part @ part)
+        found = [math.sqrt(squares) / scale, *(float(value) / scale for value in sums)]
+        return found if all(map(math.isfinite, found)) else []
+
+    def sum_all(self, tensors: Mapping[str, Tensor], scale: float = 1.0) -> dict[str, Sums]:
+        return {name: self(tensor, scale) for name, tensor in tensors.items()}
+
+
+def collect_tensors(value: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of a batch by their path in it."""
+    if isinstance(value, Tensor):
+        return {name or "batch": value}
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, dict):
+        parts = {str(key): part for key, part in value.items()}
+    elif isinstance(value, (tuple, list)) and value and not isinstance(value[0], (int, float, str)):
+        parts = {str(place): part for place, part in enumerate(value)}
+    else:
+        return {}
+    found: dict[str, Tensor] = {}
+    for key, part in parts.items():
+        found |= collect_tensors(part, f"{name}.{key}" if name else key)
+    return found
+
+
+def _signs(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, shape, generator=generator).to(torch.float64) * 2 - 1
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, or the tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
 
 Hashes = tuple[int, ...]
 """Of one step, always in the same order."""
@@ -46,13 +160,16 @@ class OddRound:
 
 
 class RoundLedger:
-    """Two rounds that agree on a step settle it. A round that leaves the others is odd, and counts no further."""
+    """Two equal rounds are right; every other round is odd, at the first step that differs from them."""
 
     def __init__(self) -> None:
         self.rounds = 0
-        self.settled = False
-        self._kept: dict[int, Sequence[Hashes]] = {}
-        """Rounds by their numbers: all until the steps are settled, then one that is right."""
+        self._undecided: list[Sequence[Hashes]] = []
+        self._right: Sequence[Hashes] | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self._right is not None
 
     @property
     def is_hopeless(self) -> bool:
@@ -61,41 +178,23 @@ class RoundLedger:
     def add(self, steps: Sequence[Hashes]) -> list[OddRound]:
         """Adds a round, and returns the rounds now known to be odd."""
         self.rounds += 1
-        if self.settled:
-            [right] = self._kept.values()
-            step = next((at for at, pair in enumerate(zip(steps, right, strict=True)) if pair[0] != pair[1]), None)
-            return [] if step is None else [self._odd(self.rounds, step, steps[step], right[step])]
-        self._kept[self.rounds] = steps
-        return self._settle()
+        if self._right is not None:
+            return [] if steps == self._right else [_find_first(self.rounds, [steps, self._right])]
+        self._right = next((each for each in self._undecided if each == steps), None)
+        rounds = self._undecided = [*self._undecided, steps]
+        if self._right is not None:
+            self._undecided = []
+            numbered = enumerate(rounds, 1)
+            return [_find_first(number, [each, self._right]) for number, each in numbered if each != self._right]
+        return [replace(_find_first(self.rounds, rounds), never_alike=True)] if self.is_hopeless else []
 
-    def _settle(self) -> list[OddRound]:
-        """Follows the majority through the steps; no round is odd until every step is settled."""
-        odd: list[OddRound] = []
-        alike = dict(self._kept)
-        for step in range(len(next(iter(alike.values())))):
-            votes = Counter(steps[step] for steps in alike.values())
-            [(right, count), *others] = votes.most_common()
-            if count < 2 or (others and others[0][1] == count):
-                return self._never_alike(step, alike, odd) if self.is_hopeless else []
-            odd += [
-                self._odd(number, step, steps[step], right) for number, steps in alike.items() if steps[step] != right
-            ]
-            alike = {number: steps for number, steps in alike.items() if steps[step] == right}
-        self.settled = True
-        self._kept = dict([next(iter(alike.items()))])
-        return odd
 
-    def _never_alike(self, step: int, alike: dict[int, Sequence[Hashes]], odd: list[OddRound]) -> list[OddRound]:
-        if len(alike) == 1:
-            return odd  # all others are odd before, and nothing is left to compare with
-        seen = [steps[step] for steps in alike.values()]
-        places = tuple(place for place, values in enumerate(zip(*seen, strict=True)) if len(set(values)) > 1)
-        return [*odd, OddRound(round=self.rounds, step=step, places=places, never_alike=True)]
-
-    @staticmethod
-    def _odd(number: int, step: int, found: Hashes, right: Hashes) -> OddRound:
-        places = tuple(place for place, pair in enumerate(zip(found, right, strict=True)) if pair[0] != pair[1])
-        return OddRound(round=number, step=step, places=places)
+def _find_first(number: int, rounds: Sequence[Sequence[Hashes]]) -> OddRound:
+    """The first step at which rounds differ, and where in it."""
+    for step, hashes in enumerate(zip(*rounds, strict=True)):
+        if places := tuple(place for place, values in enumerate(zip(*hashes, strict=True)) if len(set(values)) > 1):
+            return OddRound(round=number, step=step, places=places)
+    raise ValueError("the rounds are equal")
 
 
 Quantity = tuple[str, str]
@@ -117,27 +216,28 @@ class HashedSteps:
         self.hash = BitHash()
         self.is_random = False
         """Random numbers are replaced by fixed ones, because the step uses some."""
-        self._places: dict[Quantity, int] = {}
         self._initial = _copy_state(job)
         self._sums = SignedSums()
 
     def round(self) -> list[Hashes]:
         """Runs a round, and returns the hashes of every step."""
         self._restore()
-        steps: list[dict[Quantity, int]] = []
-        hashes: dict[Quantity, Tensor] = {}
-        with self._hashing_gradients(hashes):
+        stepper, steps = self.job.stepper, []
+        found: dict[Quantity, Tensor] = {}
+        with self._hashing_gradients(found):
             for batch in self._batches():
-                found, weights = self._hash_step(batch, hashes)
-                if steps:
-                    steps[-1] |= weights  # as the next step finds them
-                steps.append(found)
-        steps[-1] |= self._copy_hashes(self._weights())
-        for found in steps:
-            for quantity in sorted(found, key=lambda each: STAGES.index(each[0])):
-                if quantity not in self._places:
-                    self._places[quantity] = len(self.quantities)
-                    self.quantities.append(quantity)
+                found.clear()
+                with stepper.arithmetic:
+                    self._hash_all(found, "data", collect_tensors(batch))
+                with self._fixed_random():
+                    loss = stepper.step(batch, lambda: self._hash_exchanged(found))
+                with stepper.arithmetic:
+                    found["loss", ""] = self.hash(loss)
+                    self._hash_all(found, "weight", dict(stepper.updated_weights()))
+                    self._hash_all(found, "statistic", dict(stepper.bare_model.named_buffers()))
+                    steps.append(dict(zip(found, copy_to_host(found.values()), strict=True)))
+        new = {quantity: None for found in steps for quantity in found if quantity not in self.quantities}
+        self.quantities += sorted(new, key=lambda quantity: STAGES.index(quantity[0]))
         return [tuple(found.get(quantity, 0) for quantity in self.quantities) for found in steps]
 
     def numbers(self) -> Numbers:
@@ -159,38 +259,17 @@ class HashedSteps:
         finally:
             stepper.watch = None
 
-    def _hash_step(self, batch: Any, found: dict[Quantity, Tensor]) -> tuple[dict[Quantity, int], dict[Quantity, int]]:
-        """The hashes of a step, and those of the weights before it. `found` is also filled by the gradients' hooks."""
-        stepper, exchanges = self.job.stepper, self.job.stepper.parallel.world > 1
-        found.clear()
-        weights = self._weights()
-        with stepper.arithmetic:
-            for name, tensor in collect_tensors(batch).items():
-                found["data", name] = self.hash(tensor)
+    def _hash_all(self, found: dict[Quantity, Tensor], stage: str, tensors: Mapping[str, Tensor]) -> None:
+        for name, tensor in tensors.items():
+            found[stage, name] = self.hash(tensor)
 
-        def hash_exchanged() -> None:
-            for name, weight in stepper.bare_model.named_parameters():
-                if weight.grad is not None:
-                    found["exchanged gradient", name] = self.hash(weight.grad)
+    def _hash_exchanged(self, found: dict[Quantity, Tensor]) -> None:
+        if self.job.stepper.parallel.world > 1:
+            self._hash_all(found, "exchanged gradient", self._gradients())
 
-        with self._fixed_random():
-            loss = stepper.step(batch, hash_exchanged if exchanges else None)
-        with stepper.arithmetic:
-            found["loss", ""] = self.hash(loss)
-            values = copy_to_host([*weights.values(), *found.values()])
-        own, before = values[len(weights) :], values[: len(weights)]
-        return dict(zip(found, own, strict=True)), dict(zip(weights, before, strict=True))
-
-    def _weights(self) -> dict[Quantity, Tensor]:
-        stepper = self.job.stepper
-        with stepper.arithmetic:
-            found = {("weight", name): self.hash(weight) for name, weight in stepper.updated_weights()}
-            found |= {("statistic", name): self.hash(buffer) for name, buffer in stepper.bare_model.named_buffers()}
-        return found
-
-    def _copy_hashes(self, hashes: dict[Quantity, Tensor]) -> dict[Quantity, int]:
-        with self.job.stepper.arithmetic:
-            return dict(zip(hashes, copy_to_host(hashes.values()), strict=True))
+    def _gradients(self) -> dict[str, Tensor]:
+        weights = self.job.stepper.bare_model.named_parameters()
+        return {name: weight.grad for name, weight in weights if weight.grad is not None}
 
     @contextmanager
     def _hashing_gradients(self, found: dict[Quantity, Tensor]) -> Iterator[None]:
@@ -224,10 +303,8 @@ class HashedSteps:
                     rounding.active = False  # no rounding in what is computed from the gradients
                 if first:
                     scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
-                    weights = stepper.bare_model.named_parameters()
-                    there = {name: weight.grad for name, weight in weights if weight.grad is not None}
                     with _disable_current_modes():
-                        gradients |= self._sums.sum_all(there, scale)
+                        gradients |= self._sums.sum_all(self._gradients(), scale)
 
             if rounding is not None:
                 rounding.active, stepper.watch = True, Walker(rounding.visit)

@@ -10,13 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from trainmark.features.verify.document import Numbers, StepNumbers, VerifyDocument
-from trainmark.features.verify.verdict import parse_plan
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import (
     FLOOR,
     ROUNDINGS,
-    ComparedQuantity,
     Precision,
     judge,
     relative_loss,
@@ -58,74 +56,49 @@ class Parity(Struct, frozen=True, kw_only=True):
     other: str
     """Device and precision of each."""
     steps: int = 0
-    quantities: int = 0
-    """Compared in each step."""
     first: Divergence | None = None
-    partings: int = 0
-    """Of all quantities in all steps."""
     loss_apart: float | None = None
     """Mean relative difference of the losses after the first 20 steps; None with fewer steps."""
-    own_loss: Sequence[float | None] = ()
-    other_loss: Sequence[float | None] = ()
 
 
 def compare_verifies(own: VerifyDocument, other: VerifyDocument) -> Parity:
     """Compares a verify with the one whose steps it repeats."""
-    mine, theirs = parse_plan(own), parse_plan(other)
+    plans = mine, theirs = Plan.from_json(own.plan), Plan.from_json(other.plan)
     _refuse_unlike(mine, theirs)
     found = Parity(verdict="unknown", sentence="", own=_name(own, mine), other=_name(other, theirs))
     if own.numbers is None or other.numbers is None:
         who = "this verify" if own.numbers is None else "the other verify"
         return replace(found, sentence=f"nothing can be compared: {who} has no numbers")
     steps = min(len(own.numbers.steps), len(other.numbers.steps))
-    own_loss, other_loss = ([step.loss for step in numbers.steps[:steps]] for numbers in (own.numbers, other.numbers))
-    found = replace(found, steps=steps, own_loss=own_loss, other_loss=other_loss)
-    if own.draws and not other.numbers.initial:
-        why = "the step uses random numbers, which a verify replaces and a run does not; compare with a verify"
-        return replace(found, sentence=f"nothing can be compared: {why}")
     same_samples = steps if mine.topology == theirs.topology else 0
-    held = max(_weight_tolerance(plan) for plan in (mine, theirs))
-    if reason := _find_mismatch(own.numbers, other.numbers, same_samples, held):
-        return replace(found, sentence=f"nothing can be compared: {reason}")
-    floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in (mine, theirs)))
-    compared = list(_compare_steps(own.numbers, other.numbers, steps, floor))
-    partings = [
-        Divergence(
-            step=step,
-            quantity=each.name,
-            difference=each.difference if math.isfinite(each.difference) else None,
-            allowed=each.allowed,
-        )
-        for step, quantities in enumerate(compared, 1)
-        for each in quantities
-        if not each.is_explained
-    ]
-    loss_apart = compare_losses(own_loss, other_loss)
-    first = partings[0] if partings else None
+    if reason := _find_mismatch(own.numbers, other.numbers, same_samples, max(map(_weight_tolerance, plans))):
+        return replace(found, steps=steps, sentence=f"nothing can be compared: {reason}")
+    floor = max(FLOOR, ROUNDINGS * max(rounding(Precision.parse(plan.precision)) for plan in plans))
+    first = next(_find_partings(own.numbers, other.numbers, steps, floor), None)
+    loss_apart = compare_losses(own.numbers.steps[:steps], other.numbers.steps[:steps])
     by_rounding = max(_measure_rounding(numbers, steps) for numbers in (own.numbers, other.numbers))
     breaks_rule = loss_apart is not None and loss_apart >= max(MAX_LOSS_APART, ROUNDINGS * by_rounding)
     return replace(
         found,
         verdict="differs" if first or breaks_rule else "agrees",
-        sentence=_sentence(steps, first, loss_apart, by_rounding),
-        quantities=len(compared[0]) if compared else 0,
+        sentence=_describe(steps, first, loss_apart, by_rounding),
+        steps=steps,
         first=first,
-        partings=len(partings),
         loss_apart=loss_apart,
     )
 
 
-def compare_losses(own: Sequence[float | None], other: Sequence[float | None]) -> float | None:
+def compare_losses(own: Sequence[StepNumbers], other: Sequence[StepNumbers]) -> float | None:
     """Mean relative difference by the published rule; infinite where a loss is not finite on one chip alone."""
-    shares = [relative_loss(mine, theirs) for mine, theirs in zip(own, other, strict=True)][LEFT_OUT_STEPS:]
+    shares = [relative_loss(mine.loss, theirs.loss) for mine, theirs in zip(own, other, strict=True)][LEFT_OUT_STEPS:]
     return sum(shares) / len(shares) if shares else None
 
 
-def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> Iterator[list[ComparedQuantity]]:
-    """Every quantity of each step, in the order of computation.
+def _find_partings(own: Numbers, other: Numbers, steps: int, floor: float) -> Iterator[Divergence]:
+    """Quantities that differ by more than rounding explains, in the order of computation.
 
-    In the first step it may differ by its own rounding error. Later a unit may switch by rounding alone, at a random
-    step: from then on the tolerance is the largest rounding error of the quantity in any step.
+    In the first step a quantity may differ by its own rounding error. Later a unit may switch by rounding alone, at a
+    random step: from then on the tolerance is the largest rounding error of the quantity in any step.
 
     An optimizer that divides by a gradient's size moves a number by a full step, up or down, however near to zero its
     gradient is. The share of a gradient's numbers whose sign rounding can turn is about what rounding changes the
@@ -136,13 +109,14 @@ def _compare_steps(own: Numbers, other: Numbers, steps: int, floor: float) -> It
     for step in range(steps):
         if step == 1:
             rounded = _differences_by_rounding(own, other, slice(None))
-        compared = []
         for name, share in _differences(own.steps[step], other.steps[step], own, other):
             by_rounding = rounded.get(name, 0.0)
             if floor > FLOOR and name.startswith(_WEIGHT):
                 by_rounding = max(by_rounding, math.sqrt(rounded.get(f"{_GRADIENT}{name.removeprefix(_WEIGHT)}", 0.0)))
-            compared.append(judge(name, share, by_rounding, floor))
-        yield compared
+            judged = judge(name, share, by_rounding, floor)
+            if not judged.is_explained:
+                finite = share if math.isfinite(share) else None
+                yield Divergence(step=step + 1, quantity=name, difference=finite, allowed=judged.allowed)
 
 
 def _differences_by_rounding(own: Numbers, other: Numbers, steps: slice) -> dict[str, float]:
@@ -168,7 +142,7 @@ def _differences(mine: StepNumbers, theirs: StepNumbers, own: Numbers, other: Nu
 
 def _measure_rounding(numbers: Numbers, steps: int) -> float:
     """The difference of losses that rounding alone causes, by the same rule."""
-    rounded, plain = ([step.loss for step in each[:steps]] for each in (numbers.rounded, numbers.steps))
+    rounded, plain = numbers.rounded[:steps], numbers.steps[:steps]
     return compare_losses(rounded, plain) or 0.0 if len(rounded) == len(plain) else 0.0
 
 
@@ -216,24 +190,18 @@ def _name(document: VerifyDocument, plan: Plan) -> str:
     return f"{document.device or plan.platform_word}, {plan.precision}"
 
 
-def _sentence(steps: int, first: Divergence | None, loss_apart: float | None, by_rounding: float) -> str:
-    rule = _rule(loss_apart, by_rounding)
+def _describe(steps: int, first: Divergence | None, loss_apart: float | None, by_rounding: float) -> str:
+    rule = f"the rule for losses needs more than {LEFT_OUT_STEPS} steps"
+    if loss_apart is not None:
+        mean = f"{100 * loss_apart:.2g} % after the first {LEFT_OUT_STEPS} steps"
+        rule = f"the losses stay within 2 % of each other ({mean})"
+        if loss_apart >= MAX_LOSS_APART:
+            alone = f"rounding alone causes {100 * by_rounding:.2g} %"
+            rule = f"the losses do not stay within 2 % of each other ({mean}, {alone})"
     if first is None:
         return f"the same training for {steps} steps: no quantity differs by more than rounding explains; {rule}"
-    if first.difference is None:
-        wrong = f"{first.quantity} is zero or not finite on one chip alone"
-        return f"another training from step {first.step} on: {wrong}; {rule}"
-    off, allowed = f"{100 * first.difference:.2g} %", f"{100 * first.allowed:.2g} %"
-    return f"another training from step {first.step} on: {first.quantity} is off by {off}, {allowed} is allowed; {rule}"
-
-
-def _rule(loss_apart: float | None, by_rounding: float) -> str:
-    if loss_apart is None:
-        return f"the rule for losses needs more than {LEFT_OUT_STEPS} steps"
-    mean, rounding_mean = f"{100 * loss_apart:.2g} %", f"{100 * by_rounding:.2g} %"
-    if loss_apart < MAX_LOSS_APART:
-        return f"the losses stay within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps)"
-    return (
-        f"the losses do not stay within 2 % of each other ({mean} after the first {LEFT_OUT_STEPS} steps, "
-        f"rounding alone causes {rounding_mean})"
-    )
+    wrong = f"{first.quantity} is zero or not finite on one chip alone"
+    if first.difference is not None:
+        off, allowed = f"{100 * first.difference:.2g} %", f"{100 * first.allowed:.2g} %"
+        wrong = f"{first.quantity} is off by {off}, {allowed} is allowed"
+    return f"another training from step {first.step} on: {wrong}; {rule}"

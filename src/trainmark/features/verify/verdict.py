@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,20 +13,19 @@ from trainmark.features.verify.document import (
     SCHEMA,
     STAGES,
     Numbers,
-    StepNumbers,
     Verdict,
     VerifyDocument,
     VerifyTelemetry,
 )
+from trainmark.features.verify.parity import Parity
 from trainmark.record import events
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import format_count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.events import BitDifference, Operators
-from trainmark.record.plan import Plan
-from trainmark.record.record import Record
-from trainmark.record.run_folder import HEAD_FILE, RankLog, RunFolder
+from trainmark.record.run_folder import HEAD_FILE, RunFolder
 from trainmark.record.store import LAST, Store
+from trainmark.view.terminal import TerminalWriter
 
 FOLDER = "verify"
 """Folder of verifies in a store."""
@@ -42,11 +41,16 @@ def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
     logs = opened.logs
     if opened.head is None or opened.plan is None or not logs:
         raise UsageError(f"{folder} does not hold a verify")
-    operators = merge_operators(logs)
+    # all ranks call the same operators
+    operators = Operators(unavailable="the ranks did not get that far")
+    if logs[0].operators:
+        operators = Operators(**msgspec.structs.asdict(logs[0].operators))
     found = [each for log in logs for event in log.rounds for each in event.found]
     differences = find_causes(found)
     rounds = [event for event in logs[0].rounds if event.round]
-    complete = all(log.end for log in logs) and bool(rounds) and all(_is_settled(log) for log in logs)
+    complete = (
+        all(log.end for log in logs) and bool(rounds) and all(log.rounds and log.rounds[-1].settled for log in logs)
+    )
     verdict = judge(differences, operators, complete=complete)
     environment = logs[0].environment
     document = VerifyDocument(
@@ -68,7 +72,7 @@ def make_document(folder: Path, switches: dict[str, str]) -> VerifyDocument:
         differences=differences[:MAX_KEPT],
         operators=operators,
         switches=switches,
-        telemetry=summarize_sensors(opened),
+        telemetry=summarize_sensors(_read_samples(opened)),
         numbers=_numbers(folder),
     )
     return msgspec.structs.replace(document, sentence=describe(document))
@@ -86,21 +90,15 @@ def judge(differences: Sequence[BitDifference], operators: Operators, *, complet
 
 
 def find_causes(found: Sequence[BitDifference]) -> list[BitDifference]:
-    """Removes consequences: what an exchange spreads from one rank to all others counts once, for the first rank."""
-    kept: list[BitDifference] = []
-    by_round: dict[int, list[BitDifference]] = {}
-    for each in found:
-        if each.kind == "repeat":
-            by_round.setdefault(each.round, []).append(each)
-        elif each.kind != "replica":
-            kept.append(each)
-    for members in by_round.values():
+    """Removes consequences: of what rounds or ranks compare, the earliest of each round counts, a rank that differs
+    from itself before one that differs from others."""
+    kept = [each for each in found if each.kind not in ("repeat", "replica")]
+    compared = [each for each in found if each.kind in ("repeat", "replica")]
+    for number in {each.round for each in compared}:
+        members = [each for each in compared if each.round == number]
         first = min(map(_moment, members))
-        kept += [each for each in members if _moment(each) == first]
-    for each in found:
-        earlier = by_round.get(each.round, ())
-        if each.kind == "replica" and not any(_moment(other) <= _moment(each) for other in earlier):
-            kept.append(each)
+        earliest = [each for each in members if _moment(each) == first]
+        kept += [each for each in earliest if each.kind == "repeat"] or earliest
     return sorted(kept, key=lambda each: (each.round, each.step or 0, each.rank))
 
 
@@ -108,44 +106,31 @@ def _moment(difference: BitDifference) -> tuple[int, int]:
     return difference.step or 0, STAGES.index(difference.stage)
 
 
-def merge_operators(logs: Iterable[RankLog]) -> Operators:
-    """The union of what the ranks saw."""
-    seen = [log.operators for log in logs if log.operators]
-    if not seen:
-        return Operators(unavailable="the ranks did not get that far")
-    names = {
-        field: sorted({name for each in seen for name in getattr(each, field)})
-        for field in ("steadied", "unsteady", "warned")
-    }
-    unavailable = next((each.unavailable for each in seen if each.unavailable), "")
-    return Operators(seen=max(each.seen for each in seen), unavailable=unavailable, **names)
+def summarize_sensors(readings: Iterable[tuple[int, events.DeviceReading]]) -> VerifyTelemetry:
+    """The extremes of readings, each with the number of its launcher."""
+    seen = list(readings)
 
+    def collect(name: str) -> list[float]:
+        return [value for _, reading in seen if (value := getattr(reading, name)) is not None]
 
-def summarize_sensors(folder: RunFolder) -> VerifyTelemetry:
-    """The extremes of all samples."""
-    values: dict[str, list[float]] = {"temperature_c": [], "power_w": [], "clock_mhz": []}
-    throttled: set[str] = set()
     errors: dict[tuple[int, int], list[float]] = {}
-    for launcher in folder.list_samplers():
-        for event in folder.sampler_events(launcher):
-            for reading in event.readings if isinstance(event, events.DeviceSamples) else ():
-                for name, known in values.items():
-                    if (value := getattr(reading, name)) is not None:
-                        known.append(value)
-                throttled |= set(reading.throttled or ())
-                if reading.ecc_errors is not None:
-                    errors.setdefault((launcher, reading.device), []).append(reading.ecc_errors)
+    for launcher, reading in seen:
+        if reading.ecc_errors is not None:
+            errors.setdefault((launcher, reading.device), []).append(reading.ecc_errors)
     return VerifyTelemetry(
-        temperature_c=max(values["temperature_c"], default=None),
-        power_w=max(values["power_w"], default=None),
-        least_clock_mhz=min(values["clock_mhz"], default=None),
-        throttled=sorted(throttled),
+        temperature_c=max(collect("temperature_c"), default=None),
+        power_w=max(collect("power_w"), default=None),
+        least_clock_mhz=min(collect("clock_mhz"), default=None),
+        throttled=sorted({reason for _, reading in seen for reason in reading.throttled or ()}),
         ecc_errors=max((counted[-1] - counted[0] for counted in errors.values()), default=None),
     )
 
 
-def _is_settled(log: RankLog) -> bool:
-    return bool(log.rounds) and log.rounds[-1].settled
+def _read_samples(folder: RunFolder) -> Iterator[tuple[int, events.DeviceReading]]:
+    for launcher in folder.list_samplers():
+        for event in folder.sampler_events(launcher):
+            if isinstance(event, events.DeviceSamples):
+                yield from ((launcher, reading) for reading in event.readings)
 
 
 def _numbers(folder: Path) -> Numbers | None:
@@ -203,23 +188,83 @@ def describe_difference(difference: BitDifference, hosts: Sequence[str] = ()) ->
 
 def _quantity(difference: BitDifference) -> str:
     more = difference.count - len(difference.layers)
-    names = ", ".join([*difference.layers, *([f"+{more}"] if more > 0 else [])])
-    match difference.stage:
-        case "data":
-            return f"sample tensor {names}"
-        case "gradient":
-            return f"gradient of {names}"
-        case "exchanged gradient":
-            return f"exchanged gradient of {names}"
-        case "weight":
-            return f"weight {names}"
-        case "statistic":
-            return f"running statistic {names}"
-    return difference.stage
+    names = ", ".join([*difference.layers, *([f"+{more}"] if more > 0 and difference.layers else [])])
+    return f"{_STAGE_WORDS.get(difference.stage, difference.stage)} {names}".strip()
 
 
-def parse_plan(document: VerifyDocument) -> Plan:
-    return Plan.from_json(document.plan)
+_STAGE_WORDS = {
+    "data": "sample tensor",
+    "gradient": "gradient of",
+    "exchanged gradient": "exchanged gradient of",
+    "statistic": "running statistic",
+}
+
+
+# For a terminal
+
+MAX_LINES = 12
+STYLES = {"equal": "bold green", "agrees": "bold green", "wrong": "bold red", "differs": "bold red"}
+UNDECIDED = "bold yellow"
+
+
+def render_text(
+    document: VerifyDocument, parity: Parity | None, *, width: int = 100, color: bool = False, encoding: str = "utf-8"
+) -> str:
+    writer = TerminalWriter(width=width, color=color, encoding=encoding)
+    writer.put(writer.text(document.sentence, STYLES.get(document.verdict, UNDECIDED)))
+    for difference in document.differences[:MAX_LINES]:
+        writer.put(describe_difference(difference, document.hosts), indent=2)
+    if (more := len(document.differences) - MAX_LINES) > 0:
+        writer.put(f"and {format_count(more, 'difference')} more, listed in its file", indent=2)
+    for sentence in describe_notes(document):
+        writer.put(sentence, indent=2)
+    if parity is not None:
+        writer.put(writer.text(parity.sentence, STYLES.get(parity.verdict, UNDECIDED)))
+        writer.put(f"{parity.own} beside {parity.other}", indent=2)
+    return writer.getvalue()
+
+
+def describe_notes(document: VerifyDocument) -> Iterator[str]:
+    """Describes what to know besides the verdict."""
+    switch, operators = "torch.use_deterministic_algorithms(True)", document.operators
+    steadied, unsteady, warned = map(", ".join, (operators.steadied, operators.unsteady, operators.warned))
+    if steadied:
+        yield f"not deterministic by themselves: {steadied}; {switch} made them so here"
+    if unsteady:
+        yield f"not deterministic even with {switch}: {unsteady}"
+    if warned:
+        yield f"torch has no deterministic implementation here of {warned}"
+    if operators.unavailable:
+        yield f"operators were not checked one by one: {operators.unavailable}"
+    if document.switches:
+        values = ", ".join(f"{name}={value}" for name, value in document.switches.items())
+        yield f"the platform's libraries were made deterministic by {values}"
+    if document.draws:
+        yield "the step uses random numbers, which were replaced by fixed ones: every chip has to compute the same step"
+    if document.hashed_on_host:
+        yield f"bits were hashed on the host, not on the device: {document.hashed_on_host}"
+    if seen := _describe_sensors(document.telemetry):
+        yield f"while it computed: {', '.join(seen)}"
+
+
+def describe_round(event: events.RoundVerified, found: int, telemetry: VerifyTelemetry) -> str:
+    """One round in a line, with what the sensors say."""
+    result = format_count(found, "difference") if found else "alike" if event.settled else "not settled yet"
+    line = f"round {event.round}: {format_count(event.steps, 'step')} in {event.seconds:.1f} s, {result}"
+    return "  ".join([line, *_describe_sensors(telemetry)])
+
+
+def _describe_sensors(seen: VerifyTelemetry) -> list[str]:
+    values = ((seen.temperature_c, "°C"), (seen.least_clock_mhz, "MHz"), (seen.power_w, "W"))
+    parts = [f"{value:.0f} {unit}" for value, unit in values if value is not None]
+    if seen.throttled:
+        parts.append(f"slowed by {', '.join(seen.throttled)}")
+    if seen.ecc_errors:
+        parts.append(f"{seen.ecc_errors:.0f} memory errors")
+    return parts
+
+
+# Documents in a store
 
 
 def save_document(document: VerifyDocument, store: Store) -> Path:
@@ -232,30 +277,14 @@ def save_document(document: VerifyDocument, store: Store) -> Path:
     return path
 
 
-def find_document(word: str, store: Store) -> VerifyDocument:
-    """The verify meant by `last`, an id, its unique beginning or end, or a file's path; else a run of that name."""
-    if (kept := _find_saved(word, store)) is not None:
-        return kept
-    try:
-        record = store.record(word)
-    except UsageError as error:
-        hint = _hint(store)
-        raise UsageError(f"there is no verify, run or file {word!r} to compare with; {hint}") from error
-    return convert_record(record)
-
-
 def load_document(word: str, store: Store) -> VerifyDocument:
-    """The same without runs; of an interrupted verify, what its ranks had written by then."""
-    if (kept := _find_saved(word, store)) is None:
-        hint = _hint(store)
-        raise UsageError(f"there is no verify or file {word!r}; {hint}")
-    return kept
-
-
-def _find_saved(word: str, store: Store) -> VerifyDocument | None:
+    """The verify meant by `last`, an id, its unique beginning or end, or a file's path; of an interrupted one, what its
+    ranks had written by then."""
     path = Path(word) if Path(word).is_file() else _match_path(word, store)
     if path is None:
-        return None
+        known = ", ".join([*_list_saved(store)][-3:])
+        hint = f"the newest verifies are {known}" if known else "'trainmark verify' makes one"
+        raise UsageError(f"there is no verify or file {word!r}; {hint}")
     return make_document(path, {}) if path.is_dir() else read_document(path)
 
 
@@ -275,29 +304,6 @@ def _list_saved(store: Store) -> dict[str, Path]:
     found = {path.name: path for path in folder.glob("*/") if (path / HEAD_FILE).is_file()}
     found |= {path.stem: path for path in folder.glob("*.json")}
     return dict(sorted(found.items(), key=lambda item: item[1].stat().st_mtime))
-
-
-def _hint(store: Store) -> str:
-    known = ", ".join([*_list_saved(store)][-3:])
-    return f"the newest verifies are {known}" if known else "'trainmark verify' makes one"
-
-
-def convert_record(record: Record) -> VerifyDocument:
-    """A run as a verify of its losses alone."""
-    steps = [StepNumbers(loss=loss) for loss in record.loss]
-    return VerifyDocument(
-        verify_id=record.run_id,
-        created=record.created,
-        trainmark=record.trainmark,
-        plan=record.plan.to_json(),
-        device=record.environment.device.name,
-        torch=record.environment.torch,
-        rounds=1,
-        steps=len(steps),
-        verdict="equal",
-        sentence=record.ended,
-        numbers=Numbers(initial={}, steps=steps) if steps else None,
-    )
 
 
 def read_document(path: Path) -> VerifyDocument:

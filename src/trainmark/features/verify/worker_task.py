@@ -11,17 +11,19 @@ import warnings
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from trainmark.features.verify.document import NUMBERS_FILE, REPLICATED
-from trainmark.features.verify.hashed_steps import HashedSteps, Hashes, OddRound, RoundLedger, StoppedError
-from trainmark.features.verify.repeated_operators import RepeatedOperators, deterministic_mode
+from trainmark.features.verify.hashed_steps import INTEGERS, HashedSteps, Hashes, OddRound, RoundLedger, StoppedError
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
 from trainmark.record.atomic_files import write_atomic
@@ -32,74 +34,7 @@ from trainmark.train import failures, setup
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
-from trainmark.train.walker import Walker
-
-SIDE, INNER = 512, 256
-"""Shape of the matmul with a known answer: sums of this many numbers from -1 to 1 are exact in every type."""
-TILES = 8
-"""Repeats of it in both dimensions on an accelerator, so that all its compute units are used."""
-LENGTH = 1 << 16
-MAX_PLACES = 3
-
-
-class KnownAnswers:
-    """Checks matmuls and collectives with exact answers, each time with the numbers in other places."""
-
-    def __init__(self, device: Device, precision: Precision, collectives: Collectives) -> None:
-        self._device, self._collectives = device, collectives
-        generator = torch.Generator().manual_seed(22)
-        self._left = torch.randint(-1, 2, (SIDE, INNER), generator=generator)
-        self._right = torch.randint(-1, 2, (INNER, SIDE), generator=generator)
-        self._answer = self._left @ self._right
-        self._tiles = 1 if device.torch.type == "cpu" else TILES
-        own = PRECISIONS[precision.name]
-        lowered = own.autocast or own.weights
-        self._types = {torch.float32: PRECISIONS["fp32"], getattr(torch, lowered): own}
-
-    def check(self, round_: int) -> Iterator[BitDifference]:
-        """What is wrong in this round; a collective call."""
-        for dtype, precision in self._types.items():
-            wrong = self._wrong_matmuls(round_, dtype, precision)
-            if len(wrong):
-                places = [f"row {a * SIDE + b}, column {c * SIDE + d}" for a, b, c, d in wrong[:MAX_PLACES].tolist()]
-                yield self._difference("product", round_, str(dtype).removeprefix("torch."), places, len(wrong))
-        if self._collectives.world > 1:
-            yield from self._wrong_exchanges(round_)
-
-    def _wrong_matmuls(self, round_: int, dtype: torch.dtype, precision: Precision) -> Tensor:
-        tiles, device = self._tiles, self._device
-        left = self._left.roll(round_, 0).to(device.torch, dtype).repeat(tiles, 1)
-        right = self._right.roll(round_, 1).to(device.torch, dtype).repeat(1, tiles)
-        wanted = self._answer.roll((round_, round_), (0, 1)).to(device.torch, dtype)
-        with device.arithmetic(precision):
-            found = left @ right
-        device.synchronize()
-        wrong = found.view(tiles, SIDE, tiles, SIDE) != wanted.view(1, SIDE, 1, SIDE)
-        return wrong.nonzero()
-
-    def _wrong_exchanges(self, round_: int) -> Iterator[BitDifference]:
-        """A sum over all ranks, then what each rank gave, which shows the link that is wrong."""
-        rank, world = self._collectives.rank, self._collectives.world
-        numbers = torch.arange(LENGTH).roll(round_) % 997
-        given = (numbers * (rank + 1)).to(self._device.torch, torch.float32)
-        with self._device.arithmetic(PRECISIONS["fp32"]):
-            summed = given.clone()
-            distributed.all_reduce(summed)
-            parts = [torch.empty_like(given) for _ in range(world)]
-            distributed.all_gather(parts, given)
-        self._device.synchronize()
-        exchanged = {"sum over all ranks": (summed, world * (world + 1) // 2)}
-        exchanged |= {f"what rank {other} gave": (part, other + 1) for other, part in enumerate(parts)}
-        for name, (found, times) in exchanged.items():
-            wrong = (found.cpu() != (numbers * times).to(torch.float32)).nonzero().flatten()
-            if len(wrong):
-                places = [f"number {place}" for place in wrong[:MAX_PLACES].tolist()]
-                yield self._difference("link", round_, name, places, len(wrong))
-
-    def _difference(self, kind: Kind, round_: int, stage: str, places: list[str], count: int) -> BitDifference:
-        rank = self._collectives.rank
-        return BitDifference(kind=kind, round=round_, rank=rank, stage=stage, layers=places, count=count)
-
+from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized, is_view, read_name
 
 NAME = "verify"
 MAX_LAYERS = 4
@@ -137,8 +72,7 @@ class Verification:
         self._reported_s = 0.0
         self._ledger = RoundLedger()
         self._steps = HashedSteps(job, steps, self._should_stop)
-        self._answers = KnownAnswers(job.device, job.stepper.precision, job.collectives)
-        self._operators = events.OperatorsRepeated(unavailable="not checked yet")
+        self._answers = KnownAnswers(job.device, job.stepper.precision)
 
     def catch_signals(self) -> None:
         """The first signal ends the step that runs; the launcher decides about a second one."""
@@ -155,10 +89,12 @@ class Verification:
         try:
             with deterministic_mode(True), warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                self._walk_operators()
+                operators = self._walk_operators()
                 while self._is_any(not (self._ledger.settled or self._ledger.is_hopeless)):
                     self._round()
-                self._log_operators(warned)
+                names = (_WARNED.search(str(warning.message)) for warning in warned)
+                found = sorted({match[1] for match in names if match})
+                self._log.write(msgspec.structs.replace(operators, warned=found))
                 self._write_numbers()
                 while not self._is_any(self._ledger.is_hopeless) and self._is_any(time.monotonic() - began_s < soak_s):
                     self._round()
@@ -171,9 +107,10 @@ class Verification:
         steps = self._steps.round()
         seconds = time.monotonic() - began_s
         number = self._ledger.rounds + 1
-        found = [self._describe_odd(odd) for odd in self._ledger.add(steps)]
+        rank = self._job.collectives.rank
+        found = [self._describe("repeat", rank, odd) for odd in self._ledger.add(steps)]
         found += self._compare_replicas(number, steps)
-        found += self._answers.check(number)
+        found += self._answers.check(number, rank)
         self._log.write(
             events.RoundVerified(
                 round=number,
@@ -187,15 +124,15 @@ class Verification:
             )
         )
 
-    def _describe_odd(self, odd: OddRound) -> BitDifference:
-        """Reports the first difference; the rest is its consequence."""
+    def _describe(self, kind: Kind, rank: int, odd: OddRound) -> BitDifference:
+        """Names what differs in the first stage; later stages are its consequence."""
         quantities = [self._steps.quantities[place] for place in odd.places]
         stage = quantities[0][0]
         layers = [layer for of, layer in quantities if of == stage]
         return BitDifference(
-            kind="repeat",
+            kind=kind,
             round=odd.round,
-            rank=self._job.collectives.rank,
+            rank=rank,
             step=odd.step + 1,
             stage=stage,
             layers=[layer for layer in layers[:MAX_LAYERS] if layer],
@@ -205,68 +142,57 @@ class Verification:
 
     def _compare_replicas(self, number: int, steps: Sequence[Hashes]) -> Iterator[BitDifference]:
         """Compares the ranks after an exchange; the minority is wrong."""
-        collectives, quantities = self._job.collectives, self._steps.quantities
+        collectives = self._job.collectives
         if collectives.world == 1 or self._job.stepper.parallel.together:
             return
-        shared = [place for place, (stage, _) in enumerate(quantities) if stage in REPLICATED]
+        shared = [place for place, (stage, _) in enumerate(self._steps.quantities) if stage in REPLICATED]
         own = [[hashes[place] for place in shared] for hashes in steps]
         folded = _gather(collectives, [_fold(values) for values in own])
         step = next((at for at, seen in enumerate(zip(*folded, strict=True)) if len(set(seen)) > 1), None)
         if step is None:
             return
         by_rank = _gather(collectives, own[step])
-        places = [at for at, seen in enumerate(zip(*by_rank, strict=True)) if len(set(seen)) > 1]
-        stage = quantities[shared[places[0]]][0]
-        of_stage = [at for at in places if quantities[shared[at]][0] == stage]
-        [(usual, count), *_] = Counter(values[of_stage[0]] for values in by_rank).most_common()
-        for rank, values in enumerate(by_rank):
-            differing = [at for at in of_stage if values[at] != by_rank[_first(by_rank, of_stage[0], usual)][at]]
-            if collectives.rank == 0 and (differing or 2 * count <= collectives.world):
-                layers = [quantities[shared[at]][1] for at in differing or of_stage]
-                yield BitDifference(
-                    kind="replica",
-                    round=number,
-                    rank=rank,
-                    step=step + 1,
-                    stage=stage,
-                    layers=layers[:MAX_LAYERS],
-                    count=len(layers),
-                    never_alike=2 * count <= collectives.world,
-                )
+        votes = {
+            place: Counter(seen).most_common(1)[0]
+            for place, seen in zip(shared, zip(*by_rank, strict=True), strict=True)
+            if len(set(seen)) > 1
+        }
+        no_majority = 2 * votes[min(votes)][1] <= collectives.world
+        for rank, values in enumerate(by_rank if collectives.rank == 0 else ()):
+            hashes = dict(zip(shared, values, strict=True))
+            differing = [place for place, (usual, _) in votes.items() if hashes[place] != usual]
+            if differing or no_majority:
+                places = tuple(differing or votes)
+                odd = OddRound(round=number, step=step, places=places, never_alike=no_majority)
+                yield self._describe("replica", rank, odd)
 
-    def _walk_operators(self) -> None:
-        """Calls every operator twice: first with torch's defaults, then with deterministic implementations."""
+    def _walk_operators(self) -> events.OperatorsRepeated:
+        """Calls every operator twice: with torch's defaults, and where some differ with deterministic ones."""
         if self._job.recipe.compiled != "no":
-            self._operators = events.OperatorsRepeated(unavailable="a compiled step does not show its operators")
-            return
-        loose, once = self._repeat_operators(wanted=False)
-        strict, once_more = self._repeat_operators(wanted=True) if loose else (set(), set())
-        for name in sorted((once | once_more) - loose - strict):
-            self._report_operator(name)
-        self._operators = events.OperatorsRepeated(
-            seen=self._seen, steadied=sorted(loose - strict), unsteady=sorted(strict)
-        )
+            return events.OperatorsRepeated(unavailable="a compiled step does not show its operators")
+        first, second = self._repeat_operators(wanted=False)
+        loose, strict, once = first.differing & second.differing, set[str](), first.differing ^ second.differing
+        if self._is_any(bool(loose)):
+            third, fourth = self._repeat_operators(wanted=True)
+            strict, once = third.differing & fourth.differing, once | third.differing ^ fourth.differing
+        rank = self._job.collectives.rank
+        if found := [  # an operator that differs in one walk alone has no such habit: it is a fault of the chip
+            BitDifference(kind="operator", round=0, rank=rank, step=1, stage=name)
+            for name in sorted(once - loose - strict)
+        ]:
+            self._log.write(events.RoundVerified(round=0, steps=1, seconds=0.0, found=found))
+        return events.OperatorsRepeated(seen=len(first.seen), steadied=sorted(loose - strict), unsteady=sorted(strict))
 
-    def _repeat_operators(self, *, wanted: bool) -> tuple[set[str], set[str]]:
-        """The operators that differ in each of two walks, and those that differ in one alone."""
-        first, second = RepeatedOperators(), RepeatedOperators()
+    def _repeat_operators(self, *, wanted: bool) -> tuple[RepeatedOperators, RepeatedOperators]:
+        """Two walks through the first step; one where nothing differs in it."""
+        first = again = RepeatedOperators()
         with deterministic_mode(wanted):
             self._steps.first_step(Walker(first.visit))
             self._steps.is_random |= first.is_random
-            self._seen = len(first.seen)
-            if not self._is_any(bool(first.differing)):
-                return set(), set()
-            self._steps.first_step(Walker(second.visit))
-        return first.differing & second.differing, first.differing ^ second.differing
-
-    def _report_operator(self, name: str) -> None:
-        found = BitDifference(kind="operator", round=0, rank=self._job.collectives.rank, step=1, stage=name)
-        self._log.write(events.RoundVerified(round=0, steps=1, seconds=0.0, found=[found]))
-
-    def _log_operators(self, warned: Sequence[warnings.WarningMessage]) -> None:
-        names = (_WARNED.search(str(warning.message)) for warning in warned)
-        found = sorted({match[1] for match in names if match})
-        self._log.write(msgspec.structs.replace(self._operators, warned=found))
+            if self._is_any(bool(first.differing)):
+                again = RepeatedOperators()
+                self._steps.first_step(Walker(again.visit))
+        return first, again
 
     def _write_numbers(self) -> None:
         """As soon as the steps are settled, so that an interrupted soak has them."""
@@ -297,5 +223,113 @@ def _fold(values: Sequence[int]) -> int:
     return int(folded)
 
 
-def _first(by_rank: Sequence[Sequence[int]], place: int, value: int) -> int:
-    return next(rank for rank, values in enumerate(by_rank) if values[place] == value)
+# Answers that are known
+
+SIDE, INNER = 512, 256
+"""Shape of the matmul with a known answer: sums of this many numbers from -1 to 1 are exact in every type."""
+TILES = 8
+"""Repeats of it in both dimensions on an accelerator, so that all its compute units are used."""
+MAX_PLACES = 3
+
+
+class KnownAnswers:
+    """Checks matmuls with exact answers, each time with the numbers in other places."""
+
+    def __init__(self, device: Device, precision: Precision) -> None:
+        self._device = device
+        generator = torch.Generator().manual_seed(22)
+        self._left = torch.randint(-1, 2, (SIDE, INNER), generator=generator)
+        self._right = torch.randint(-1, 2, (INNER, SIDE), generator=generator)
+        self._answer = self._left @ self._right
+        self._tiles = 1 if device.torch.type == "cpu" else TILES
+        lowered = precision.autocast or precision.weights
+        self._types = {torch.float32: PRECISIONS["fp32"], getattr(torch, lowered): precision}
+
+    def check(self, number: int, rank: int) -> Iterator[BitDifference]:
+        """What is wrong in this round."""
+        for dtype, precision in self._types.items():
+            wrong = self._multiply(number, dtype, precision)
+            if len(wrong):
+                places = [f"row {a * SIDE + b}, column {c * SIDE + d}" for a, b, c, d in wrong[:MAX_PLACES].tolist()]
+                stage = str(dtype).removeprefix("torch.")
+                yield BitDifference(
+                    kind="product", round=number, rank=rank, stage=stage, layers=places, count=len(wrong)
+                )
+
+    def _multiply(self, number: int, dtype: torch.dtype, precision: Precision) -> Tensor:
+        """The places of wrong answers."""
+        tiles, device = self._tiles, self._device
+        left = self._left.roll(number, 0).to(device.torch, dtype).repeat(tiles, 1)
+        right = self._right.roll(number, 1).to(device.torch, dtype).repeat(1, tiles)
+        wanted = self._answer.roll((number, number), (0, 1)).to(device.torch, dtype)
+        with device.arithmetic(precision):
+            found = left @ right
+        device.synchronize()
+        wrong = found.view(tiles, SIDE, tiles, SIDE) != wanted.view(1, SIDE, 1, SIDE)
+        return wrong.nonzero()
+
+
+# Operators that are called twice
+
+LINE_BYTES = 64
+
+
+class RepeatedOperators:
+    """A visitor that calls every operator twice; the step goes on with the result of the first call."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.differing: set[str] = set()
+        self.is_random = False
+        """An operator generates random numbers."""
+
+    def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = read_name(operator)
+        self.seen.add(name)
+        self.is_random |= is_random(operator)
+        if is_random(operator) or operator.namespace == "c10d" or is_uninitialized(operator) or is_view(operator):
+            return operator(*args, **kwargs)
+        again_args, again_kwargs = args, kwargs
+        if operator._schema.is_mutable:
+            with _disable_current_modes():
+                again_args, again_kwargs = copy_arguments((args, kwargs), _copy_with_layout)
+        result = operator(*args, **kwargs)
+        again = operator(*again_args, **again_kwargs)
+        with _disable_current_modes():
+            if not _same_bits((result, args, kwargs), (again, again_args, again_kwargs)):
+                self.differing.add(name)
+        return result
+
+
+@contextmanager
+def deterministic_mode(wanted: bool) -> Iterator[None]:
+    """Switches torch's deterministic implementations on or off; torch warns where it has none."""
+    settings: Any = torch.utils.deterministic
+    fill, before = settings.fill_uninitialized_memory, torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn" if wanted else "default")
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(before)
+        settings.fill_uninitialized_memory = fill
+
+
+def _copy_with_layout(tensor: Tensor) -> Tensor:
+    """A copy with the same memory layout: another layout may change the order of summation."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return tensor.clone()
+    lead = tensor.storage_offset() % (LINE_BYTES // tensor.itemsize)
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    whole = tensor.as_strided((lead + extent,), (1,), tensor.storage_offset() - lead).clone()
+    return whole.as_strided(tensor.shape, tensor.stride(), lead)
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    """Compares floating tensors; integers of some operators are seeds, sizes or uninitialized memory."""
+    for mine, theirs in zip(tree_leaves(one), tree_leaves(other), strict=True):
+        if isinstance(mine, Tensor) and mine.is_floating_point() and mine.layout == torch.strided:
+            bits = INTEGERS[mine.itemsize]
+            if mine.shape != theirs.shape or not torch.equal(mine.detach().view(bits), theirs.detach().view(bits)):
+                return False
+    return True

@@ -1,24 +1,22 @@
-"""Probes with a few exact matmuls which type a device really computes in, whatever was requested."""
+"""Probes the matmuls of a device: the type it really computes in, whatever was requested, and its rate."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from trainmark.platforms import scaled_matmul
+from trainmark.platforms.platform import Device
 from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, TOO_NARROW, Precision
-
-if TYPE_CHECKING:
-    from trainmark.platforms.platform import Device
 
 SCALED_OPERANDS = {E4M3: (1 + 2**-3, 2.0**8), E5M2: (1 + 2**-2, 2.0**15)}
 """By 8-bit type: one number that needs all its digits, and one near the end of its range."""
-SIDE = 256
+PROBE_SIDE = 256
 """Of the matrices: small ones may use other kernels than those of a network."""
 
 OPERANDS = ((1 + 2**-12, 1 + 2**-11), (1 + 2**-9, 1 + 2**-3), (1 + 2**-5, 1 + 2**-5), (2.0**20, 2.0**-30))
@@ -99,7 +97,7 @@ def find_scaled_types(device: Device, precision: Precision) -> dict[str, str]:
 def _probe_type(
     device: Device, precision: Precision, factors: torch.dtype, multiply: Callable[[Tensor, Tensor], Tensor]
 ) -> str:
-    left, right = torch.ones(SIDE), torch.ones(SIDE)
+    left, right = torch.ones(PROBE_SIDE), torch.ones(PROBE_SIDE)
     for place, pair in enumerate(OPERANDS):
         left[place], right[place] = pair
     here = [side.to(factors).to(device.torch) for side in (left, right)]
@@ -123,3 +121,71 @@ def _convolve(left: Tensor, right: Tensor) -> Tensor:
     kernel = right[:channels].diag().view(channels, channels, 1, 1)
     found = nn.functional.conv2d(images.view(2, channels, 1, 1).expand(2, channels, 8, 8).contiguous(), kernel)
     return torch.cat((found[0, :last, 0, 0], found[1, last:, 0, 0]))
+
+
+BUDGET_S = 0.4
+SIDE = 1024
+"""Large enough for a CPU to reach its peak, and still about 30 ms on one core."""
+MIN_REPEATS, MAX_REPEATS = 4, 1000
+
+Work = Callable[[], object]
+Now = Callable[[], float]
+
+
+def measure_matmul_flops(device: Device, dtype: torch.dtype, *, budget_s: float = BUDGET_S, side: int = SIDE) -> float:
+    """The measured peak of a CPU, whose data sheet has none: the best rate of several large matmuls, in FLOP/s.
+
+    The best, because other processes may disturb some of them.
+    """
+    multiply = make_matmul(device, dtype, side)
+    time_work(device, multiply)  # warm-up
+    return count_matmul_flops(side) / min(time_repeats(device, multiply, budget_s=budget_s))
+
+
+def count_matmul_flops(side: int) -> float:
+    return 2.0 * side**3
+
+
+def make_matmul(device: Device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
+    """A matmul of two square matrices, into preallocated memory where possible."""
+    # random numbers: zeros take less power and run at a higher clock
+    left, right = (torch.randn(side, side, device=device.torch).to(dtype) for _ in range(2))
+    if dtype.itemsize == 1:
+        one = torch.ones((), device=device.torch)
+        return lambda: scaled_matmul.multiply_scaled(left, one, right.t(), one, torch.bfloat16)
+    out = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def time_repeats(
+    device: Device,
+    work: Work,
+    *,
+    budget_s: float,
+    times: int = 1,
+    least: int = MIN_REPEATS,
+    now_s: Now = time.perf_counter,
+) -> list[float]:
+    """Seconds per repeat, each of `times` calls, until the budget is spent."""
+    taken: list[float] = []
+    ends = now_s() + budget_s
+    while len(taken) < least or (now_s() < ends and len(taken) < MAX_REPEATS):
+        taken.append(time_work(device, work, times, now_s))
+    return taken
+
+
+def time_work(device: Device, work: Work, times: int = 1, now_s: Now = time.perf_counter) -> float:
+    """Seconds of so many calls, from an idle device to an idle device."""
+    device.synchronize()
+    began = now_s()
+    for _ in range(times):
+        work()
+    device.synchronize()
+    return max(now_s() - began, 1e-9)
+
+
+def choose_matmul_type(device: Device, precision: Precision) -> torch.dtype:
+    """The type of matmuls in a precision: float32 where emulated, or where inputs are rounded."""
+    if precision.allows_tf32 or device.emulates(precision):
+        return torch.float32
+    return getattr(torch, precision.computes_in)  # type: ignore[no-any-return]
