@@ -24,7 +24,7 @@ from trainmark.platforms import device_errors, scaled_matmul
 from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.sensors import run_program
 from trainmark.record import cores
-from trainmark.record.errors import NotReadyError
+from trainmark.record.errors import NotReadyError, WorkloadError
 from trainmark.record.precision import Precision
 
 
@@ -75,7 +75,18 @@ class EventMarks:
         mark.synchronize()
 
     def between_ns(self, earlier: Any, later: Any) -> int:
-        return 0 if earlier is later else round(earlier.elapsed_time(later) * 1e6)
+        if earlier is later:
+            return 0
+        try:
+            milliseconds: float = earlier.elapsed_time(later)
+            return round(milliseconds * 1e6)
+        except RuntimeError as error:
+            if later.query():
+                raise
+            raise WorkloadError(
+                "the device said that its work was done before it was: its events, or synchronize, return too early; "
+                "`trainmark platform check` looks at both"
+            ) from error
 
 
 DRIVER_TIMEOUT_S = 10.0

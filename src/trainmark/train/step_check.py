@@ -39,6 +39,8 @@ MAX_WEIGHTS = 500_000_000
 """Larger networks are not compared: a step would take minutes on a CPU."""
 MAX_NUMBERS = 1 << 20
 """Compared per tensor, evenly spaced."""
+SCALE_FLOOR = 0.05
+"""Share by which the scale of a gradient may always be off: in narrow types its norm may differ by far more."""
 LOSS_SCALE = 1024.0
 """Small enough not to overflow, as the initial scale of a scaler usually does."""
 
@@ -128,6 +130,11 @@ def compare(
         for name, want in wanted.items()
         if name in found and name in sensitive and bool(want.isfinite().all())
     ]
+    compared += [
+        judge(f"scale of the {name}", scale_error(found[name], want), scale_error(sensitive[name], want), SCALE_FLOOR)
+        for name, want in wanted.items()
+        if name.startswith("gradient") and name in found and name in sensitive and bool(want.isfinite().all())
+    ]
     differing = [each for each in compared if not each.is_explained]
     if not differing:
         return StepCheck(samples=samples, quantities=len(compared))
@@ -140,6 +147,13 @@ def compare(
         difference=None if math.isnan(first.difference) else min(first.difference, 1e9),
         allowed=min(first.allowed, 1e9),
     )
+
+
+def scale_error(one: Tensor, other: Tensor) -> float:
+    """How far the projection of one on the other is from its length: rounding has no direction, a wrong factor has."""
+    if one.shape != other.shape:
+        return math.inf
+    return relative(abs(float((one * other).sum()) - float((other * other).sum())), float((other * other).sum()))
 
 
 def relative_difference(one: Tensor, other: Tensor) -> float:

@@ -142,3 +142,11 @@ def test_collectives_that_copy_nothing_are_named(link: Link, monkeypatch: pytest
     monkeypatch.setattr(link, "all_gather", lambda everyone, mine: None)
     with pytest.raises(NotReadyError, match=r"all-gather of 4 KiB among 4 ranks .* such as 0 for 1;"):
         probed(link)
+
+
+@pytest.mark.parametrize("world", [2, 1000, 30_000])
+def test_sums_over_all_ranks_are_exact_and_small_worlds_use_more_bits_than_bfloat16_has(world: int) -> None:
+    factors = sum(link_probe._factor(rank) for rank in range(world))
+    pattern = link_probe._pattern(4096, world)
+    assert float(pattern.max()) * factors <= 2**24
+    assert bool((pattern != pattern.bfloat16().float()).any()) == (world <= 1000)

@@ -28,6 +28,8 @@ BUDGET_S = 2.0
 COPY_LENGTH = 1024
 """Numbers that all-gather and broadcast are checked with."""
 MIN_REPEATS = 3
+MAX_WIDE_WORLD = 1000
+"""Ranks whose sums of eleven-bit integers are exact."""
 MAX_REPEATS = 50
 
 
@@ -54,7 +56,7 @@ def measure(
     results: list[AllReduce] = []
     for place, size_bytes in enumerate(sizes_bytes):
         message = numbers[: size_bytes // 4]
-        message.copy_(_make_message(message.numel(), collectives.rank))
+        message.copy_(_make_message(message.numel(), collectives.rank, collectives.world))
         warm_s = _time_all_reduce_s(message, device, collectives, group)
         check_sums(message, device, collectives)
         message.zero_()  # stays zero however often it is summed
@@ -85,19 +87,19 @@ def bus_gigabytes_per_s(size_bytes: int, seconds: float, world: int) -> float:
 def check_sums(message: torch.Tensor, device: Device, collectives: Collectives) -> None:
     """Raises NotReadyError unless the numbers of all ranks were summed."""
     factors = sum(_factor(rank) for rank in range(collectives.world))
-    _check("all-reduce", message, _pattern(message.numel()) * factors, device, collectives)
+    _check("all-reduce", message, _pattern(message.numel(), collectives.world) * factors, device, collectives)
 
 
 def check_copies(device: Device, collectives: Collectives) -> None:
     """The same for all-gather and broadcast."""
-    mine = _make_message(COPY_LENGTH, collectives.rank).to(device.torch)
+    mine = _make_message(COPY_LENGTH, collectives.rank, collectives.world).to(device.torch)
     everyone = [torch.zeros_like(mine) for _ in range(collectives.world)]
     with device.arithmetic(PRECISIONS["fp32"]):
         distributed.all_gather(everyone, mine)
         distributed.broadcast(mine, 0)
     for rank, numbers in enumerate(everyone):
-        _check("all-gather", numbers, _make_message(COPY_LENGTH, rank), device, collectives)
-    _check("broadcast", mine, _make_message(COPY_LENGTH, 0), device, collectives)
+        _check("all-gather", numbers, _make_message(COPY_LENGTH, rank, collectives.world), device, collectives)
+    _check("broadcast", mine, _make_message(COPY_LENGTH, 0, collectives.world), device, collectives)
 
 
 def _check(
@@ -117,13 +119,15 @@ def _check(
     )
 
 
-def _make_message(length: int, rank: int) -> torch.Tensor:
-    """Small integers, none of them zero, so that sums over thousands of ranks are exact in float32."""
-    return _pattern(length) * _factor(rank)
+def _make_message(length: int, rank: int, world: int) -> torch.Tensor:
+    return _pattern(length, world) * _factor(rank)
 
 
-def _pattern(length: int) -> torch.Tensor:
-    return torch.arange(1.0, 14.0).repeat(length // 13 + 1)[:length]
+def _pattern(length: int, world: int) -> torch.Tensor:
+    """Odd numbers, of more bits than bfloat16 has where sums over all ranks stay exact in float32."""
+    top = 2048 if world <= MAX_WIDE_WORLD else 14
+    numbers = torch.arange(1.0, top, 2.0)
+    return numbers.repeat(length // len(numbers) + 1)[:length]
 
 
 def _factor(rank: int) -> int:
