@@ -57,6 +57,24 @@ def test_programs_get_every_number_with_its_interval(folder: Path, capsys: pytes
     assert [entry["topology"] for entry in found["known"]] == ["1x1", "1x8"]
 
 
+def test_one_batch_is_divided_over_the_devices_and_what_is_assumed_for_it_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert forecast(folder, "one", "eight", "--to", "2x8,3x8,8x8", "--global-batch", "256", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["forecasts"]
+    half, uneven, far = found["sizes"]
+    assert (half["batch_per_device"], half["kind"]) == (16, "forecast")
+    assert half["rate"] < 2 * 780  # each device has less to do at once
+    assert (uneven["kind"], far["kind"]) == ("refused", "refused")
+    notes = "\n".join(found["notes"])
+    assert (
+        "batch per device: 32 in the runs, 16 at 2x8; 3 % of a step's compute is assumed not to depend on it" in notes
+    )
+    assert "3x8 is refused: a global batch of 256 does not divide evenly over 24 devices" in notes
+    assert "8x8 is refused: a batch of 4 per device is more than 2 times below that of the runs, 32" in notes
+    assert "every size has" not in notes
+
+
 def test_a_run_with_links_is_forecast_by_its_exchange_as_far_as_they_reach(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +112,8 @@ def test_the_back_test_shows_error_and_coverage(folder: Path, capsys: pytest.Cap
         (("eight", "--to", "2x8", "--price", "cheap"), "is not a price of one device an hour"),
         (("eight", "--to", "2x8", "--pue", "0.5"), "is not between 1 and 5"),
         (("eight", "--to", "2x8", "--published", "vit"), "leave one of them out"),
+        (("eight", "--to", "2x8", "--global-batch", "64", "--batch-per-device", "4"), "not allowed with"),
+        (("eight", "--to", "2x8", "--batch-per-device", "0"), "--batch-per-device 0 is not a batch"),
         (("--backtest", "--to", "2x8"), "leave out runs"),
         (("--published", "vit", "--to", "1x1"), "no published table of vit"),
         (("eight", "--to", "2x8", "--until", "soon"), "--until 'soon' is not"),

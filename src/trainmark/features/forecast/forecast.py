@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.forecast import rates, scaling_law
-from trainmark.features.forecast.rates import Known, RateForecast
+from trainmark.features.forecast.rates import Known, OtherBatch, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import Limits
@@ -84,8 +84,10 @@ class Forecast:
         return (*self.known.notes, *_size_notes(self), *(_work_notes(self, self.work) if self.work else ()))
 
 
-def forecast(known: Known, topologies: Sequence[Topology], work: Work | None, price: Price) -> Forecast:
-    speeds = [rates.forecast(known, topology) for topology in topologies]
+def forecast(
+    known: Known, topologies: Sequence[Topology], work: Work | None, price: Price, other: OtherBatch | None = None
+) -> Forecast:
+    speeds = [rates.forecast(known, topology, other) for topology in topologies]
     sizes = tuple((rate, forecast_cost(work, rate, price) if work else None) for rate in speeds)
     return Forecast(known=known, sizes=sizes, work=work, price=price)
 
@@ -112,9 +114,18 @@ def _size_notes(found: Forecast) -> Iterator[str]:
     if rough := [str(rate.topology) for rate in speeds if rate.kind == rates.ROUGH]:
         far = f"more than {rates.FAR} times {known.largest.topology}"
         yield f"{', '.join(rough)}: {far}, so this is an order of magnitude only"
-    if known.batch_per_device is not None:
-        batch = f"batches of {known.batch_per_device} per device"
-        yield f"every size has {batch}, so the global batch grows with the devices"
+    own = known.batch_per_device
+    if own is not None and all(rate.batch_per_device == own for rate in speeds):
+        yield f"every size has batches of {own} per device, so the global batch grows with the devices"
+    others = {rate.topology: rate.batch_per_device or own for rate in speeds if rate.interval}
+    if own is not None and any(batch != own for batch in others.values()):
+        batches = ", ".join(f"{batch} at {topology}" for topology, batch in others.items())
+        yield (
+            f"batch per device: {own} in the runs, {batches}; {100 * rates.FIXED:.0f} % of a step's compute is assumed "
+            "not to depend on it, as in published trainings"
+        )
+        if (largest := max(batch or own for batch in others.values())) > own:
+            yield f"whether batches of {largest} per device fit into memory is unknown"
 
 
 def _work_notes(found: Forecast, work: Work) -> Iterator[str]:
@@ -150,6 +161,7 @@ def to_json(found: Forecast) -> dict[str, Any]:
                 "rate": rate.rate,
                 "rate_interval": rate.interval,
                 "efficiency": rate.efficiency,
+                "batch_per_device": rate.batch_per_device,
                 **(asdict(cost) if cost else {"time_s": None, "energy_kwh": None, "cost": None}),
             }
             for rate, cost in found.sizes
@@ -173,6 +185,7 @@ class Work:
     items_per_step: float
     """Of that run."""
     devices: int
+    batch_per_device: int
     global_batch: float
     """Of that run, in samples."""
     reference: Reference | None = None
@@ -191,11 +204,16 @@ class Work:
     joules_per_item: float | None
     notes: tuple[str, ...] = ()
 
-    def count_needed(self, topology: Topology) -> TrainingNeed | None:
+    def batch_ratio(self, rate: RateForecast) -> float:
+        """A size's global batch over that of the run."""
+        batch = rate.batch_per_device or self.batch_per_device
+        return rate.topology.devices * batch / (self.devices * self.batch_per_device)
+
+    def count_needed(self, rate: RateForecast) -> TrainingNeed | None:
         """Items to train at a size; None where its global batch exceeds all that are known to converge."""
         if self.reference is None:
             return TrainingNeed(self.items, self.items, self.items)
-        return self.reference(self.global_batch * topology.devices / self.devices)
+        return self.reference(self.global_batch * self.batch_ratio(rate))
 
 
 def measure_work(
@@ -211,8 +229,8 @@ def measure_work(
         raise UsageError(f"run {record.run_id} trained no step; a forecast of time needs one")
     per_step = trained / timeline.steps
     steps_per_epoch = next((each.step / each.epoch for each in reversed(history) if each.epoch), None)
-    devices = Topology.parse(record.plan.topology).devices
-    global_batch = float(devices * int(recipe["batch_per_device"]) * int(recipe.get("accumulate", 1)))
+    devices, batch = Topology.parse(record.plan.topology).devices, int(recipe["batch_per_device"])
+    global_batch = float(devices * batch * int(recipe.get("accumulate", 1)))
     met = next((found for one in [record, *records] if (found := _count_items_to_target(one))), None)
     needed = reference(global_batch) if reference and until == "target" and not met else None
     if needed:
@@ -232,6 +250,7 @@ def measure_work(
         why=why,
         items_per_step=per_step,
         devices=devices,
+        batch_per_device=batch,
         global_batch=global_batch,
         reference=reference if needed else None,
         recipe=recipe,
@@ -284,14 +303,14 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
 
 def forecast_cost(work: Work, rate: RateForecast, price: Price) -> TrainingCost | None:
     """None where no rate is forecast, or where the items needed at such a batch are unknown."""
-    needed = work.count_needed(rate.topology)
+    needed = work.count_needed(rate)
     if rate.interval is None or needed is None:
         return None
     devices = rate.topology.devices
 
     def parts_s(items: float, items_per_s: float) -> dict[str, float]:
         """All devices share an evaluation, and one saves."""
-        per_step = work.items_per_step * devices / work.devices
+        per_step = work.items_per_step * work.batch_ratio(rate)
         per_epoch = work.items_per_epoch / per_step if work.items_per_epoch else None
         evaluations, saves = (
             count_pauses(work.recipe, name, 0, items / per_step, steps_per_epoch=per_epoch, items_per_step=per_step)

@@ -34,6 +34,10 @@ MAX_NOISE = 0.05
 """Largest relative half-width of a run's interval."""
 FAR = 16
 """Times the largest measured size, beyond which a forecast is an order of magnitude."""
+MAX_BATCH_CUT = 2.0
+"""Largest ratio of the runs' batch to a smaller one."""
+FIXED, FIXED_ERROR = 0.03, 0.06
+"""Share of compute per step that does not depend on the batch, and its standard deviation, by published sizes."""
 MEASURED, FORECAST, ROUGH, RANGE, REFUSED = "measured", "forecast", "order of magnitude", "usual range", "refused"
 
 
@@ -54,18 +58,22 @@ class ExchangeModel:
     slowdown: float = 1.0
     """Exchange time in training over the time by measured links."""
 
-    def step_s(self, topology: Topology) -> float | None:
-        """Seconds of a step; None where a link was not measured."""
+    def step_s(self, topology: Topology, computing: float = 1.0) -> float | None:
+        """Seconds of a step whose compute takes `computing` times as long; None where a link was not measured."""
         wire_s = self.wire_s(topology)
         if wire_s is None:
             return None
-        wire_s *= self.slowdown
-        return self.computing_s + wire_s - self.overlap * min(wire_s, self.cover * self.computing_s)
+        wire_s, computing_s = self.slowdown * wire_s, self.computing_s * computing
+        return computing_s + wire_s - self.overlap * min(wire_s, self.cover * computing_s)
 
-    def log_kept(self, topology: Topology) -> float:
-        """Logarithm of a device's speed over that in the run; without links between nodes, as inside one."""
-        here, there = self.step_s(self.base), self.step_s(topology) or self.step_s(replace(topology, nodes=1))
-        return math.log(here / there) if here and there else 0.0
+    def log_kept(self, topology: Topology, computing: float = 1.0) -> float:
+        """Logarithm of a device's steps per second over those in the run.
+
+        Without links between nodes as inside one, without any by compute alone.
+        """
+        here = self.step_s(self.base)
+        there = self.step_s(topology, computing) or self.step_s(replace(topology, nodes=1), computing)
+        return math.log(here / there) if here and there else -math.log(computing)
 
     def wire_s(self, topology: Topology) -> float | None:
         """Seconds of all messages of a step in sequence; None where a link was not measured.
@@ -138,6 +146,8 @@ class Known:
     metric: str
     unit: str
     batch_per_device: int | None
+    accumulate: int = 1
+    """Micro-batches per step, each of that batch."""
     sizes: tuple[Size, ...]
     exchange: ExchangeModel | None = None
     """None where no run measured it."""
@@ -171,6 +181,7 @@ def read_records(records: Sequence[Record], metric: str = "p_core") -> Known:
             metric=alias,
             unit=points[0].throughput.unit,
             batch_per_device=int(first.plan.recipe["batch_per_device"]),
+            accumulate=int(first.plan.recipe.get("accumulate", 1)),
             sizes=tuple(
                 Size(topology=point.topology, rate=point.throughput.value or 0.0, error=_error(point.throughput))
                 for point in points
@@ -226,6 +237,21 @@ def _error(quantity: Quantity) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OtherBatch:
+    """Another batch than that of the runs: one of the two is set."""
+
+    per_device: int | None = None
+    global_batch: int | None = None
+
+    def divide(self, topology: Topology, accumulate: int) -> int | None:
+        """Batch per device at a size; None where it does not divide evenly."""
+        if self.global_batch is None:
+            return self.per_device
+        per_device, left = divmod(self.global_batch, topology.devices * accumulate)
+        return None if left else per_device
+
+
+@dataclass(frozen=True, kw_only=True)
 class RateForecast:
     """The forecast of one size."""
 
@@ -237,17 +263,20 @@ class RateForecast:
     """90 %."""
     efficiency: float | None = None
     """Per device, relative to the smallest known size."""
+    batch_per_device: int | None = None
+    """None where it is unknown, or a global batch does not divide evenly."""
     why: str = ""
     """Why it is refused."""
 
 
-def forecast(known: Known, topology: Topology) -> RateForecast:
-    if known.one_device and topology.nodes > 1:
-        why = "one device shows nothing about links between nodes; run one whole node as well"
-        return RateForecast(topology=topology, kind=REFUSED, why=why)
+def forecast(known: Known, topology: Topology, other: OtherBatch | None = None) -> RateForecast:
+    batch = other.divide(topology, known.accumulate) if other else known.batch_per_device
+    if why := _find_refusal(known, topology, other, batch):
+        return RateForecast(topology=topology, kind=REFUSED, batch_per_device=batch, why=why)
+    times = batch / known.batch_per_device if batch and known.batch_per_device else 1.0
     base = next((size for size in known.sizes if size.topology == topology), None)
     if base:
-        kind, log_rate, reach = MEASURED, base.log_rate, Reach(0.0, 0.0)
+        kind, log_rate, reach = MEASURED if times == 1 else FORECAST, base.log_rate, Reach(0.0, 0.0)
     else:
         base = scaling_law.nearest(known.sizes, topology.devices)
         far = topology.devices > FAR * known.largest.topology.devices
@@ -258,16 +287,41 @@ def forecast(known: Known, topology: Topology) -> RateForecast:
         # the same devices on more nodes are another size
         nodes = abs(math.log2(topology.nodes / base.topology.nodes))
         reach = _reach(known.several).after(max(abs(doublings), nodes))
+    computing = FIXED + (1 - FIXED) * times
+    kept = known.exchange.log_kept if known.exchange else None
+    longer = kept(topology) - kept(topology, computing) if kept else math.log(computing)
+    log_rate += math.log(times) - longer
     rate = base.rate if kind == MEASURED else topology.devices * math.exp(log_rate)
-    # errors of runs are independent of those between clusters
-    own = base.error * NormalDist().inv_cdf((1 + scaling_law.COVERAGE) / 2)
+    # errors of runs and of another batch are independent of those between clusters
+    error = math.hypot(base.error, abs(1 - times) * FIXED_ERROR / computing)
+    own = error * NormalDist().inv_cdf((1 + scaling_law.COVERAGE) / 2)
     return RateForecast(
         topology=topology,
         kind=kind,
         rate=None if kind == RANGE else rate,
         interval=(rate * math.exp(-math.hypot(reach.low, own)), rate * math.exp(math.hypot(reach.high, own))),
         efficiency=None if kind == RANGE else math.exp(log_rate - known.sizes[0].log_rate),
+        batch_per_device=batch,
     )
+
+
+def _find_refusal(known: Known, topology: Topology, other: OtherBatch | None, batch: int | None) -> str:
+    """Why the data allows no forecast; empty where it does."""
+    if known.one_device and topology.nodes > 1:
+        return "one device shows nothing about links between nodes; run one whole node as well"
+    if other is None:
+        return ""
+    if batch is None:
+        parts = f" of {known.accumulate} micro-batches" if known.accumulate > 1 else ""
+        return f"a global batch of {other.global_batch} does not divide evenly over {topology.devices} devices{parts}"
+    if known.batch_per_device is None:
+        return "the batch of the known sizes is not known, so no other batch can be forecast"
+    if batch * MAX_BATCH_CUT < known.batch_per_device:
+        return (
+            f"a batch of {batch} per device is more than {MAX_BATCH_CUT:g} times below that of the runs, "
+            f"{known.batch_per_device}; run one size with a smaller batch"
+        )
+    return ""
 
 
 def find_loss(known: Known, base: Size, topology: Topology) -> float:
