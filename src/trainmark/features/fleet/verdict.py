@@ -32,7 +32,7 @@ MAX_BLIND = 0.20
 """If a host slower by this share could go unnoticed, the verdict is inconclusive."""
 MAX_WRONG = 3
 """Wrong results named of a verify, which has them all."""
-WHOLE, ARITHMETIC = "the fleet as a whole", "the arithmetic"
+WHOLE, PATHS, ARITHMETIC = "the fleet as a whole", "the paths between hosts", "the arithmetic"
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 Verdict = Literal["ok", "slow", "fast", "failed", "unclear"]
@@ -340,16 +340,18 @@ def _judge_links(measured: PairsDone) -> tuple[FleetLinks | None, list[Finding]]
             name, less = f"cable of host {cable.host}", f"{number(-100 * cable.away, 2)} % less than the fleet's median"
             text = f"the {name} carries {number(cable.gigabytes_per_s)} GB/s, {less}"
             findings.append(Finding("fault", "slow cables", name, text))
+    for path in links.slow_paths:
+        less = f"{number(100 * path.short, 2)} % less than the cables of both"
+        text = f"the path between hosts {' and '.join(path.hosts)} carries {number(path.gigabytes_per_s)} GB/s, {less}"
+        # a doubt only: a path is measured by one pair, which a busy host can slow down
+        findings.append(Finding("doubt", "slow paths", PATHS, f"{text}; measure it again while both hosts are idle"))
     one, other, carries = links.slowest
     count = len(links.cables)
-    findings.append(
-        _note(
-            f"{links.pairs} of {count * (count - 1) // 2} pairs of hosts were measured: the median cable carries "
-            f"{number(links.median)} GB/s; the slowest pair of good cables is {one} and {other} with "
-            f"{number(carries)} GB/s"
-        )
+    text = (
+        f"{links.pairs} of {count * (count - 1) // 2} pairs of hosts were measured: the median cable carries "
+        f"{number(links.median)} GB/s; the slowest pair of good cables is {one} and {other} with {number(carries)} GB/s"
     )
-    return links, findings
+    return links, [*findings, Finding("note", "", PATHS, text)]
 
 
 def _judge_arithmetic(hosts: Sequence[HostRuns], verifies: Sequence[VerifyDocument]) -> Iterator[Finding]:
