@@ -101,6 +101,10 @@ def test_few_hosts_say_what_can_be_said() -> None:
     assert (apart.exit_code, {host.verdict for host in apart.hosts}) == (7, {"ok"})
     assert "two hosts do not tell which of them is right" in said(apart, "doubt")[0]
     assert judged(fleet_records({"a": 1.0, "b": 1.0})).exit_code == 0
+    noisy = judged(fleet_records({"a": 1.0, "b": 1.02}))
+    assert (noisy.exit_code, {host.verdict for host in noisy.hosts}) == (7, {"ok"})
+    assert "a lies −2.0 % from b, and their runs are too noisy to tell" in said(noisy, "doubt")[0]
+    assert judged(fleet_records({"a": 1.0, "b": 1.02}), threshold=0.1).exit_code == 0
     named = judged(fleet_records(three))
     assert ([host.host for host in named.hosts_with("slow")], named.exit_code) == (["node03"], 6)
     assert "are too few to tell how far good ones lie apart" in said(named, "note")[0]
