@@ -130,12 +130,12 @@ def timings(seed: int) -> None:
 
 
 def links_table(fleets: int, seed: int) -> None:
-    """Networks without a bad link: in how many a cable is named, with even noise and with long tails."""
+    """Networks without a bad link: in how many a cable or a path is named, with even noise and with long tails."""
     for hosts in (3, 10, 100):
         for noise, tails in ((0.02, False), (0.05, False), (0.05, True)):
             dice = np.random.default_rng([seed, hosts, int(1e4 * noise), tails])
             pairs = [pair for together in plan_rounds(hosts) for pair in together]
-            cables = 0
+            cables = paths = 0
             for _ in range(fleets):
                 drawn = dice.standard_t(3, len(pairs)) if tails else dice.normal(0, 1, len(pairs))
                 measured = [
@@ -150,8 +150,9 @@ def links_table(fleets: int, seed: int) -> None:
                 ]
                 found = outliers.judge_links([str(number) for number in range(hosts)], measured)
                 cables += any(cable.slow for cable in found.cables)
+                paths += bool(found.slow_paths)
             kind = "long tails" if tails else "even"
-            share = f"{cables / fleets:.1%} name a cable"
+            share = f"{cables / fleets:.1%} name a cable, {paths / fleets:.1%} a path"
             print(f"links of {hosts:>3} hosts, noise {noise:.0%} {kind}: {share}", flush=True)
 
 

@@ -101,6 +101,10 @@ def test_few_hosts_say_what_can_be_said() -> None:
     assert (apart.exit_code, {host.verdict for host in apart.hosts}) == (7, {"ok"})
     assert "two hosts do not tell which of them is right" in said(apart, "doubt")[0]
     assert judged(fleet_records({"a": 1.0, "b": 1.0})).exit_code == 0
+    noisy = judged(fleet_records({"a": 1.0, "b": 1.02}))
+    assert (noisy.exit_code, {host.verdict for host in noisy.hosts}) == (7, {"ok"})
+    assert "a lies −2.0 % from b, and their runs are too noisy to tell" in said(noisy, "doubt")[0]
+    assert judged(fleet_records({"a": 1.0, "b": 1.02}), threshold=0.1).exit_code == 0
     named = judged(fleet_records(three))
     assert ([host.host for host in named.hosts_with("slow")], named.exit_code) == (["node03"], 6)
     assert "are too few to tell how far good ones lie apart" in said(named, "note")[0]
@@ -212,7 +216,7 @@ def test_of_many_nodes_about_twice_the_logarithm_of_rounds_is_enough() -> None:
     hosts = [f"node{number:03}" for number in range(1000)]
     found = outliers.judge_links(hosts, pair_links(1000, thin={17: 6.0, 900: 2.5}))
     assert [cable.host for cable in found.cables if cable.slow] == ["node017", "node900"]
-    assert found.pairs == 20 * 500
+    assert (found.pairs, found.slow_paths) == (20 * 500, ())
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 10])
@@ -220,14 +224,40 @@ def test_a_thin_cable_is_named_and_its_partners_are_not(nodes: int) -> None:
     hosts = [f"node{number}" for number in range(nodes)]
     found = outliers.judge_links(hosts, pair_links(nodes, thin={1: 4.0}))
     assert [cable.host for cable in found.cables if cable.slow] == ["node1"]
-    assert found.pairs == nodes * (nodes - 1) / 2
+    assert (found.pairs, found.slow_paths) == (nodes * (nodes - 1) / 2, ())
 
 
-def test_a_bad_path_between_two_good_cables_blames_no_cable_and_is_said() -> None:
-    links = PairsDone(hosts=tuple(TEN), pairs=tuple(pair_links(10, way=(2, 5))))
-    fleet = judge(FleetRuns(hosts=group_by_host(fleet_records(TEN)), links=links))
-    assert fleet.exit_code == 0
+@pytest.mark.parametrize("nodes", [3, 4, 8])
+def test_a_bad_path_between_two_good_cables_is_named(nodes: int) -> None:
+    found = outliers.judge_links([f"node{number}" for number in range(nodes)], pair_links(nodes, way=(1, 2)))
+    assert [path.hosts for path in found.slow_paths] == [("node1", "node2")]
+    assert not any(cable.slow for cable in found.cables)
+
+
+def with_links(**words: object) -> Fleet:
+    links = PairsDone(hosts=tuple(TEN), pairs=tuple(pair_links(10, **words)))  # type: ignore[arg-type]
+    return judge(FleetRuns(hosts=group_by_host(fleet_records(TEN)), links=links))
+
+
+def test_a_fleet_whose_only_problem_is_a_slow_path_is_inconclusive() -> None:
+    fleet = with_links(way=(2, 5))
+    assert fleet.exit_code == 7
+    [told] = said(fleet, "doubt")
+    assert told.startswith("the path between hosts node02 and node05 carries 3.01 GB/s, 70 % less than the cables")
     assert said(fleet, "note")[-1].endswith("the slowest pair of good cables is node02 and node05 with 3.01 GB/s")
+    assert fleet_view.headline(fleet).startswith("inconclusive; slow paths: 1; judged hosts: 10")
+    assert [path["hosts"] for path in to_json(fleet)["links"]["slow_paths"]] == [("node02", "node05")]
+    assert with_links(way=(2, 5), thin={7: 4.0}).exit_code == 6, "a slow cable outweighs the doubt"
+
+
+def test_a_slow_path_is_a_skipped_test_that_a_good_fleet_passes() -> None:
+    bad, good = (fromstring(fleet_view.to_junit(with_links(way=way))) for way in ((2, 5), None))
+    skipped = [case for case in bad.iter("testcase") if case.find("skipped") is not None]
+    assert [case.get("name") for case in skipped] == ["the paths between hosts"]
+    assert bad.find(".//failure") is None
+    names = [[case.get("name") for case in tests.iter("testcase")] for tests in (bad, good)]
+    assert names[0] == names[1] and len(names[0]) == 22
+    assert good.find(".//skipped") is None
 
 
 def test_a_pair_that_was_measured_again_counts_by_its_better_time() -> None:
@@ -235,7 +265,7 @@ def test_a_pair_that_was_measured_again_counts_by_its_better_time() -> None:
     disturbed = pair_links(8, way=(2, 5))
     again = [pair for pair in pair_links(8) if (pair.first, pair.second) == (2, 5)]
     found = outliers.judge_links(hosts, [*disturbed, *again])
-    assert found.pairs == 28 and found.slowest[2] > 9
+    assert (found.pairs, found.slow_paths) == (28, ()) and found.slowest[2] > 9
 
 
 def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node() -> None:
@@ -247,7 +277,7 @@ def test_pairs_to_be_measured_again_are_sorted_into_rounds_without_a_common_node
 
 def test_two_nodes_have_one_way_and_nothing_to_hold_it_against() -> None:
     found = outliers.judge_links(["a", "b"], pair_links(2))
-    assert (any(cable.slow for cable in found.cables), found.pairs) == (False, 1)
+    assert (any(cable.slow for cable in found.cables), found.slow_paths, found.pairs) == (False, (), 1)
     assert summarise_pairs(pair_links(2), 1) == "nodes 0 and 1 carry 10 GB/s"
 
 

@@ -1,4 +1,4 @@
-"""`trainmark fleet`: runs one plan on every node separately, and names slow hosts and links."""
+"""`trainmark fleet`: runs one plan on every node separately, and names slow hosts, cables and paths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import save_page, write_report
 
 NAME = "fleet"
-HELP = "Run one workload on every node separately, and name slow hosts and slow cables."
+HELP = "Run one workload on every node separately, and name slow hosts, cables and paths."
 EXAMPLES = """\
   trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     all hosts in parallel, then one verdict
   trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200 --links   and the links, pair by pair
@@ -42,7 +42,8 @@ EXAMPLES = """\
 
 A host is named if it deviates from the median more than good hosts do; at most one in a hundred fleets without a bad
 host names any. [[expected]] in trainmark.toml sets what a good node reaches, so that a fleet that is slow as a whole is
-found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7 inconclusive."""
+found too. Exit codes: 0 accepted, 6 not accepted (a host is slow or failed, a cable is slow), 7 inconclusive (only a
+path between two hosts is slow, or the runs are too few or too noisy)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

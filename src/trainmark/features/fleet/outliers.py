@@ -33,8 +33,10 @@ POWER = 0.8
 """Probability that a value off by the smallest difference is named."""
 CABLE_FLOOR = 0.10
 """Share below the median from which a cable may be named."""
+PATH_FLOOR = 1 / 3
+"""The same for a path between two hosts: it is measured by one pair, a cable by many, so it is noisier."""
 ASSUMED_LINK_SPREAD = 0.05
-"""Of good cables: networks vary more than nodes."""
+"""Of good cables and paths: networks vary more than nodes."""
 
 _QN = 2.2219
 _QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
@@ -43,6 +45,9 @@ _FEW_ARE_UNSURE = 5.5
 """The spread of n values is widened by (1 + this / n), as an estimate may be too narrow."""
 _MARGIN = 1.06
 """Widens the assumed spread, so that good hosts are not named more often than promised."""
+_MAX_FOR_QN = 2000
+"""From here on the median absolute deviation is as good, and needs no pairwise distances."""
+_MAD = 1.4826
 
 Floats = npt.NDArray[np.float64]
 
@@ -111,6 +116,8 @@ def _estimate_spread(values: Floats) -> float:
     count = len(values)
     if count < 2:
         return 0.0
+    if count > _MAX_FOR_QN:
+        return float(_MAD * np.median(np.abs(values - np.median(values))))
     half = count // 2 + 1
     place = half * (half - 1) // 2 - 1
     first, second = np.triu_indices(count, 1)
@@ -131,8 +138,19 @@ class Cable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlowPath:
+    """Two hosts whose pair carries less than both their cables do."""
+
+    hosts: tuple[str, str]
+    gigabytes_per_s: float
+    short: float
+    """Share of the slower cable's bandwidth that is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FleetLinks:
     cables: tuple[Cable, ...]
+    slow_paths: tuple[SlowPath, ...]
     median: float
     """GB/s of the median cable."""
     pairs: int
@@ -145,10 +163,11 @@ def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLink
     """`hosts` are indexed by the node numbers of the pairs."""
     known = best_pairs(measured)
     carries = {node: math.log(value) for node, value in estimate_node_bandwidths(known).items()}
-    found = find_outliers(
-        [*carries.values()], [0.0] * len(carries), floor=-math.log1p(-CABLE_FLOOR), assumed=ASSUMED_LINK_SPREAD
-    )
+    found = _find_link_outliers([*carries.values()], CABLE_FLOOR)
     slow = {node for node, named in zip(carries, found.named, strict=True) if named and carries[node] < found.centre}
+    # a path is compared with the slower of its two cables, which limits it
+    short = [math.log(pair.bus_gigabytes_per_s) - min(carries[pair.first], carries[pair.second]) for pair in known]
+    paths = _find_link_outliers(short, PATH_FLOOR)
     good = [pair for pair in known if not slow & {pair.first, pair.second}] or known
     least = min(good, key=lambda pair: pair.bus_gigabytes_per_s)
     return FleetLinks(
@@ -161,7 +180,20 @@ def judge_links(hosts: Sequence[str], measured: Sequence[PairLink]) -> FleetLink
             )
             for node, value in carries.items()
         ),
+        slow_paths=tuple(
+            SlowPath(
+                hosts=(hosts[pair.first], hosts[pair.second]),
+                gigabytes_per_s=pair.bus_gigabytes_per_s,
+                short=-math.expm1(less),
+            )
+            for pair, less, named in zip(known, short, paths.named, strict=True)
+            if named and less < paths.centre
+        ),
         median=math.exp(found.centre),
         pairs=len(known),
         slowest=(hosts[least.first], hosts[least.second], least.bus_gigabytes_per_s),
     )
+
+
+def _find_link_outliers(values: Sequence[float], floor: float) -> Outliers:
+    return find_outliers(values, [0.0] * len(values), floor=-math.log1p(-floor), assumed=ASSUMED_LINK_SPREAD)

@@ -14,7 +14,7 @@ import msgspec
 
 from trainmark.analysis import quantities
 from trainmark.analysis.comparison import THRESHOLD, collect_values
-from trainmark.analysis.judge import own_interval
+from trainmark.analysis.judge import RunValues, own_interval, place_interval, ratio_interval
 from trainmark.analysis.quantities import Compared
 from trainmark.features.fleet import outliers
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, PairsDone, check_alike
@@ -32,7 +32,7 @@ MAX_BLIND = 0.20
 """If a host slower by this share could go unnoticed, the verdict is inconclusive."""
 MAX_WRONG = 3
 """Wrong results named of a verify, which has them all."""
-WHOLE, ARITHMETIC = "the fleet as a whole", "the arithmetic"
+WHOLE, PATHS, ARITHMETIC = "the fleet as a whole", "the paths between hosts", "the arithmetic"
 _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 
 Verdict = Literal["ok", "slow", "fast", "failed", "unclear"]
@@ -159,6 +159,7 @@ class _HostValue(NamedTuple):
     """A host's value, as a logarithm, and how well it is known."""
 
     runs: HostRuns
+    side: RunValues
     value: float
     half_width: float | None
     """Of its 95 % interval; None where there are too few steps."""
@@ -167,7 +168,7 @@ class _HostValue(NamedTuple):
 def _measure_host(runs: HostRuns, compared: Compared) -> _HostValue:
     side = collect_values(runs.records, compared)
     interval = own_interval(side)
-    return _HostValue(runs, math.log(side.mean), half_width(interval) if interval else None)
+    return _HostValue(runs, side, math.log(side.mean), half_width(interval) if interval else None)
 
 
 def _judge_speed(hosts: Sequence[HostRuns], metric: str, threshold: float, expected: Sequence[Expected]) -> Fleet:
@@ -230,9 +231,8 @@ def _find_on_whole(
     smallest = -math.expm1(-found.smallest)
     if len(sure) == 1 and not reference:
         yield _doubt("one host has nothing to be compared with; name more, or set [[expected]] in trainmark.toml")
-    elif len(sure) == 2 and abs(apart := math.expm1(sure[0].value - sure[1].value)) > threshold:
-        names = f"{sure[0].runs.host} lies {_percent(apart)} from {sure[1].runs.host}"
-        yield _doubt(f"{names}, and two hosts do not tell which of them is right; a third would")
+    elif len(sure) == 2:
+        yield from _compare_two(sure[0], sure[1], threshold)
     elif len(sure) >= MIN_HOSTS:
         if found.assumed:
             yield _note(
@@ -242,6 +242,17 @@ def _find_on_whole(
         yield _note(f"a host slower by {number(100 * smallest, 2)} % than the median would be named four times in five")
         if smallest > MAX_BLIND:
             yield _doubt("the hosts lie too far apart to accept them; run longer, repeat, or stop other programs there")
+
+
+def _compare_two(one: _HostValue, other: _HostValue, threshold: float) -> Iterator[Finding]:
+    """A doubt, unless both are certainly equal within the threshold."""
+    bounds = ratio_interval(other.side, one.side)
+    outcome = place_interval(bounds, threshold) if bounds else "inconclusive"
+    names = f"{one.runs.host} lies {_percent(math.expm1(one.value - other.value))} from {other.runs.host}"
+    if outcome == "inconclusive":
+        yield _doubt(f"{names}, and their runs are too noisy to tell whether they are equal; run longer, or repeat")
+    elif outcome != "same":
+        yield _doubt(f"{names}, and two hosts do not tell which of them is right; a third would")
 
 
 def _matches(one: Expected, record: Record, compared: Compared) -> bool:
@@ -340,16 +351,18 @@ def _judge_links(measured: PairsDone) -> tuple[FleetLinks | None, list[Finding]]
             name, less = f"cable of host {cable.host}", f"{number(-100 * cable.away, 2)} % less than the fleet's median"
             text = f"the {name} carries {number(cable.gigabytes_per_s)} GB/s, {less}"
             findings.append(Finding("fault", "slow cables", name, text))
+    for path in links.slow_paths:
+        less = f"{number(100 * path.short, 2)} % less than the cables of both"
+        text = f"the path between hosts {' and '.join(path.hosts)} carries {number(path.gigabytes_per_s)} GB/s, {less}"
+        # a doubt only: a path is measured by one pair, which a busy host can slow down
+        findings.append(Finding("doubt", "slow paths", PATHS, f"{text}; measure it again while both hosts are idle"))
     one, other, carries = links.slowest
     count = len(links.cables)
-    findings.append(
-        _note(
-            f"{links.pairs} of {count * (count - 1) // 2} pairs of hosts were measured: the median cable carries "
-            f"{number(links.median)} GB/s; the slowest pair of good cables is {one} and {other} with "
-            f"{number(carries)} GB/s"
-        )
+    text = (
+        f"{links.pairs} of {count * (count - 1) // 2} pairs of hosts were measured: the median cable carries "
+        f"{number(links.median)} GB/s; the slowest pair of good cables is {one} and {other} with {number(carries)} GB/s"
     )
-    return links, findings
+    return links, [*findings, Finding("note", "", PATHS, text)]
 
 
 def _judge_arithmetic(hosts: Sequence[HostRuns], verifies: Sequence[VerifyDocument]) -> Iterator[Finding]:

@@ -91,7 +91,7 @@ def render(fleet: Fleet, *, width: int = 100, color: bool = False, encoding: str
 
 
 def to_junit(fleet: Fleet) -> str:
-    """One test per host and cable, named by host, so that a server can follow a node over builds."""
+    """One test per host and cable, named by host, so that a server can follow a node over builds; one of all paths."""
     name = ".".join(("trainmark.fleet", *fleet.subject[:-1]))
     facts = {"metric": fleet.metric, "outcome": fleet.outcome, "hosts": str(len(fleet.hosts))}
     passed = {WHOLE: headline(fleet)}
