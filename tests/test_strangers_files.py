@@ -122,7 +122,8 @@ def test_the_workload_that_weights_name_is_never_a_file(tmp_path: Path, canary: 
     torch.save(document, tmp_path / "theirs.pt")
     run = ("run", "wavenet", "--recipe", "smoke", "--platform", "cpu", "--steps", "1", "--quiet")
     ended = cli(*run, "--set", f"mels_from={tmp_path / 'theirs.pt'}")
-    assert ended.returncode != 0
+    assert ended.returncode == 3
+    assert "theirs.pt does not say which built-in workload it was trained by" in ended.stderr
     assert not canary.exists()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from trainmark import data as datasets, workloads
@@ -12,10 +13,11 @@ from trainmark.data import synthetic
 from trainmark.launch.options import LIMITS, RunOptions
 from trainmark.platforms import detection, files
 from trainmark.record import site
-from trainmark.record.errors import NotReadyError, UsageError, nearest
+from trainmark.record.errors import UsageError, nearest
 from trainmark.record.plan import NO_FOLDER, DataChoice, Plan, Topology
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import (
+    AnyRecipe,
     Limits,
     Recipe,
     apply_settings,
@@ -24,6 +26,7 @@ from trainmark.record.recipe import (
     get_recipe_kind,
     to_values,
 )
+from trainmark.record.store import Store, default_folder
 from trainmark.record.trust import trust_file
 from trainmark.workloads import weights
 
@@ -77,6 +80,7 @@ def make_plan(name: str, options: RunOptions) -> Plan:
     if kind.finds_batch and not options.is_set("learning_rate"):
         rate = workload.scaled_learning_rate(usual, recipe.batch_per_device)
         recipe = replace(recipe, learning_rate=rate)
+    recipe = _resolve_runs(recipe, options)
     check_tensor_parallel(recipe, topology)
     data = options.data or _find_site_data(workload.data_set, recipe_name)
     if data:
@@ -85,9 +89,9 @@ def make_plan(name: str, options: RunOptions) -> Plan:
         folder = str(synthetic.folder(workload.data_set))
     else:
         folder = NO_FOLDER
-    init_from, init_sha256 = _resolve_weights(options.init_from)
-    if init_from and options.trust:
-        trust_file(Path(init_from))
+    init_from, init_sha256 = None, None
+    if options.init_from is not None:
+        init_from, init_sha256 = _find_weights(Path(options.init_from), "--init-from", options)
     plan = Plan(
         workload=workload.name,
         workload_source=source,
@@ -191,15 +195,26 @@ def _find_site_data(data_set: str, recipe_name: str) -> str | None:
     return folders.get(data_set)
 
 
-def _resolve_weights(word: str | None) -> tuple[str, str] | tuple[None, None]:
-    """The file of weights at a path, and the hash of its weights."""
-    if word is None:
-        return None, None
-    file = weights.weights_file(Path(word).expanduser().absolute())
-    try:
-        return str(file), weights.weights_sha256(file)
-    except OSError as error:
-        raise NotReadyError(f"--init-from {file} cannot be read: {error.strerror or error}") from error
+def _find_weights(path: Path, option: str, options: RunOptions) -> tuple[str, str]:
+    """The file of weights at a path that the user typed, and its hash."""
+    file, digest = weights.find_weights(path.expanduser().absolute(), option)
+    if options.trust:
+        trust_file(file)
+    return str(file), digest
+
+
+def _resolve_runs(recipe: AnyRecipe, options: RunOptions) -> AnyRecipe:
+    """The recipe with each run replaced by the file of its weights, with their hash."""
+    changes: dict[str, str] = {}
+    for field in fields(recipe):
+        if field.metadata.get("run") and (word := getattr(recipe, field.name)):
+            path = Path(word).expanduser()
+            if not path.exists() and os.sep not in word:
+                path = Store(Path(options.store).expanduser() if options.store else default_folder()).run_folder(word)
+            path = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+            file, digest = _find_weights(path, f"setting {field.name}", options)
+            changes |= {field.name: file, f"{field.name}_sha256": digest}
+    return replace(recipe, **changes)
 
 
 def _choose_precision(word: str | None, platform: files.PlatformFile) -> Precision:

@@ -30,10 +30,12 @@ def knob(
     most: float | None = None,
     words: Sequence[str] = (),
     span: bool = False,
+    run: bool = False,
 ) -> Any:
     """A recipe field with the bounds `--set` is held to; `short` is its name in the tables' fix_hp column. Where `span`
-    is true, a length such as `500 steps` is taken beside the words."""
-    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span}
+    is true, a length such as `500 steps` is taken beside the words. Where `run` is true, it names a run; planning
+    replaces it by the file of its weights, and puts their hash into the field of the same name with `_sha256`."""
+    bounds = {"short": short, "least": least, "most": most, "words": tuple(words), "span": span, "run": run}
     return field(default=default, metadata=bounds)
 
 

@@ -243,15 +243,19 @@ class _Copy:
         )
 
     def _plan(self, plan: Plan) -> Plan:
-        """The plan with other places. Its recipe is what is compared and its fingerprint covers no place: both stay."""
+        """The plan with other places. Its recipe is what is compared and its fingerprint covers no place: both stay,
+        except where a recipe names a file of weights."""
 
         source = plan.workload_source
 
         def place(text: str) -> str:
             return self.placeholder("path", text) if text else text
 
+        files = {name: place(str(plan.recipe[name])) for name in plan.recipe if f"{name}_sha256" in plan.recipe}
         return replace(
             plan,
+            recipe={**plan.recipe, **files},
+            deviations=tuple(replace(one, actual=files.get(one.name, one.actual)) for one in plan.deviations),
             data=replace(plan.data, folder=place(plan.data.folder)),
             workload_source=source and replace(source, file=place(source.file)),
             resume_from=place(plan.resume_from or "") or None,
@@ -329,7 +333,7 @@ def _find_names(
                 hosts.append(value)
             elif _USER_FIELD.search(field):
                 yield "user", value
-            elif field in ("folder", "resume_from", "init_from") or (field == "file" and "/" in value):
+            elif field in ("folder", "resume_from", "init_from", "mels_from") or (field == "file" and "/" in value):
                 yield "path", value.rstrip("/")
                 if field != "folder":  # sentences call such a file by the last part of its path
                     yield "path", value.rstrip("/").rpartition("/")[2]

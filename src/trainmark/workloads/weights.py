@@ -30,9 +30,9 @@ MAX_NAMED = 3
 """Names listed per kind of mismatch; the rest is counted."""
 
 
-def weights_file(path: Path) -> Path:
+def weights_file(path: Path, option: str = "--init-from") -> Path:
     """The file meant by a path: itself, or in a folder the index or file of safetensors, or the state in a checkpoint's
-    folder, or the newest in a folder of them."""
+    folder, or the newest in a folder of them. Errors name `option`."""
     if path.is_file():
         return path
     for name in (pieces.INDEX, pieces.ALONE):
@@ -42,7 +42,16 @@ def weights_file(path: Path) -> Path:
         if (found / "state.pt").is_file():
             return found / "state.pt"
     what = "holds no checkpoint" if path.is_dir() else "is no regular file" if path.exists() else "is not there"
-    raise NotReadyError(f"--init-from {path} {what}; give a file of weights, or the folder of a checkpoint")
+    raise NotReadyError(f"{option} {path} {what}; give a file of weights, or the folder of a checkpoint")
+
+
+def find_weights(path: Path, option: str) -> tuple[Path, str]:
+    """The file of weights at a path, and its hash. Errors name `option`."""
+    file = weights_file(path, option)
+    try:
+        return file, weights_sha256(file)
+    except OSError as error:
+        raise NotReadyError(f"{option} {file} cannot be read: {error.strerror or error}") from error
 
 
 def weights_sha256(file: Path) -> str:

@@ -21,6 +21,7 @@ from trainmark.features.report import command as report
 from trainmark.features.report.output import list_formats
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import DataChoice
+from trainmark.record.recipe import Deviation
 from trainmark.record.record import Doubt, Record, Restart
 from trainmark.record.store import Store
 from trainmark.record.timeline import Timeline
@@ -349,6 +350,19 @@ def test_a_platform_file_of_ones_own_is_a_path_too() -> None:
     record = make_record(plan={"platform": "/home/ola/newchip.toml"})
     copy = make_publishable([record], environment={}).records[0]
     assert re.fullmatch(r"path-\d+\.toml", copy.plan.platform)
+    assert Record.from_json(json.loads(copy.dumps())) == copy
+
+
+def test_a_file_of_weights_in_a_recipe_is_a_path_too() -> None:
+    plan = make_record().plan
+    file, digest = "/home/ola/runs/tacotron2-a/state.pt", "0" * 64
+    deviation = Deviation(name="mels_from", short="", reference="", actual=file)
+    values = {**plan.recipe, "mels_from": file, "mels_from_sha256": digest}
+    copy = make_publishable([make_record(plan={"recipe": values, "deviations": (deviation,)})], environment={}).records[
+        0
+    ]
+    assert "ola" not in copy.dumps()
+    assert copy.plan.recipe["mels_from_sha256"] == digest
     assert Record.from_json(json.loads(copy.dumps())) == copy
 
 

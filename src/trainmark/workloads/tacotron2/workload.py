@@ -315,6 +315,17 @@ class Tacotron2OnLJSpeech(KnownWorkload):
     def sample(self, trained: Trained, request: SampleRequest) -> Sample:
         return read_aloud.sample(trained, request)
 
+    @torch.no_grad()
+    def make_mels(
+        self, model: Tacotron2, clips: Sequence[Clip], numbers: Sequence[int], cache: MelCache
+    ) -> list[Tensor]:
+        """Teacher-forced mels (frames, bands) of these clips of a split."""
+        places = range(len(numbers))
+        batch = Split([clips[number] for number in numbers], cache).batch(places, places, len(numbers))
+        batch = replace(batch, numbers=tuple(numbers))  # the seeds of the prenet's dropout
+        refined = _run_model(model, batch, prenet_masks(batch, model)).refined.float()
+        return [mel[:, :frames].T for mel, frames in zip(refined, batch.frames_on_host, strict=True)]
+
 
 def sizes_of(recipe: Tacotron2Recipe) -> Sizes:
     return Sizes(

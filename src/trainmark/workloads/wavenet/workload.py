@@ -25,6 +25,7 @@ from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import vocoder
 from trainmark.workloads.wavenet.model import CONTEXT, HOP, REACH, WaveNet, WaveNetSizes, nll
+from trainmark.workloads.wavenet.teacher_mels import TeacherMels, open_teacher
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import KnownWorkload, PlainBatch, Progress, Share, optimizer_kwargs
 
@@ -58,6 +59,11 @@ class WaveNetRecipe(Recipe):
     """Gain of the audio in training; val_nll is corrected for it."""
     leave_sample: bool = knob(True)
     """After training, resynthesise two seconds of a validation clip from its mel."""
+    mels_from: str = knob("", run=True)
+    """A run of Tacotron2, or a file of weights, whose teacher-forced mels replace those of the recordings: fine-tunes a
+    vocoder on the mels it will be given."""
+    mels_from_sha256: str = knob("")
+    """SHA-256 of those weights; set when the run is planned."""
     file_lists: str = knob("")
     """A folder with lists of training, validation and test clips, instead of the fixed split."""
     whole_set: bool = knob(True)
@@ -161,7 +167,12 @@ class SoundData(EpochSource):
         cache = MelCache(synthetic.cache_folder() / "mels")
         first = share.rank % share.local_ranks / share.local_ranks
         (train, val), self.skipped = analyse((splits.train, splits.val), cache, skip_bad, first=first)
-        self.training, self.val = (Sounds(clips, cache, recipe.gain) for clips in (train, val))
+        mels = cache
+        if recipe.mels_from:
+            mels = TeacherMels(Path(recipe.mels_from), recipe.mels_from_sha256)
+            for clips in (train, val):
+                mels.make(clips, cache, first=first)
+        self.training, self.val = (Sounds(clips, mels, recipe.gain) for clips in (train, val))
         super().__init__(recipe, share, len(self.training))
         taken = np.minimum(self.training.frames, self._window) * MEL.hop
         self.items_per_step = float(taken.sum() / self.steps_per_epoch)
@@ -275,6 +286,8 @@ class WaveNetOnLJSpeech(KnownWorkload):
     def check_data(self, recipe: WaveNetRecipe, folder: Path, world: int) -> None:
         sizes_of(recipe)
         reader.open_splits(folder, recipe.file_lists)
+        if recipe.mels_from:
+            open_teacher(Path(recipe.mels_from), recipe.mels_from_sha256)
         if recipe.whole_set:
             reader.check_whole(folder)
 
