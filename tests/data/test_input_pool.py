@@ -89,8 +89,19 @@ def same(a: list[tuple[torch.Tensor, torch.Tensor, int]], b: list[tuple[torch.Te
     )
 
 
+others: set[int] = set()
+"""Processes that other tests left in this one, such as a resource tracker."""
+
+
+@pytest.fixture(autouse=True)
+def know_others() -> None:
+    others.clear()
+    others.update(decode_workers())
+
+
 def decode_workers() -> list[int]:
-    return [child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    children = [child for child in psutil.Process().children() if child.pid not in others]
+    return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_batches_are_bit_identical_whatever_the_number_of_workers(root: Path) -> None:

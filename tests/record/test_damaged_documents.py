@@ -287,7 +287,7 @@ def test_an_event_log_with_anything_wrong_in_it_is_gathered_and_watched_or_refus
             (folder / file.name).write_bytes(b"\n".join([*changed, b""]))
             looks: list[tuple[str, Callable[[], object]]] = [
                 ("run", lambda: Record.from_json(parse(gather.gather_record(folder).dumps().encode()))),
-                ("watch --json", lambda: json.dumps(live_screen.to_json(Watched(folder, store).read()))),
+                ("watch --json", lambda: msgspec.json.encode(live_screen.to_json(Watched(folder, store).read()))),
                 ("watch", lambda: live_screen.draw(Watched(folder, store).read(), **screen)),
                 ("audit", lambda: list(audit_logs(folder))),
                 ("runs", store.contents),
