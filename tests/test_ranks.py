@@ -196,3 +196,18 @@ def test_a_world_that_is_not_the_plans_is_refused(cli: Cli, pictures: Path) -> N
     done = cli(*TINY_RUN, "--topology", "1x3", "--data", pictures, **torchruns, MASTER_PORT="29500")
     assert done.returncode == 3
     assert "trainmark: 1x3 requested, 2 ranks joined" in done.stderr
+
+
+def test_ranks_whose_weights_part_during_the_run_are_doubted(
+    environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    """As by collectives that go wrong after the check at the start."""
+    act = "[weight.data.add_(0.01) for weight in self.model.parameters()]"
+    damage = sabotage(tmp_path / "site", AT_STEP_3_OF_RANK_1.format(act=act))
+    words = (*TINY_RUN, "--data", pictures, "--topology", "1x2", "--epochs", "2", "--quiet")
+    honest, wrong = {**environment, "TRAINMARK_STORE": str(tmp_path / "honest")}, {**environment, **damage}
+    for variables, expected in ((honest, False), (wrong, True)):
+        run = Started(variables, *words)
+        code, _, err = run.end()
+        assert code == 0, err
+        assert ("ranks-apart" in {doubt["code"] for doubt in record_of(run.store)["doubts"]}) is expected

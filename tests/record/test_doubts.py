@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.clean_records import QUICK
 from support.records import make_record, make_timeline
 
-from trainmark.record import doubts
+from trainmark.record import doubts, gather
 from trainmark.record.machine import (
     DeviceInfo,
     DeviceTelemetry,
@@ -80,3 +83,14 @@ def test_power_that_cannot_be_or_never_changes_is_named() -> None:
 def test_a_machine_that_slept_says_so() -> None:
     assert "suspended" not in by_code(make_record())
     assert "slept for 40 s" in by_code(make_record(environment=Environment(suspended_s=40.0)))["suspended"].text
+
+
+def test_step_times_that_were_scaled_in_the_log_do_not_add_up_to_its_clock(tmp_path: Path) -> None:
+    assert "clock-gap" not in {doubt.code for doubt in QUICK.leave(tmp_path).doubts}
+    [log] = tmp_path.glob("runs/*/rank0.jsonl")
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    for event in lines:
+        if event["event"] == "steps":
+            event["compute_ns"] = [round(0.8 * ns) for ns in event["compute_ns"]]
+    log.write_text("".join(f"{json.dumps(event)}\n" for event in lines), encoding="utf-8")
+    assert "clock-gap" in {doubt.code for doubt in gather.gather_record(log.parent).doubts}

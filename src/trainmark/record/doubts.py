@@ -19,6 +19,7 @@ from trainmark.record.plan import Plan, Topology
 from trainmark.record.precision import describe_inside, describe_matmuls
 from trainmark.record.record import Doubt, Quality, Record
 from trainmark.record.tables import load_toml
+from trainmark.record.timeline import PHASES
 from trainmark.record.workload_facts import CHANCE, CLASSES, QualityFacts
 
 RANK_SKEW = 0.05
@@ -42,6 +43,8 @@ MAX_POWER = 1.5
 MIN_CONSTANT_SAMPLES = 20
 MIN_CONSTANT_LOSSES = 6
 MIN_SLEEP_S = 1.0
+MAX_CLOCK_GAP, MIN_CLOCK_GAP_S = 0.03, 1.0
+"""Share, and seconds, by which the steps and phases of a rank may differ from its own clock."""
 JUST_ABOVE_PERCENT = 1.1
 """Values in between are shown as this: "known to ±1.0 %, not ±1 %" would puzzle a reader."""
 MAX_MORE = 50
@@ -301,6 +304,10 @@ def _doubt_times(record: Record) -> Iterator[Doubt]:
     if record.environment.suspended_s > MIN_SLEEP_S:
         yield make_doubt("suspended", slept_s=f"{record.environment.suspended_s:.0f}")
     yield from _find_stalls(record)
+    gap_s = record.environment.clock_gap_s
+    told_s = t.seconds(*(phase for phase in PHASES if phase not in ("startup", "init", "restart")))
+    if abs(gap_s) > max(MAX_CLOCK_GAP * told_s, MIN_CLOCK_GAP_S):
+        yield make_doubt("clock-gap", told_s=f"{told_s:.2f}", clock_s=f"{told_s + gap_s:.2f}")
     if t.steps:
         compute_s, items = t.steady(t.compute_s), t.steady(t.step_items)
         found = statistics.mean_interval(compute_s, items)
@@ -374,6 +381,8 @@ def _doubt_arithmetic(record: Record) -> Iterator[Doubt]:
         )
     if proof and proof.skipped_steps > MAX_SKIPPED * record.timeline.steps:
         yield make_doubt("skipped-steps", skipped=proof.skipped_steps, steps=record.timeline.steps)
+    if environment.ranks_apart_at is not None:
+        yield make_doubt("ranks-apart", step=environment.ranks_apart_at)
     mfu, flops = record.metrics.get("mfu"), environment.flops
     found, wanted = sum(proof.weights.values()) if proof else 0, flops.parameters if flops else None
     if found and wanted and found != wanted:

@@ -183,6 +183,12 @@ class Phases(Event, tag="phases", frozen=True, kw_only=True):
     """For which the machine slept since the worker began; the clock of all other times stood still."""
 
 
+class RanksApart(Event, tag="ranks-apart", frozen=True, kw_only=True):
+    """At an evaluation, ranks that train the same weights did not hold the same."""
+
+    step: Whole
+
+
 class FlopsCounted(Event, FlopsFacts, tag="flops", frozen=True, kw_only=True):
     """FLOPs and peak for MFU, computed by rank 0 after the clock has stopped."""
 
@@ -295,7 +301,7 @@ RankEvent = (
     Begin | DeviceOpening | EnvironmentSeen | LinksMeasured | PairsMeasured | StepCompared | Resumed | Ready
     | PrecisionSeen | Steps
     | StretchTimed | Alive | Evaluated | Saved | Phases | ExchangeCounted | FlopsCounted | ArtifactsLeft | NoSample
-    | Profiled | RoundVerified | OperatorsRepeated | End | Failed
+    | RanksApart | Profiled | RoundVerified | OperatorsRepeated | End | Failed
 )  # fmt: skip
 
 

@@ -256,6 +256,8 @@ def _environment(
         foreign_load=samplers.foreign_load(nodes),
         idle_power_w=samplers.idle_power(nodes),
         suspended_s=max((log.suspended_ns for log in folder.logs), default=0) / 1e9,
+        ranks_apart_at=first.apart_at,
+        clock_gap_s=max((log.clock_gap_ns for log in folder.logs), key=abs, default=0) / 1e9,
     )
 
 

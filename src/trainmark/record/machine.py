@@ -360,6 +360,10 @@ class Environment(MachineFacts, frozen=True, kw_only=True):
     ranks meanwhile."""
     foreign_load: Finite | None = None
     """Share of the worst machine's cores that went to others."""
+    ranks_apart_at: Whole | None = None
+    """The step of the first evaluation at which ranks of one network held different weights; None where none was."""
+    clock_gap_s: float = 0.0
+    """By how much a rank's clock ran longer over training than its steps and phases add up to, or less."""
     suspended_s: Finite = 0.0
     """For which a machine slept during the run."""
 

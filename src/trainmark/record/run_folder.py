@@ -113,6 +113,8 @@ class RankLog:
     phases_ns: dict[str, int] = field(default_factory=dict)
     memory_peak_bytes: int | None = None
     suspended_ns: int = 0
+    apart_at: int | None = None
+    """The step of the first evaluation at which its weights were not those of all ranks."""
     end: events.End | None = None
     failed: events.Failed | None = None
     artifacts: tuple[Artifact, ...] = ()
@@ -153,6 +155,14 @@ class RankLog:
     def busy_ns(self) -> int:
         """What all steps took, waiting included."""
         return self.forgotten_ns + sum(self.wait_ns) + sum(self.compute_ns)
+
+    @property
+    def clock_gap_ns(self) -> int:
+        """How much longer its clock ran over training than steps and phases add up to; 0 where it was started again."""
+        if self.trained_from_ns is None or self.trained_until_ns is None or self.restart:
+            return 0
+        told = sum(ns for phase, ns in self.phases_ns.items() if phase not in ("startup", "init"))
+        return self.trained_until_ns - self.trained_from_ns - self.busy_ns - told
 
     def forget(self, keep: int) -> None:
         """Drops all but the last `keep` steps."""
@@ -203,6 +213,8 @@ class RankLog:
                 self.trained_until_ns, self.suspended_ns = event.at_ns, event.suspended_ns
             case events.ArtifactsLeft():
                 self.artifacts = tuple(event.artifacts)
+            case events.RanksApart():
+                self.apart_at = event.step if self.apart_at is None else self.apart_at
             case events.NoSample():
                 self.no_sample = event.reason
             case events.RoundVerified():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainmark.platforms.platform import Device
 from trainmark.record import endings
 from trainmark.record.errors import WorkloadError
-from trainmark.record.events import Evaluated, EventWriter, StretchTimed
+from trainmark.record.events import Evaluated, EventWriter, RanksApart, StretchTimed
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Recipe
 from trainmark.record.record import Evaluation
@@ -20,10 +22,14 @@ from trainmark.train import monitor, transfers
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
 from trainmark.train.monitor import Monitor
+from trainmark.train.parallel import DataParallel
 from trainmark.train.precision_proof import Proof
 from trainmark.train.schedule import Position, Schedule
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.workload import DataSource, Progress, Workload
+
+HASHED_NUMBERS = 4096
+"""Of each weight, at an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +124,11 @@ def evaluate(job: Job, position: Position) -> bool:
             samples += batch.count
             job.monitor.report_alive("evaluate", samples)
         totals = reduce_sums(job.collectives, {**sums, "samples": samples})
+        if isinstance(job.stepper.parallel, DataParallel):
+            own = float(hash_weights(model))
+            most, least = job.collectives.reduce_max(own, -own)
+            if most != -least:
+                job.events.write(RanksApart(step=position.step))
     samples = int(totals["samples"])
     values = workload.quality(totals) if samples else {}
     per_epoch = job.schedule.steps_per_epoch
@@ -128,6 +139,16 @@ def evaluate(job: Job, position: Position) -> bool:
     job.events.write(Evaluated(step=position.step, epoch=epoch, values=values, samples=samples, elapsed_ns=elapsed_ns))
     goal = values.get(workload.target.name)
     return goal is not None and workload.target.is_reached(goal, job.recipe.target)
+
+
+def hash_weights(model: nn.Module) -> int:
+    """Of evenly spaced numbers of every weight: ranks that drift apart differ nearly everywhere."""
+    found = 0
+    for weight in model.parameters():
+        flat = weight.detach().reshape(-1)
+        numbers = flat[:: max(1, flat.numel() // HASHED_NUMBERS)].float().cpu()
+        found = zlib.crc32(numbers.numpy().tobytes(), found)
+    return found
 
 
 def reduce_sums(collectives: Collectives, sums: Mapping[str, Any]) -> dict[str, Any]:

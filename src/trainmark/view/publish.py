@@ -139,6 +139,7 @@ KEPT: Mapping[str, Any] = {
         "cpu": _CPU,
         "variables": {ANY: _setting},
         **dict.fromkeys(("threads", "optimised_python", "emulated_precision", "foreign_load", "idle_power_w"), _keep),
+        **dict.fromkeys(("suspended_s", "ranks_apart_at", "clock_gap_s"), _keep),
         **dict.fromkeys(("precision", "flops", "exchange", "link", "link_levels", "fill"), _data),
         **dict.fromkeys(("clock", "step_check", "checkpoint", "profile"), _data),
     },
