@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.records import make_record
 
-from trainmark.analysis.stability import compute_stability
+from trainmark.analysis.comparison import compute_stability
 from trainmark.record.metrics import Measured, measure
 from trainmark.record.timeline import RankTrace, Timeline
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from trainmark import features
 from trainmark.analysis.beside import find_published_rows
+from trainmark.analysis.comparison import make_repeats_document
 from trainmark.analysis.quantities import add_cost
-from trainmark.analysis.stability import make_repeats_document
 from trainmark.cli.options import add_run_options, options_from_args
 from trainmark.cli.progress import show_progress
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trainmark import api, features
 from trainmark.analysis.published_lookup import load_published_rows
 from trainmark.analysis.quantities import add_cost
-from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.options import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
 from trainmark.record.errors import UsageError

@@ -14,7 +14,7 @@ from support.records import make_record, make_timeline
 import trainmark
 from trainmark.analysis.quantities import add_cost
 from trainmark.cli.main import main
-from trainmark.cli.price import parse_price
+from trainmark.cli.options import parse_price
 from trainmark.features.report import run_page
 from trainmark.features.report.run_page import ReportInputs
 from trainmark.record.metrics import PRICED, Quantity

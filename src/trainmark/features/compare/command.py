@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from trainmark import api
-from trainmark.cli.price import add_price_options, read_prices
+from trainmark.cli.options import add_price_options, read_prices
 from trainmark.cli.verdict import add_verdict_options, parse_threshold, show_verdict
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store, default_folder

@@ -13,7 +13,7 @@ from trainmark import __version__, features
 from trainmark.analysis import published_library as library
 from trainmark.analysis.clusters import find_chains
 from trainmark.analysis.scaling import find_published_scalings, find_throughput
-from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.options import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.forecast import page_section, rates
 from trainmark.features.forecast.after_sweep import render_backtest, render_forecasts

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
+from trainmark.analysis.comparison import stability_of_repeats
 from trainmark.analysis.device_names import tidy
 from trainmark.analysis.scaling import find_scalings
-from trainmark.analysis.stability import stability_of_repeats
 from trainmark.features.published.cells import is_half
 from trainmark.record import escape, workload_facts
 from trainmark.record.doubts import translate_doubt

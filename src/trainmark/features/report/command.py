@@ -9,7 +9,7 @@ from pathlib import Path
 from trainmark import workloads
 from trainmark.analysis.beside import find_published_rows
 from trainmark.analysis.published_lookup import find_subject
-from trainmark.cli.price import add_price_options, read_price
+from trainmark.cli.options import add_price_options, read_price
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status
 from trainmark.features.report import output, run_page
 from trainmark.features.report.output import list_formats
