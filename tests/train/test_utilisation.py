@@ -196,3 +196,15 @@ def test_a_peak_that_was_measured_below_what_the_run_reached_is_no_peak() -> Non
     assert found.unavailable == "the run itself was faster than the matmuls that were measured beside it"
     by_sheet = mfu(flops=FlopsFacts(per_item=24.3e9, peak_tflops=1e-6, peak_source="a sheet of the card"))
     assert by_sheet.value is not None and by_sheet.value > 100
+
+
+def test_the_highest_peak_of_earlier_runs_is_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "peaks.json"
+    assert post_training.remember_peaks("cpu", 0.5, file) == [0.5]
+    for _ in range(30):
+        kept = post_training.remember_peaks("cpu", 0.3, file)
+    assert max(kept) == 0.5
+    assert len(kept) <= post_training.MAX_PEAKS
+    assert post_training.remember_peaks("another cpu", 0.1, file) == [0.1]
+    file.write_bytes(b"\xff{")
+    assert post_training.remember_peaks("cpu", 0.2, file) == [0.2]

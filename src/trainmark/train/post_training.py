@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -10,14 +11,17 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import stdev
 
 import msgspec
 import torch
 
+from trainmark.data import synthetic
 from trainmark.platforms.matmul_probe import BUDGET_S, choose_matmul_type, measure_matmul_flops
-from trainmark.platforms.platform import Device
+from trainmark.platforms.platform import Device, read_cpu_name
 from trainmark.record import endings
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.cores import FOREIGN_LOAD, read_foreign_s
 from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
@@ -26,6 +30,9 @@ from trainmark.train.loop import Job
 from trainmark.workloads import weights
 
 PEAK_REPEATS = 4
+PEAKS_FILE = "peaks.json"
+"""In the cache: a single measurement on a machine that others use is often too low."""
+MAX_PEAKS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +45,7 @@ class DevicePeak:
 
 
 def measure_peak(device: Device, precision: Precision) -> DevicePeak:
-    """The best of several rates; none where other processes used the machine meanwhile."""
+    """The best of several rates and of those of earlier runs; none where other processes used the machine meanwhile."""
     dtype = choose_matmul_type(device, precision)
     began_s, busy_before_s = time.perf_counter(), read_foreign_s()
     budget_s = BUDGET_S / PEAK_REPEATS
@@ -49,8 +56,22 @@ def measure_peak(device: Device, precision: Precision) -> DevicePeak:
         reason = f"others used {100 * others:.0f} % of the machine while its peak was measured"
         return DevicePeak(tflops=None, source=reason)
     kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
-    source = f"{MEASURED}large matmuls in {kind}, {threads} threads"
-    return DevicePeak(tflops=max(rates), source=source, error=stdev(map(math.log, rates)))
+    what = f"large matmuls in {kind}, {threads} threads"
+    best = remember_peaks(f"{read_cpu_name()}, {what}", max(rates), synthetic.cache_folder() / PEAKS_FILE)
+    times = f", the best of {len(best)} runs" if len(best) > 1 else ""
+    return DevicePeak(tflops=max(best), source=f"{MEASURED}{what}{times}", error=stdev(map(math.log, rates)))
+
+
+def remember_peaks(key: str, peak: float, file: Path) -> list[float]:
+    """The peaks of earlier runs and this one, of which the highest is never forgotten; a damaged file is ignored."""
+    every: dict[str, list[float]] = {}
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        every = msgspec.json.decode(file.read_bytes(), type=dict[str, list[float]])
+    known = sorted(each for each in every.get(key, []) if 0 < each < math.inf)
+    every[key] = [*known[-MAX_PEAKS + 1 :], peak]
+    with contextlib.suppress(OSError):
+        write_atomic(file, msgspec.json.encode(every))
+    return every[key]
 
 
 def write_flops(job: Job, ended: str) -> None:
