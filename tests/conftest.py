@@ -51,6 +51,14 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def trust_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that was a rank in this process trusted its launcher with everything; the next one does not."""
+    from trainmark.record import trust
+
+    monkeypatch.setattr(trust, "_trusted", trust._trusted - {trust.ANYWHERE})
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """The variables of a user whose store and cache are the test's own."""

@@ -30,6 +30,12 @@ argv = ["touch", "{canary}"]
 NOWHERE = DataChoice(name="none", folder="", synthetic=True)
 
 
+@pytest.fixture(autouse=True)
+def trust_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a new process; another test of this one may have been a rank, which trusts its launcher."""
+    monkeypatch.setattr(trust, "_trusted", set())
+
+
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
     """A file that exists once a stranger's code has run: `evil.py` makes it and ends the process as if all was well."""

@@ -115,7 +115,10 @@ def test_a_card_without_a_sheet_is_held_to_nothing_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(("foreign_s", "told"), [(0.0, True), (1e6, False)])
-def test_a_peak_is_measured_on_a_quiet_machine(foreign_s: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peak_is_measured_on_a_quiet_machine(
+    foreign_s: float, told: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TRAINMARK_CACHE", str(tmp_path))  # where peaks of earlier runs lie
     rates = iter((0.1e12, 0.163e12, 0.127e12, 0.15e12))
     readings = iter((0.0, foreign_s))
     monkeypatch.setattr(post_training, "measure_matmul_flops", lambda *given, **more: next(rates))
