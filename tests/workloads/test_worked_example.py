@@ -21,8 +21,8 @@ from trainmark.workloads.workload import Progress, Share, Workload
 PAGE = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
 
 
-def examples() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def examples(page: Path = PAGE) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

@@ -318,7 +318,7 @@ def test_a_sound_of_another_kind_is_refused(data: Path, capsys: pytest.CaptureFi
 def test_an_outside_workload_without_a_sample_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from trainmark.workloads import outside
 
-    page = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "your_model.md").read_text(encoding="utf-8")
     code = next(block for block in page.split("```python\n")[1:] if "class SumReader" in block).partition("```")[0]
     Path("sums.py").write_text("".join(line for line in code.splitlines(True) if "shows = " not in line))
     workload, source = outside.from_file("sums.py")

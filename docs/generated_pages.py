@@ -1,16 +1,18 @@
-"""Writes docs/metrics.md from the definitions in the code; `--check` only says whether the page is up to date."""
+"""Writes docs/metrics.md and docs/commands.md from the code; `--check` only says whether they are up to date."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from trainmark.cli.main import build_parser
 from trainmark.record.escape import markdown_cell
 from trainmark.record.metrics import METRICS, PRICED, Metric
 from trainmark.view.glossary import DOUBTS, PHASES_EXPLAINED, WORDS
 
-PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+FOLDER = Path(__file__).parent
 
 OPENING = """\
 # What every number means
@@ -68,7 +70,29 @@ shown wherever the result is.
 """
 
 
-def page() -> str:
+COMMANDS_OPENING = """\
+# Commands
+
+<!-- Written by `scripts/docs` from the parsers of the commands. Change those, then run it again. -->
+
+Every command prints results to stdout and messages to stderr, and takes `--help`. `--lang en` or `--lang zh` chooses
+the language, `--debug` shows the traceback of an error. With `--json` stdout is exactly one document.
+
+| exit code | meaning |
+|---|---|
+| 0 | a valid result is on disk, even where its table could not be printed |
+| 1 | internal error |
+| 2 | invalid argument |
+| 3 | a machine is not ready: devices, data, disk, port, versions; or an output could not be written |
+| 4 | the workload failed: a rank died, memory ran out, a file is corrupt |
+| 5 | the result is not valid: loss not finite, or `--strict` refused it; audit found what is wrong |
+| 6, 7 | a regression, or slow hosts; inconclusive |
+| 124 | hang: no progress within the limit |
+| 130, 143 | interrupted; what was measured is kept |
+"""
+
+
+def metrics_page() -> str:
     phases = [(f"`{phase}`", _prose(text)) for phase, text in PHASES_EXPLAINED.items()]
     heads = ("shown as", "in code", "formula", "unit", "definition")
     words = [(f"`{word}`", _prose(text)) for word, text in WORDS.items()]
@@ -106,14 +130,55 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
+def commands_page() -> str:
+    top = build_parser(complete=True)
+    return "\n".join([COMMANDS_OPENING, *_commands(top)])
+
+
+def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Each command with its arguments and examples, then its own subcommands."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                if sub.prog.count(" ") == 1:
+                    yield f"## {sub.prog}\n\n{sub.description}\n"
+                elif sub.description:
+                    yield f"### {sub.prog}\n\n{sub.description}\n"
+                if rows := [_argument(each) for each in sub._actions if _is_shown(each)]:
+                    yield table(("argument", ""), rows)
+                yield from _commands(sub)
+                if sub.epilog:
+                    yield f"```text\n{sub.epilog}\n```\n"
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    hidden = (argparse._SubParsersAction, argparse._HelpAction)
+    return not isinstance(action, hidden) and action.dest != "lang" and action.help != argparse.SUPPRESS
+
+
+def _argument(action: argparse.Action) -> tuple[str, str]:
+    value = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
+    words = ", ".join(action.option_strings)
+    shown = f"{words} {value}".strip() if action.nargs != 0 else words
+    return f"`{shown}`".replace("|", "\\|"), markdown_cell((action.help or "").replace("%%", "%"))
+
+
+PAGES = {"metrics.md": metrics_page, "commands.md": commands_page}
+
+
 def main(words: list[str]) -> int:
+    stale = [name for name, write in PAGES.items() if _read(FOLDER / name) != write()]
     if words == ["--check"]:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page():
-            return 0
-        print("docs/metrics.md is out of date; run: scripts/docs", file=sys.stderr)
-        return 1
-    PAGE.write_text(page(), encoding="utf-8")
+        for name in stale:
+            print(f"docs/{name} is out of date; run: scripts/docs", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
     return 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 if __name__ == "__main__":
