@@ -1,4 +1,4 @@
-"""Copies records for sharing: only listed fields are kept, names become placeholders."""
+"""Copies records for sharing: only numbers and plain words are kept, names become placeholders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from trainmark.record.metrics import METRICS
 from trainmark.record.plan import Plan
+from trainmark.record.recipe import Value
 from trainmark.record.record import Record
 from trainmark.record.timeline import PHASES
 
@@ -41,125 +42,77 @@ _PLAIN = re.compile(
 )  # fmt: skip
 """What may stand in a sentence. A key, a serial number, an address or a path has other signs in it."""
 _AROUND = "()[]{}'\"«»,;:.!?"
-_SETTING = re.compile(
+_VARIABLE = re.compile(
     r"(?:[A-Za-z_]{1,32}|\d+(?:\.\d+)?|(?:eth|ib|lo|eno)\d{0,2})(?:[,:=;](?:[A-Za-z_]{1,32}|\d+(?:\.\d+)?)?)*"
 )
+_SETTING = re.compile(r"(?:[A-Za-z0-9_+-]|\.(?=\d)| (?=\w)){0,64}")
+"""A value of a recipe that is no path and no file: `1 epoch`, `llama3.1`."""
 _VERSION = re.compile(r"(?:[A-Za-z]{1,12} )?\d+(?:\.\d+)*(?:(?:a|b|rc|\.post|\.dev)\d+)?(?:\+[a-z]{1,4}[\d.]*)?")
 _KEY = re.compile(r"[A-Za-z_]{1,24}\d{0,2}(?:[ _.-][A-Za-z]{0,16}\d{0,2}){0,6}|\d{1,6}")
 
-Rule = Callable[["_Copy", Any], Any]
+Rule = Callable[["_Copy", str], str]
 
 
-def _keep(copy: _Copy, value: Any) -> Any:
-    """What trainmark itself wrote; only names that are known to be somebody's are taken out of it."""
-    return copy.without_names(value) if isinstance(value, str) else value
+def _keep(copy: _Copy, text: str) -> str:
+    """What trainmark itself wrote, and what a user typed where that was asked for, without names that are known."""
+    return copy.without_names(text)
 
 
-def _version(copy: _Copy, value: Any) -> Any:
+def _sentence(copy: _Copy, text: str) -> str:
+    return copy.sentence(text)
+
+
+def _version(copy: _Copy, text: str) -> str:
     """Without what a vendor or an administrator has written behind it."""
-    found = _VERSION.match(value) if isinstance(value, str) else None
+    found = _VERSION.match(text)
     return found.group() if found else ""
 
 
-def _text(copy: _Copy, value: Any) -> Any:
-    return copy.sentence(value) if isinstance(value, str) else None
-
-
-def _first_part(copy: _Copy, value: Any) -> Any:
+def _first_part(copy: _Copy, text: str) -> str:
     """Ours is what stands before the first colon; behind it speak other programs."""
-    if not isinstance(value, str):
-        return None
-    ours, colon, _ = value.partition("\n")[0].partition(": ")
-    return copy.sentence(ours) + (f": {LEFT_OUT}" if colon or "\n" in value else "")
+    ours, colon, _ = text.partition("\n")[0].partition(": ")
+    return copy.sentence(ours) + (f": {LEFT_OUT}" if colon or "\n" in text else "")
 
 
-def _setting(copy: _Copy, value: Any) -> Any:
-    plain = isinstance(value, str) and _SETTING.fullmatch(value) and not copy.names_in(value)
-    return value if plain else LEFT_OUT
+def _variable(copy: _Copy, text: str) -> str:
+    return text if _VARIABLE.fullmatch(text) and not copy.names_in(text) else LEFT_OUT
 
 
-def _replace_skipped(copy: _Copy, value: Any) -> Any:
+def _setting(copy: _Copy, text: str) -> str:
+    return text if _SETTING.fullmatch(text) and not copy.names_in(text) else copy.placeholder("path", text)
+
+
+def _skipped_file(copy: _Copy, text: str) -> str:
     """`folder/file: reason`, where spaces may be in the file's name: it ends at the first colon behind a slash."""
-    folder, slash, rest = str(value).rpartition("/")
+    folder, slash, rest = text.rpartition("/")
     file, colon, reason = rest.partition(": ")
     return copy.placeholder("path", folder + slash + file) + colon + copy.sentence(reason)
 
 
-def _file(copy: _Copy, value: Any) -> Any:
-    plain = re.fullmatch(r"[a-z_-]{1,24}\.[a-z0-9]{2,4}", str(value)) and not copy.names_in(str(value))
-    return value if plain else copy.placeholder("path", str(value))
+def _file(copy: _Copy, text: str) -> str:
+    plain = re.fullmatch(r"[a-z_-]{1,24}\.[a-z0-9]{2,4}", text) and not copy.names_in(text)
+    return text if plain else copy.placeholder("path", text)
 
 
-def _host(copy: _Copy, value: Any) -> Any:
-    return copy.placeholder("host", str(value))
+def _host(copy: _Copy, text: str) -> str:
+    return copy.placeholder("host", text)
 
 
-def _data(copy: _Copy, value: Any) -> Any:
-    """Numbers under plain names, and sentences about them."""
-    if isinstance(value, Mapping):
-        return {key: _data(copy, inner) for key, inner in value.items() if copy.is_plain_key(key)}
-    if isinstance(value, (list, tuple)):
-        if all(entry is None or isinstance(entry, (int, float)) for entry in value):
-            return value  # a series
-        return [_data(copy, entry) for entry in value]
-    return _text(copy, value) if isinstance(value, str) else value
-
-
-def _keep_typed(copy: _Copy, value: Any) -> Any:
-    """What a user typed, without the names that are known."""
-    return copy.without_names(str(value))
-
-
-ANY = "*"
-_DEVICE = dict.fromkeys(
-    ("type", "name", "count", "count_visible", "memory_bytes", "power_w", "driver", "stand_in"), _keep
-)
-_CPU = dict.fromkeys(("name", "logical_cores", "usable_cores", "capability", "memory_bytes"), _keep)
-KEPT: Mapping[str, Any] = {
-    "series": {
-        "ranks": {"host": _host, ANY: _data},
-        **dict.fromkeys(("warmup_steps", "steady_from", "loss", "file", "points"), _keep),
-    },
-    **dict.fromkeys(("schema", "kind", "run_id", "created", "status", "group", "item"), _keep),
-    "trainmark": _version,
-    "revision": _keep,
-    "event_files": {ANY: _keep},
-    "ended": _first_part,
-    "metrics": {ANY: {"value": _keep, "unit": _keep, "interval": _keep, "unavailable": _text}},
-    "coverage": _text,
-    "quality": {**dict.fromkeys(("name", "unit", "goal", "better", "value", "reached"), _keep), "history": _data},
-    "doubts": {"code": _keep, "text": _text, "values": _data},
-    "phases": _data,
-    "restarts": {"step": _keep, "lost_s": _keep, "reason": _first_part, "damaged": _text},
-    "environment": {
-        **dict.fromkeys(("trainmark", "python", "torch", "numpy", "os", "libc"), _version),
-        **dict.fromkeys(("distribution", "machine", "container"), _text),
-        "device": _DEVICE,
-        "platform": {"name": _text, "sha256": _keep, "plugin": _text, "plugin_version": _version},
-        "cpu": _CPU,
-        "variables": {ANY: _setting},
-        **dict.fromkeys(("threads", "optimised_python", "emulated_precision", "foreign_load", "idle_power_w"), _keep),
-        **dict.fromkeys(("suspended_s", "ranks_apart_at", "clock_gap_s"), _keep),
-        **dict.fromkeys(("precision", "flops", "exchange", "link", "link_levels", "fill"), _data),
-        **dict.fromkeys(("clock", "step_check", "checkpoint", "profile"), _data),
-    },
-    "skipped_files": _replace_skipped,
-    "artifacts": {"file": _file, "caption": _text},
-    "data_facts": _data,
-    "telemetry": {"machines": {"host": _host, ANY: _data}},
-    "workload_facts": {
-        **dict.fromkeys(("name", "title", "item", "data_set", "task", "sample", "recipes"), _keep),
-        **dict.fromkeys(("items_per_sample", "most_items_per_sample", "samples_per_epoch"), _keep),
-        **dict.fromkeys(("least_loss", "flops_per_item"), _keep),
-        "qualities": {
-            **dict.fromkeys(("name", "unit", "better", "word", "plain", "least", "most"), _keep),
-            **dict.fromkeys(("counted", "never_above", "bar", "bar_word"), _keep),
-        },
-        "reference": {ANY: _data},
-    },
+RULES: Mapping[str, Rule | None] = {
+    **dict.fromkeys(("kind", "run_id", "created", "status", "group", "item", "revision", "code", "sha256"), _keep),
+    **dict.fromkeys(("event_files", "metrics", "quality", "series", "workload_facts", "device", "cpu"), _keep),
+    **dict.fromkeys(("trainmark", "python", "torch", "numpy", "os", "libc", "plugin_version"), _version),
+    **dict.fromkeys(("ended", "restarts.reason"), _first_part),
+    "unavailable": _sentence,
+    "host": _host,
+    "variables": _variable,
+    "skipped_files": _skipped_file,
+    "artifacts.file": _file,
+    **dict.fromkeys(("content", "tags", "note"), None),
 }
-"""Every field of a copy beside its plan, and what is done to it, in a list to each entry. All else is dropped."""
-LABELS: Mapping[str, Any] = {"tags": {ANY: _keep_typed}, "note": _keep_typed}
+"""What is done to the texts of a field, or of one of a certain parent, and below it; None drops the field. Every other
+text is a sentence, of which only plain words stay."""
+LABELS: Mapping[str, Rule] = {"tags": _keep, "note": _keep}
 """What a user typed may hold anybody's name: it is kept only where that was asked for."""
 
 
@@ -180,7 +133,7 @@ class PublishableCopy:
     """In the order they were given."""
     replaced: tuple[Replacement, ...]
     dropped: int
-    """Fields that are not on the list."""
+    """Fields that may hold anything."""
 
 
 def make_publishable(
@@ -192,7 +145,7 @@ def make_publishable(
     this machine and its user are looked for too; `environment` stands for its variables in tests. With `labels`, tags
     and notes are kept as they were typed but for such names.
     """
-    copy = _Copy([record.to_json() for record in records], environment, {**KEPT, **LABELS} if labels else KEPT)
+    copy = _Copy([record.to_json() for record in records], environment, {**RULES, **LABELS} if labels else RULES)
     safe = tuple(copy.of(record) for record in records)
     left = "\n".join(record.dumps() for record in safe)  # of a word within a path only the path's is left
     given = sorted(copy.given.items(), key=lambda entry: list(KINDS).index(entry[0][0]))
@@ -206,7 +159,10 @@ class _Copy:
     """Gives out placeholders, and remembers which name has which."""
 
     def __init__(
-        self, documents: Sequence[Mapping[str, Any]], environment: Mapping[str, str] | None, rules: Mapping[str, Any]
+        self,
+        documents: Sequence[Mapping[str, Any]],
+        environment: Mapping[str, str] | None,
+        rules: Mapping[str, Rule | None],
     ) -> None:
         self.dropped = 0
         self._rules = rules
@@ -231,32 +187,30 @@ class _Copy:
         self._known = re.compile("|".join(patterns), re.IGNORECASE) if patterns else None
 
     def of(self, record: Record) -> Record:
-        document = record.to_json()
-        # first, so that host-1 is the host of rank 0, whoever a sentence names first
-        kept: dict[str, Any] = {"series": self._apply(KEPT["series"], document["series"])}
         plan = self._plan(record.plan)
-        for name, value in document.items():
-            if name in self._rules and name not in kept:
-                kept[name] = self._apply(self._rules[name], value)
-            self.dropped += name not in self._rules and name != "plan"
-        return Record.from_json(
-            {**kept, "plan": plan.to_json()}, None if record.means_only else lambda file: record.steps
-        )
+        document = {name: value for name, value in record.to_json().items() if name != "plan"}
+        # first, so that host-1 is the host of rank 0, whoever a sentence names first
+        document = {"series": document["series"], **document}
+        copied = {**self._apply(document, "", _sentence), "plan": plan.to_json()}
+        return Record.from_json(copied, None if record.means_only else lambda file: record.steps)
 
     def _plan(self, plan: Plan) -> Plan:
-        """The plan with other places. Its recipe is what is compared and its fingerprint covers no place: both stay,
-        except where a recipe names a file of weights."""
+        """The plan with other places. Its fingerprint covers no place, and changes only with a path in the recipe."""
 
         source = plan.workload_source
 
         def place(text: str) -> str:
             return self.placeholder("path", text) if text else text
 
-        files = {name: place(str(plan.recipe[name])) for name in plan.recipe if f"{name}_sha256" in plan.recipe}
+        def setting(value: Value) -> Value:
+            return _setting(self, value) if isinstance(value, str) else value
+
         return replace(
             plan,
-            recipe={**plan.recipe, **files},
-            deviations=tuple(replace(one, actual=files.get(one.name, one.actual)) for one in plan.deviations),
+            recipe={name: setting(value) for name, value in plan.recipe.items()},
+            deviations=tuple(
+                replace(one, reference=setting(one.reference), actual=setting(one.actual)) for one in plan.deviations
+            ),
             data=replace(plan.data, folder=place(plan.data.folder)),
             workload_source=source and replace(source, file=place(source.file)),
             resume_from=place(plan.resume_from or "") or None,
@@ -265,20 +219,20 @@ class _Copy:
             platform=f"{place(plan.platform)}.toml" if plan.platform.endswith(".toml") else plan.platform,
         )
 
-    def _apply(self, rule: Any, value: Any) -> Any:
-        if isinstance(value, (list, tuple)) and rule is not _data and rule is not _keep:
-            return [self._apply(rule, entry) for entry in value]
-        if not isinstance(rule, Mapping):
+    def _apply(self, value: Any, field: str, rule: Rule) -> Any:
+        if isinstance(value, str):
             return rule(self, value)
+        if isinstance(value, (list, tuple)):
+            return value if _holds_numbers(value) else [self._apply(entry, field, rule) for entry in value]
         if not isinstance(value, Mapping):
-            return None
+            return value
         kept: dict[str, Any] = {}
         for name, entry in value.items():
-            found = rule.get(name) or (rule.get(ANY) if self.is_plain_key(name) else None)
-            if found is None:
+            found = self._rules.get(f"{field}.{name}", self._rules.get(name, rule))
+            if found is None or not self.is_plain_key(name):
                 self.dropped += 1
             else:
-                kept[name] = self._apply(found, entry)
+                kept[name] = self._apply(entry, name, found)
         return kept
 
     def is_plain_key(self, key: object) -> bool:
@@ -334,10 +288,13 @@ def _find_names(
                 hosts.append(value)
             elif _USER_FIELD.search(field):
                 yield "user", value
-            elif field in ("folder", "resume_from", "init_from", "mels_from") or (field == "file" and "/" in value):
+            elif field in ("folder", "resume_from", "init_from") or (field == "file" and "/" in value):
                 yield "path", value.rstrip("/")
                 if field != "folder":  # sentences call such a file by the last part of its path
                     yield "path", value.rstrip("/").rpartition("/")[2]
+        for value in document["plan"]["recipe"].values():
+            if isinstance(value, str) and not _SETTING.fullmatch(value):
+                yield from (("path", value.rstrip("/")), ("path", value.rstrip("/").rpartition("/")[2]))
     yield from (("host", name) for host in hosts for name in (host, host.partition(".")[0]))
 
 
@@ -347,18 +304,24 @@ def _walk_strings(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         for name, entry in value.items():
             yield from _walk_strings(entry, str(name))
-    elif isinstance(value, (list, tuple)) and not all(isinstance(entry, (int, float)) for entry in value):
+    elif isinstance(value, (list, tuple)) and not _holds_numbers(value):
         for entry in value:
             yield from _walk_strings(entry, field)
+
+
+def _holds_numbers(values: Sequence[Any]) -> bool:
+    """A series, which may be long."""
+    return all(entry is None or isinstance(entry, (int, float)) for entry in values)
 
 
 def _list_ordinary_words(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Words that our own sentences and devices are made of: as somebody's name they tell nothing."""
     yield from ("root", "user", "admin", "localhost", "node", "gpu", "machine", "worker", "home", "data")
     texts = [text for metric in METRICS.values() for text in (metric.definition, metric.formula, metric.name)]
-    texts += [*PHASES, *METRICS, *KEPT, *KEPT["telemetry"], *KEPT["environment"]]
+    texts += [*PHASES, *METRICS, "machines"]
     for document in documents:
         about = document["environment"]
+        texts += [*document, *about]
         texts += [str((about.get(name) or {}).get("name", "")) for name in ("device", "cpu")]
         texts += [str(document["item"]), *_list_own_words(document)]
     yield from re.findall(r"[^\W_]+", " ".join(texts).lower().replace("_", " "))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Cli
 from hypothesis import assume, given, settings, strategies as st
 from support.clean_records import EVERY_KIND
 from support.records import a_vocoder_record, make_record, make_timeline, typed
@@ -353,17 +354,25 @@ def test_a_platform_file_of_ones_own_is_a_path_too() -> None:
     assert Record.from_json(json.loads(copy.dumps())) == copy
 
 
-def test_a_file_of_weights_in_a_recipe_is_a_path_too() -> None:
-    plan = make_record().plan
-    file, digest = "/home/ola/runs/tacotron2-a/state.pt", "0" * 64
-    deviation = Deviation(name="mels_from", short="", reference="", actual=file)
-    values = {**plan.recipe, "mels_from": file, "mels_from_sha256": digest}
-    copy = make_publishable([make_record(plan={"recipe": values, "deviations": (deviation,)})], environment={}).records[
-        0
-    ]
-    assert "ola" not in copy.dumps()
-    assert copy.plan.recipe["mels_from_sha256"] == digest
-    assert Record.from_json(json.loads(copy.dumps())) == copy
+@pytest.mark.parametrize("value", ["/home/ola/runs/tacotron2-a/state.pt", "ola-lists.txt", "lists of ola"])
+def test_a_path_in_a_recipe_is_in_no_report_and_no_site(value: str, cli: Cli, tmp_path: Path) -> None:
+    plan, digest = make_record().plan, "0" * 64
+    deviation = Deviation(name="file_lists", short="", reference="llama3.1", actual=value)
+    recipe = {**plan.recipe, "file_lists": value, "mels_from_sha256": digest, "evaluate_every": "4 epochs from 1"}
+    record = make_record(plan={"recipe": recipe, "deviations": (deviation,)}, ended=f"{value} cannot be read")
+    Store(tmp_path / "in").add(record)
+    words = ("report", "--publish", "--store", tmp_path / "in", "--format")
+    for form in ("json", "markdown", "csv", "html"):
+        ended = cli(*words, form, "--out", tmp_path / form, USER="ola", HOME="/home/ola")
+        assert ended.returncode == 0, ended.stderr
+        assert value not in ended.stderr + html.unescape((tmp_path / form).read_text())
+    assert cli("site", tmp_path / "in", "--out", tmp_path / "site", "--publish", USER="ola").returncode == 0
+    for page in (tmp_path / "site").rglob("*.*"):
+        assert value not in html.unescape(page.read_text())
+    (document,) = json.loads((tmp_path / "json").read_text())
+    copy = Record.from_json(document)
+    assert copy.plan.recipe == {**recipe, "file_lists": "path-1"}
+    assert copy.plan.deviations == (replace(deviation, actual="path-1"),)
 
 
 def test_publishing_twice_replaces_nothing_new(published: PublishableCopy) -> None:
