@@ -32,6 +32,7 @@ from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.events import parse_writer, read_line
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.gather import gather
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
 from trainmark.record.numbers import meets_goal
@@ -417,6 +418,9 @@ def end(log: Log) -> Iterator[CheckResult]:
         yield note(evidence, "the writer did not say that it ended", "whether it still runs, or was killed")
 
 
+MAX_LOG_BYTES = 1 << 30
+
+
 def audit_logs(folder: Path) -> list[Audit]:
     """All logs of a run's ranks and samplers; the record's audit checks their hashes."""
     paths = sorted([*folder.glob("rank*.jsonl"), *folder.glob("telemetry*.jsonl")])
@@ -428,7 +432,7 @@ def audit_logs(folder: Path) -> list[Audit]:
 def audit_log(path: Path) -> Audit:
     """One event file by itself."""
     try:
-        log = Log(path=path, data=path.read_bytes())
+        log = Log(path=path, data=read_plain(path, MAX_LOG_BYTES))
     except OSError as error:
         raise UsageError(f"event log {path} cannot be read: {error.strerror}") from error
     if not log.events and parse_writer(path.name) is None:

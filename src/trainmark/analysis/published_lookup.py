@@ -20,6 +20,7 @@ from trainmark.analysis.device_names import UNKNOWN, slugify
 from trainmark.analysis.published_library import PublishedPage
 from trainmark.record.atomic_files import write_once
 from trainmark.record.errors import NotReadyError, UsageError, WorkloadError, nearest
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PREFIX, PublishedRow
 from trainmark.record.store import Store, Subject, find_runs
@@ -83,7 +84,7 @@ def load_pages(store_folder: Path) -> ImportedPages:
     damaged = []
     for path in _list_files(store_folder):
         try:
-            document = msgspec.json.decode(path.read_bytes())
+            document = msgspec.json.decode(read_plain(path))
             found.append((path.stem, parse_rows(document)))
         except OSError as error:
             damaged.append(f"imported page {path} is left out: {error.strerror}")

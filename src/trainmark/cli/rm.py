@@ -150,6 +150,8 @@ class CollectGarbage:
         store, before = Store(args.store or default_folder()), time.time() - args.older_s
         kinds = args.kinds or ["checkpoints"]
         contents = store.contents()
+        for damaged in contents.damaged:
+            print_status(escape.terminal(str(damaged)))
         rows = sort_newest_first([*contents.rows, *contents.unrecorded])
         going = {row.run_id for row in contents.unrecorded if may_be_running(store, row.run_id)}
         for run_id in sorted(going):

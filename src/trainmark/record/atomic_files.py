@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainmark.record.errors import NotReadyError
+from trainmark.record.foreign_files import open_plain
 
 UNFINISHED = ".part"
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -129,7 +130,7 @@ def sync(path: Path) -> None:
 
 def sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         while block := file.read(1 << 22):
             digest.update(block)
     return digest.hexdigest()

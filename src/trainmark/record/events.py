@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from trainmark.record.errors import WorkloadError
+from trainmark.record.foreign_files import NotPlainError, open_plain
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
     Artifact,
@@ -397,6 +398,8 @@ AnyEvent = RankEvent | SamplerEvent | LauncherEvent
 # -- files: readable up to the last complete line whatever happened to the writer
 
 Source = Literal["rank", "telemetry", "launcher"]
+MAX_LINE_BYTES = 16 << 20
+"""No event is longer."""
 _NAME = re.compile(r"(rank|telemetry)([0-9]+)\.jsonl|(launcher)\.jsonl")
 _KINDS: dict[Source, Any] = {"rank": RankEvent, "telemetry": SamplerEvent, "launcher": LauncherEvent}
 _DECODERS: dict[Source, msgspec.json.Decoder[Any]] = {name: msgspec.json.Decoder(kind) for name, kind in _KINDS.items()}
@@ -459,14 +462,16 @@ class EventTail:
     def new_events(self) -> Iterator[AnyEvent | Unknown]:
         """The events written since the last call."""
         try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
+            file = open_plain(self.path)
+        except (FileNotFoundError, NotPlainError):
             return
         with file:
             file.seek(self._offset)
             while data := file.read(1 << 20):
                 self._offset += len(data)
                 *lines, self._rest = (self._rest + data).split(b"\n")
+                if len(self._rest) > MAX_LINE_BYTES:
+                    self._rest = b""
                 for line in lines:
                     if (event := read_line(line, self._source)) is not None:
                         yield event

@@ -17,6 +17,7 @@ import msgspec
 
 from trainmark.record import endings
 from trainmark.record.errors import UsageError
+from trainmark.record.foreign_files import read_plain
 
 if TYPE_CHECKING:  # a listing needs only the index; importing numpy would take most of its time
     from trainmark.record.record import Record
@@ -150,7 +151,7 @@ def _document(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is none."""
     found: Any = None
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_plain(path))
     return found if isinstance(found, dict) else {}
 
 

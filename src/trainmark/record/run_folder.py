@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +18,7 @@ from trainmark.record import events
 from trainmark.record.atomic_files import sha256
 from trainmark.record.errors import NotReadyError, TrainmarkError
 from trainmark.record.events import AnyEvent, EventTail, Source, Unknown, Writer, parse_writer
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.links import AllReduce, LinkLevel, PairLink
 from trainmark.record.machine import (
     Artifact,
@@ -483,7 +485,7 @@ def open_run(path: Path) -> RunFolder:
 def read_head(path: Path) -> RunHead:
     """The head of a run folder; NotReadyError where it is missing or damaged."""
     try:
-        return msgspec.json.decode((path / HEAD_FILE).read_bytes(), type=RunHead)
+        return msgspec.json.decode(read_plain(path / HEAD_FILE), type=RunHead)
     except OSError as error:
         raise NotReadyError(f"{path} is not a run folder: {HEAD_FILE}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -493,7 +495,7 @@ def read_head(path: Path) -> RunHead:
 def read_plan(path: Path) -> Plan:
     """The plan of a run folder; NotReadyError where it is missing or damaged."""
     try:
-        return Plan.from_json(msgspec.json.decode((path / PLAN_FILE).read_bytes()))
+        return Plan.from_json(msgspec.json.decode(read_plain(path / PLAN_FILE)))
     except OSError as error:
         raise NotReadyError(f"{path} does not say what was to run: {PLAN_FILE}: {error.strerror}") from error
     except (ValueError, RecursionError, TrainmarkError) as error:
@@ -506,7 +508,9 @@ def _numbers(folder: Path, source: Source) -> list[int]:
 
 
 def _names(folder: Path) -> list[str]:
+    """Names of the plain files in a folder."""
     try:
-        return [entry.name for entry in folder.iterdir()]
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
     except OSError:
         return []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.machine import Artifact
 from trainmark.record.recipe import knob
 from trainmark.record.record import Doubt
@@ -23,8 +24,6 @@ SAMPLE_SCHEMA = 1
 RECORDINGS = "recordings"
 """What speech is scored beside, of the kinds of clips."""
 KIND = "trainmark sample"
-LARGEST_DOCUMENT = 1_000_000
-"""Bytes; what is larger is no document of ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,9 +177,7 @@ def documents(folder: Path) -> Iterator[SampleDocument]:
     """The sample documents in a folder, oldest first; other files are skipped."""
     for path in sorted(folder.glob("*.json")):
         try:
-            if path.stat().st_size > LARGEST_DOCUMENT:
-                continue
-            found = msgspec.json.decode(path.read_bytes(), type=SampleDocument)
+            found = msgspec.json.decode(read_plain(path), type=SampleDocument)
         except (OSError, msgspec.DecodeError):  # or a validation error
             continue
         if (found.kind, found.schema) == (KIND, SAMPLE_SCHEMA):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
+from trainmark.record.foreign_files import MAX_RECORD_BYTES, read_plain
 from trainmark.record.index import (
     NO_RECORD,
     RunFilter,
@@ -105,7 +106,7 @@ def _read_records(path: Path) -> list[Record]:
     from trainmark.record.record import Record, list_repeats, parse
 
     with _explain_damage(path):
-        document = list_repeats(parse(path.read_bytes()))
+        document = list_repeats(parse(read_plain(path, MAX_RECORD_BYTES)))
         if isinstance(document, list):
             return [Record.from_json(each) for each in document]
         return [Record.from_json(document, series_reader(path))]
@@ -405,7 +406,7 @@ def read_record(path: Path) -> Record:
     from trainmark.record.record import Record, parse
 
     with _explain_damage(path):
-        return Record.from_json(parse(path.read_bytes()), series_reader(path))
+        return Record.from_json(parse(read_plain(path, MAX_RECORD_BYTES)), series_reader(path))
 
 
 @contextlib.contextmanager

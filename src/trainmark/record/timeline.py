@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmark.record.events import Steps
+from trainmark.record.foreign_files import open_plain
 from trainmark.record.numbers import Count, Finite
 
 PHASES = ("startup", "init", "warmup", "data_wait", "compute", "evaluate", "checkpoint", "restart", "other")
@@ -301,7 +302,7 @@ def read_series(path: Path, expected: SeriesFile) -> StepSeries:
     found: dict[str, Any] = {name: array("q") for name in ("wait_ns", "compute_ns", "exchange_ns", "items")}
     found["loss"] = []
     try:
-        with gzip.open(path) as file:
+        with open_plain(path) as packed, gzip.open(packed) as file:
             while line := file.readline(MAX_LINE_BYTES):
                 digest.update(line)
                 block, known = _DECODER.decode(line), len(found["compute_ns"])

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from trainmark.record.atomic_files import UNFINISHED, atomic_folder, sha256, sync
 from trainmark.record.errors import NotReadyError, WorkloadError
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.trust import check_pickle
 from trainmark.train.collectives import Collectives
 from trainmark.workloads import pieces
@@ -164,13 +165,13 @@ def load_newest_on_all_ranks(folder: Path, ranks: Collectives, *, mapped: bool) 
 
 def read_step(folder: Path) -> int:
     """The step of a whole checkpoint."""
-    return int(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["step"])
+    return int(json.loads(read_plain(folder / MANIFEST))["step"])
 
 
 def find_damage(path: Path) -> str | None:
     """What is wrong with a checkpoint folder; None where it is whole."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(read_plain(path / MANIFEST))
         files = {STATE: manifest, **{name: manifest["shards"][name] for name in pieces.piece_files(path)}}
         with ThreadPoolExecutor() as pool:
             return next(

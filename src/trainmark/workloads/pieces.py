@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainmark.record.errors import NotReadyError
+from trainmark.record.foreign_files import read_plain
 
 INDEX = "model.safetensors.index.json"
 ALONE = "model.safetensors"
@@ -145,7 +146,7 @@ def read_all(nest: Any) -> Any:
 def piece_files(folder: Path) -> list[str]:
     """Shard files in a checkpoint's manifest; none if it is one file."""
     try:
-        shards = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("shards", {})
+        shards = json.loads(read_plain(folder / MANIFEST)).get("shards", {})
         found = sorted(shards)
     except (OSError, ValueError, AttributeError, TypeError):
         return []

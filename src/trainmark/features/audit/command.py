@@ -13,6 +13,7 @@ from trainmark.analysis.audit_record import audit_document, audit_log, audit_log
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record.audit import Audit, is_wrong, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.foreign_files import MAX_RECORD_BYTES, read_plain
 from trainmark.record.record import list_repeats, parse
 from trainmark.record.store import Store, default_folder, find_group, series_reader
 from trainmark.view.audit_screen import render
@@ -101,7 +102,7 @@ def _audit_record(file: Path) -> Iterator[Audit]:
 def _read_documents(file: Path) -> list[dict[str, Any]]:
     """A record, or a list of them as `run --json` and `report --format json` write it."""
     try:
-        content = file.read_bytes()
+        content = read_plain(file, MAX_RECORD_BYTES)
         document = list_repeats(parse(content))
     except OSError as error:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error

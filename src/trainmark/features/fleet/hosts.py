@@ -16,6 +16,7 @@ from trainmark.analysis import quantities
 from trainmark.analysis.comparison import list_differences
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.links import PairLink
 from trainmark.record.record import Record
 from trainmark.record.run_folder import read_head
@@ -94,7 +95,7 @@ def find_newest(store: Store) -> tuple[SavedFleet, Path] | None:
     if not paths:
         return None
     try:
-        return msgspec.json.decode(paths[-1].read_bytes(), type=SavedFleet), paths[-1]
+        return msgspec.json.decode(read_plain(paths[-1]), type=SavedFleet), paths[-1]
     except OSError as error:
         raise UsageError(f"fleet file {paths[-1]} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -156,7 +157,7 @@ class _DoctorDocument(msgspec.Struct, frozen=True):
 def _read_links(path: Path) -> PairsDone:
     """From the document of a doctor that measured pairs."""
     try:
-        [found] = msgspec.json.decode(path.read_bytes(), type=_DoctorDocument).sections
+        [found] = msgspec.json.decode(read_plain(path), type=_DoctorDocument).sections
     except OSError as error:
         raise UsageError(f"links file {path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, RecursionError) as error:

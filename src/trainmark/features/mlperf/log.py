@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from trainmark.features.mlperf.benchmarks import Benchmark, find_round, find_unit, load_benchmarks, olympic_mean
 from trainmark.record.errors import UsageError
+from trainmark.record.foreign_files import open_plain
 
 LINE_MARK = b":::MLLOG "
 MAX_LINE = 1 << 20
@@ -147,7 +148,7 @@ def as_number(value: Any) -> float | None:
 def is_log(path: Path) -> bool:
     """Whether a file holds a line of such a log."""
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             return any(LINE_MARK in line for line in read_lines(stream, most=MAX_HEAD))
     except OSError:
         return False
@@ -157,7 +158,7 @@ def read_log(path: Path) -> RunLog:
     """UsageError where the file cannot be read or is of another kind."""
     log, content, untimed = RunLog(name=path.name, path=path), hashlib.sha256(), hashlib.sha256()
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             for number, line in enumerate(read_lines(stream), 1):
                 content.update(line)
                 _, token, text = line.rpartition(LINE_MARK)
@@ -350,7 +351,7 @@ class ResultFolder:
         if not self.whole:
             return None
         try:
-            with self.description_file.open("rb") as stream:
+            with open_plain(self.description_file) as stream:
                 found = json.loads(stream.read(MAX_DESCRIPTION))
         except (OSError, ValueError, RecursionError):
             return None

@@ -19,6 +19,7 @@ from trainmark.features.published.markdown import Fact, Heading, Layout, Part, T
 from trainmark.features.published.results import TableReader, combine_tables, is_results
 from trainmark.features.published.section import Section, quote
 from trainmark.record.errors import UsageError
+from trainmark.record.foreign_files import open_plain
 from trainmark.record.published_row import Source
 
 ENDINGS = (".md", ".markdown", ".txt")
@@ -60,7 +61,7 @@ def list_pages(folder: Path) -> list[Path]:
 def read_file(path: Path, name: str) -> FoundPage:
     """The page in a file; `name` is what its rows are named by."""
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             return _read_content(name, stream.read(MAX_BYTES + 1))
     except OSError as error:
         raise UsageError(f"page {path} cannot be read: {error.strerror}") from error

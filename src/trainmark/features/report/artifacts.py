@@ -6,6 +6,7 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.language import Say
 from trainmark.record.machine import Artifact
 from trainmark.record.sample import SampleDocument, documents
@@ -103,9 +104,9 @@ def _read_content(artifact: Artifact, folder: Path | None, room: ByteBudget) -> 
         return None
     try:
         path = (folder / artifact.file).resolve()
-        if not path.is_relative_to(folder.resolve()) or not path.is_file() or path.stat().st_size > MAX_BYTES:
+        if not path.is_relative_to(folder.resolve()) or not path.is_file():
             return None
-        content = path.read_bytes()
+        content = read_plain(path, MAX_BYTES)
     except (OSError, ValueError):
         return None
     return content if content.startswith(kind[1]) and room.take(len(content)) else None

@@ -17,6 +17,7 @@ from trainmark.features.sample.after_training import SUFFIXES, find_data_folder,
 from trainmark.platforms import detection, files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.plan import Plan
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import from_values
@@ -46,7 +47,7 @@ class Origin(NamedTuple):
         for folder in (self.path, *self.path.parents[:3]):  # state.pt, its checkpoint, all of them, the run
             if (folder / "plan.json").is_file():
                 try:
-                    return Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+                    return Plan.from_json(json.loads(read_plain(folder / "plan.json")))
                 except (OSError, ValueError) as error:
                     raise NotReadyError(f"the plan of run {folder} cannot be read: {error}") from error
         return None

@@ -23,6 +23,7 @@ from trainmark.record.atomic_files import write_atomic
 from trainmark.record.checks import format_count
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.events import BitDifference, Operators
+from trainmark.record.foreign_files import MAX_RECORD_BYTES, read_plain
 from trainmark.record.run_folder import HEAD_FILE, RunFolder
 from trainmark.record.store import LAST, Store
 from trainmark.view.terminal import TerminalWriter
@@ -135,7 +136,7 @@ def _read_samples(folder: RunFolder) -> Iterator[tuple[int, events.DeviceReading
 
 def _numbers(folder: Path) -> Numbers | None:
     try:
-        return msgspec.json.decode((folder / NUMBERS_FILE).read_bytes(), type=Numbers)
+        return msgspec.json.decode(read_plain(folder / NUMBERS_FILE, MAX_RECORD_BYTES), type=Numbers)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -309,7 +310,7 @@ def _list_saved(store: Store) -> dict[str, Path]:
 def read_document(path: Path) -> VerifyDocument:
     """Reads the document of a verify; UsageError says what is wrong with it."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=VerifyDocument)
+        found = msgspec.json.decode(read_plain(path, MAX_RECORD_BYTES), type=VerifyDocument)
     except OSError as error:
         raise UsageError(f"the verify {path} cannot be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
