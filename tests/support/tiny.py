@@ -154,9 +154,10 @@ def job(
     precision: str = "fp32",
     platform: str = "cpu",
     saved: list[tuple[int, dict[str, Any]]] | None = None,
+    workload: LineFit | None = None,
 ) -> loop.Job:
     """A loop's job, ready to train; `saved` collects what checkpoints would hold."""
-    workload, device = LineFit(), Platform(files.load(platform)).open(0)
+    workload, device = workload or LineFit(), Platform(files.load(platform)).open(0)
     stepper = Stepper(
         workload.build(recipe),
         optimizer=lambda parameters: workload.optimizer(parameters, recipe),

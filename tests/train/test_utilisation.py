@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import to_builtins
 from support.records import make_record, make_timeline
 from support.tiny import LineFit, job
+from torch import nn
 
 from trainmark.platforms import files
 from trainmark.platforms.matmul_probe import choose_matmul_type
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record import doubts
+from trainmark.record.errors import WorkloadError
 from trainmark.record.machine import DeviceInfo, Environment, FlopsFacts
 from trainmark.record.metrics import Measured, Quantity, measure
 from trainmark.record.numbers import half_width
@@ -25,6 +28,7 @@ from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
 from trainmark.train import loop, post_training
 from trainmark.train.post_training import DevicePeak
+from trainmark.train.precision_proof import Proof
 from trainmark.train.schedule import Position
 from trainmark.view import table
 from trainmark.view.describe import describe
@@ -72,6 +76,52 @@ def test_a_run_on_the_cpu_writes_down_its_flops_and_the_peak_it_measured(
     assert event["per_item"] == 6.0
     assert event["peak_tflops"] == 0.5
     assert ready.clock.phases_ns == before
+
+
+class Wide(LineFit):
+    """A model from outside, of three linear layers."""
+
+    stated = 0.0
+
+    def build(self, recipe: Any) -> nn.Module:
+        layers = (nn.Linear(1, 8), nn.Linear(8, 5), nn.Linear(5, 1))
+        return nn.Sequential(nn.Unflatten(0, (-1, 1)), *layers, nn.Flatten(0))
+
+    def flops_per_item(self, recipe: Any) -> float:
+        return self.stated
+
+
+@pytest.mark.parametrize("stated", [0.0, 325.0, 6.0 * 67])
+def test_mfu_of_a_model_from_outside_takes_the_flops_of_its_first_step(
+    stated: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_training, "find_peak", lambda *given: DevicePeak(tflops=0.5, source="a sheet"))
+    model = Wide()
+    model.stated = stated
+    ready = job(tmp_path, limits=Limits(steps=4), workload=model)
+    ready = replace(ready, proof=Proof(ready.stepper, ready.events))
+    post_training.write_flops(ready, loop.train(ready, Position()))
+    [event] = flops_events(tmp_path)
+    counted = 2.0 * (2 * 8 + 3 * 8 * 5 + 3 * 5)  # the first layer has no gradient of its input
+    assert event["per_item"] == counted
+    facts = FlopsFacts(per_item=counted, stated=stated or None, peak_tflops=2.0)
+    record = make_record(timeline=make_timeline(), environment={"flops": to_builtins(facts)})
+    codes = {doubt.code for doubt in doubts.collect_doubts(record, reference_global_batch=1)}
+    found = mfu(flops=facts)
+    if abs(stated / counted - 1) < 0.1 or not stated:
+        assert found.value and "flops-misstated" not in codes
+    else:
+        assert "not those of its first step" in str(found.unavailable) and "flops-misstated" in codes
+
+
+@pytest.mark.parametrize("count", [0, -4])
+def test_a_workload_that_counts_no_items_is_refused_with_a_sentence(tmp_path: Path, count: int) -> None:
+    class Countless(LineFit):
+        def items(self, batch: Any) -> int:
+            return count
+
+    with pytest.raises(WorkloadError, match=rf"items\(batch\) is {count} for its first batch"):
+        loop.train(job(tmp_path, limits=Limits(steps=4), workload=Countless()), Position())
 
 
 def test_a_workload_that_cannot_be_counted_costs_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -387,6 +387,9 @@ def _doubt_arithmetic(record: Record) -> Iterator[Doubt]:
     found, wanted = sum(proof.weights.values()) if proof else 0, flops.parameters if flops else None
     if found and wanted and found != wanted:
         yield make_doubt("weights-differ", found=f"{found:,}", wanted=f"{wanted:,}")
+    if flops and flops.is_misstated:
+        stated, counted = (f"{value:.3g}" for value in (flops.stated or 0, flops.per_item))
+        yield make_doubt("flops-misstated", stated=stated, counted=counted, item=record.item)
     if mfu is not None and mfu.value is not None and mfu.value > 100:
         peak = None if flops is None else f"{flops.peak_tflops or 0:.3g} TFLOP/s ({flops.peak_source})"
         yield make_doubt("mfu-above-100", value=f"{mfu.value:.0f}", precision=asked, peak=peak)

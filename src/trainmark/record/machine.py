@@ -219,10 +219,17 @@ NOTICED_WITHIN_S = 0.05
 """From the end of a device's work to the moment a busy host reads its clock."""
 
 
+MAX_FLOPS_APART = 0.1
+"""By how much of the counted FLOPs those that a model states may be off: formulas leave out small layers."""
+
+
 class FlopsFacts(Struct, frozen=True, kw_only=True):
     """FLOPs and peak for MFU."""
 
     per_item: Finite
+    """Of a model from outside, by the matmuls of its first step, where there are any."""
+    stated: Finite | None = None
+    """What such a model states itself."""
     otherwise: Mapping[str, Finite] = msgspec.field(default_factory=dict)
     """Other counts, by what they leave out or include."""
     peak_tflops: Finite | None = None
@@ -233,6 +240,11 @@ class FlopsFacts(Struct, frozen=True, kw_only=True):
     peak_error: float | None = None
     """How far measurements of it lie apart: the standard deviation of their logarithm; None where it is no measured
     one, or there is only one."""
+
+    @property
+    def is_misstated(self) -> bool:
+        """The workload states another number than its first step took."""
+        return bool(self.stated) and abs((self.stated or 0.0) / self.per_item - 1) > MAX_FLOPS_APART
 
 
 class ExchangeShape(Struct, frozen=True, kw_only=True):

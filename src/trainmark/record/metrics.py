@@ -129,6 +129,10 @@ def _explain_utilisation(m: Measured) -> str:
         return "others used the processors that trained, and what these could have reached meanwhile is not known"
     if m.flops and m.flops.peak_tflops is None and m.flops.peak_source:
         return m.flops.peak_source
+    if m.flops and not m.flops.per_item:
+        return "the workload states no FLOPs per item, and its first step has no matmul to count"
+    if m.flops and m.flops.is_misstated:
+        return "the FLOPs that the workload states are not those of its first step"
     if (_utilisation(m) or 0) > 100:
         return "the run itself was faster than the matmuls that were measured beside it"
     return "FLOPs are counted after the last step, which was not reached"
@@ -180,7 +184,7 @@ def _utilisation(m: Measured) -> float | None:
 
 def _sure_utilisation(m: Measured) -> float | None:
     used = _utilisation(m)
-    if m.is_disturbed or used is None or not m.flops:
+    if m.is_disturbed or not used or not m.flops or m.flops.is_misstated:
         return None
     # a peak that was measured and lies below what the run reached was disturbed
     return None if used > 100 and (m.flops.peak_source or "").startswith(MEASURED) else used

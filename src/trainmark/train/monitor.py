@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from trainmark.record import endings, statistics
+from trainmark.record.errors import WorkloadError
 from trainmark.record.events import Alive, EventWriter, Steps
 from trainmark.train.clock import Clock
 from trainmark.train.collectives import Collectives
@@ -71,6 +72,8 @@ class Monitor:
         self.stop_request = 0
         """Set by a signal handler: INTERRUPTED or TERMINATED."""
         self.bad_step: int | None = None
+        self.first_items = 0
+        """Of the first step."""
 
     def trained_s(self) -> float:
         """What the limit in seconds is compared with."""
@@ -90,6 +93,12 @@ class Monitor:
         done = self._clock.finished_steps()
         if not done:
             return
+        self.first_items = self.first_items or done[0].items
+        if self.first_items < 1:
+            raise WorkloadError(
+                f"the workload's items(batch) is {self.first_items} for its first batch, so that no throughput can be "
+                "counted; return how many items the batch holds"
+            )
         first, self._written = self._written, self._written + len(done)
         losses = self._losses.take(len(done))
         if self._limits.half_width is not None:

@@ -51,6 +51,10 @@ class Proof:
             stepper.optimizer.register_step_post_hook(self._count_update)
         stepper.watch = self._watch_step()
 
+    def count_flops(self) -> int:
+        """Those of the first step's matmuls: a multiplication and an addition each."""
+        return 2 * sum(sum(counts.values()) for counts in self._multiplications.values())
+
     def conclude(self, steps: int) -> None:
         """Writes it again after the last step, when a sync costs no step anything."""
         if self._seen is None or not self._stepper.scaler.is_enabled():
@@ -89,7 +93,8 @@ class Proof:
             if len(tensors) > 1:
                 used = _name(self._type(tensors))
                 self._computed[kind][used] += 1
-                self._multiplications[kind][used] += count_multiplications(name, kind, tensors, result)
+                gradients = sum(args[-1][:2]) if name == "convolution_backward" else 2
+                self._multiplications[kind][used] += count_multiplications(name, kind, tensors, result, gradients)
         return result
 
     def _type(self, tensors: list[Tensor]) -> torch.dtype:
@@ -138,13 +143,13 @@ def classify_operator(name: str) -> str | None:
     return "matmul" if _MATMUL.search(plain) else None
 
 
-def count_multiplications(name: str, kind: str, tensors: list[Tensor], result: Any) -> int:
-    """The number of multiplications of a matmul, accurate enough to weigh it against others."""
+def count_multiplications(name: str, kind: str, tensors: list[Tensor], result: Any, gradients: int = 2) -> int:
+    """The number of multiplications of a matmul; a convolution's backward pass may have only one of two `gradients`."""
     left, right = tensors[:2]
     back = "backward" in name
     if kind == "convolution":
         outputs, weight = (left, tensors[2]) if back else (next(_find_floating([result])), right)
-        return (2 if back else 1) * outputs.numel() * weight.numel() // max(1, weight.shape[0])
+        return (gradients if back else 1) * outputs.numel() * weight.numel() // max(1, weight.shape[0])
     if "attention" in name:
         return (5 if back else 2) * left.numel() * right.shape[-2]
     if right.dim() == 2 and re.search(r"rnn|lstm|gru", name):
