@@ -275,6 +275,11 @@ def test_links_secrets_damage_and_twins_in_a_zip_are_refused(root: Path, tmp_pat
     (tmp_path / "cut.zip").write_bytes(data[:1000])
     with pytest.raises(NotReadyError, match="no zip archive, or it is cut short"):
         unpack(tmp_path / "cut.zip", tmp_path / "out")
+    newer = bytearray(archive.read_bytes())
+    newer[newer.find(b"PK\1\2") + 6] = 255  # the version that the first member needs
+    (tmp_path / "newer.zip").write_bytes(newer)
+    with pytest.raises(NotReadyError, match=r"zip file version 25\.5"):
+        unpack(tmp_path / "newer.zip", tmp_path / "out")
     with zipfile.ZipFile(tmp_path / "twins.zip", "w") as file, pytest.warns(UserWarning, match="Duplicate name"):
         for _ in range(2):
             file.writestr("ADEChallengeData2016/objectInfo150.txt", b"x")

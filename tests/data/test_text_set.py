@@ -193,6 +193,9 @@ def test_an_index_is_not_trusted(made: Path, tmp_path: Path, change: dict[str, o
     (tmp_path / INDEX).write_text(json.dumps(document))
     with pytest.raises(NotReadyError, match=said):
         tokens_of(tmp_path)
+    (tmp_path / INDEX).write_bytes((made / INDEX).read_bytes().replace(b"train.bin", b"train\xff.bin"))
+    with pytest.raises(NotReadyError, match="damaged"):
+        tokens_of(tmp_path)
 
 
 def test_a_token_that_is_too_large_is_refused_where_it_is_read_and_named_by_verify(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def zip_members(archive: Path, limits: ArchiveLimits) -> Iterator[Member]:
     gate = _Gate(archive.name, limits)
     try:
         file = zipfile.ZipFile(archive)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, NotImplementedError, zipfile.BadZipFile) as error:  # of a version not known yet
         reason = getattr(error, "strerror", None) or error
         raise NotReadyError(f"{archive} is no zip archive, or it is cut short ({reason}); fetch it again") from error
     with file:

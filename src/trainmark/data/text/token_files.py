@@ -188,7 +188,7 @@ def read_index(folder: Path) -> Index:
         return msgspec.json.decode(data, type=Index)
     except msgspec.ValidationError as error:
         raise NotReadyError(f"{path} is damaged: {describe_misfit(error)}; prepare the set again") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotReadyError(f"{path} is damaged: it is no JSON; prepare the set again") from error
 
 
