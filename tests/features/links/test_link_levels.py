@@ -49,6 +49,20 @@ def test_one_rank_has_no_link_to_measure() -> None:
     assert link_probe.probe_levels(Platform(files.load("cpu")).open(0), Collectives(), 1) == []
 
 
+def levels_without_gather(local_ranks: int) -> list[str]:
+    def gather(*words: object, **more: object) -> None:
+        raise RuntimeError("No backend type associated with device type lumen")
+
+    link_probe._gather = gather
+    device = Platform(files.load("cpu")).open(0)
+    return [level.collective for level in link_probe.probe_levels(device, RankGroup(), local_ranks)]
+
+
+@pytest.mark.slow
+def test_a_collective_that_the_backend_lacks_is_left_out() -> None:
+    assert on_ranks(2, levels_without_gather, 2) == [["all-reduce", "reduce-scatter"]] * 2
+
+
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_latency_and_bandwidth_of_a_made_link_are_found_and_hold_for_more_ranks(

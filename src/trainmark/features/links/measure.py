@@ -21,7 +21,7 @@ from trainmark.record import links, site
 from trainmark.record.checks import CheckResult, Verdict
 from trainmark.record.errors import NotReadyError
 from trainmark.record.format import summarise_links
-from trainmark.record.links import AllReduce, PairLink
+from trainmark.record.links import COLLECTIVES, AllReduce, Collective, PairLink
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.run_folder import RunFolder
 
@@ -29,6 +29,8 @@ NAME = "links"
 RESULTS = "results"
 """The fact with the times per message size."""
 
+ABSENT = "absent"
+"""The fact with the collectives that the backend lacks."""
 PAIRS = "pairs"
 """The fact with the bandwidth per pair of nodes."""
 HOSTS = "hosts"
@@ -40,6 +42,8 @@ class ProbeResult:
     """Measured links between ranks; only the leader has results."""
 
     results: tuple[AllReduce, ...] = ()
+    absent: tuple[Collective, ...] = ()
+    """Collectives that the backend lacks."""
     pairs: tuple[PairLink, ...] = ()
     hosts: tuple[str, ...] = ()
     """The host names of the nodes, with pairs."""
@@ -72,6 +76,8 @@ def measure(
         plan = planning.make_plan(workloads.names()[0], options)
         found = _probe_here(plan, topology, store, pair_rounds, say)
     measured: dict[str, Any] = {RESULTS: found.results} if pair_rounds is None else {PAIRS: found.pairs}
+    if found.absent:
+        measured[ABSENT] = found.absent
     if found.exit_code:
         return replace(_make_result("failed", found.sentence, **measured), exit_code=found.exit_code)
     if not any(measured.values()):
@@ -114,7 +120,9 @@ def probe_links(plan: Plan, store: Path, *, pair_rounds: int | None, together: C
     folder = RunFolder(outcome.folder, only_ranks=[0])
     folder.update()
     first = folder.ranks[0]
-    return replace(probed, results=first.link, pairs=tuple(first.pairs), hosts=first.pair_hosts)
+    there = {level.collective for level in first.link_levels}
+    absent = tuple(name for name in COLLECTIVES if first.link and name not in there)
+    return replace(probed, results=first.link, absent=absent, pairs=tuple(first.pairs), hosts=first.pair_hosts)
 
 
 def _probe_hosts(

@@ -238,9 +238,14 @@ def _make_group(collectives: Collectives, ranks: Sequence[int]) -> Any:
     return None if collectives.reduce_max(failed) != [0.0] else made
 
 
+_NO_BACKEND = "No backend type associated with device type"
+"""What torch says where a backend, for this collective, does not know the device."""
+
+
 def _check_unsupported(error: Exception) -> float:
     """1 where the backend does not support it; any other error is raised."""
-    if not isinstance(error, NotImplementedError) and "support" not in str(error):
+    message = str(error)
+    if not isinstance(error, NotImplementedError) and "support" not in message and _NO_BACKEND not in message:
         raise error
     print(f"a kind of link is not measured: {error}", file=sys.stderr)
     return 1.0

@@ -12,8 +12,10 @@ BUDGET_S = 1.0
 """What a run may spend on it; `trainmark doctor --topology` measures longer."""
 
 
-def check(device: Device, collectives: Collectives, ranks: Ranks, events: EventWriter) -> None:
-    links = probe.probe(device, collectives, budget_s=BUDGET_S)
+def check(
+    device: Device, collectives: Collectives, ranks: Ranks, events: EventWriter, *, budget_s: float = BUDGET_S
+) -> None:
+    links = probe.probe(device, collectives, budget_s=budget_s)
     levels = probe.probe_levels(device, collectives, ranks.local_ranks, links)
     if ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))

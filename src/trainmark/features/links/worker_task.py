@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import distributed
 
-from trainmark.features.links import probe
+from trainmark.features.links import probe, rank_check
 from trainmark.features.links.rounds import Pairs, estimate_node_bandwidths, plan_rounds, split_into_rounds
 from trainmark.platforms.platform import Device
 from trainmark.record import endings, events
@@ -40,9 +40,7 @@ def work(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, rounds: str |
     device = setup.open_device(plan, ranks)
     everybody = setup.join_ranks(device, ranks)
     if rounds is None:
-        results = probe.probe(device, everybody)
-        if ranks.rank == 0:
-            log.write(events.LinksMeasured(results=results))
+        rank_check.check(device, everybody, ranks, log, budget_s=probe.BUDGET_S)
     else:
         nodes = Topology.parse(plan.topology).nodes
         hosts = [name.decode() for name in everybody.gather(read_host_name(os.environ).encode())]
