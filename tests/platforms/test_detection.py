@@ -179,6 +179,8 @@ def test_a_new_file_of_a_device_that_a_plugin_taught_torch_has_what_can_be_train
     written = files.load(str(tmp_path / "mine.toml"))
     assert (written.device_type, written.plugin, written.collectives) == ("lumen", "torch_lumen", "none")
     assert {"fp32", "bf16", "amp-bf16"} <= set(written.precisions)
+    assert "tf32" not in written.precisions  # a layer trains under its settings, and its matmuls are not in it
+    assert "# not tf32: " in written.text
     assert "of 2 x Lumen L9." in written.text
 
 

@@ -11,9 +11,11 @@ import torch
 from msgspec.structs import replace as changed
 
 from trainmark.features.doctor import conformance
+from trainmark.features.links import measure
 from trainmark.platforms import files
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.checks import CheckResult
+from trainmark.record.links import AllReduce
 from trainmark.record.precision import PRECISIONS
 
 
@@ -94,6 +96,15 @@ def test_collectives_that_exchange_nothing_fail(
     found = conformance.check_collectives("standin", device.platform)
     assert found.verdict == "failed"
     assert "collectives of gloo return wrong results" in found.sentence
+
+
+def test_collectives_that_only_a_sharded_run_needs_are_doubted(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = AllReduce(size_bytes=4096, repeats=3, median_s=0.1, best_s=0.1, bus_gigabytes_per_s=1.0)
+    found = measure.ProbeResult(results=(result,), absent=("all-gather", "reduce-scatter"))
+    monkeypatch.setattr(measure, "probe_links", lambda *words, **more: found)
+    checked = conformance.check_collectives("standin", device.platform)
+    assert checked.verdict == "doubt"
+    assert checked.sentence.startswith("gloo has no all-gather and no reduce-scatter; all-reduce among 2 ranks")
 
 
 def test_devices_that_cannot_work_together_are_skipped(device: Device) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -24,7 +25,7 @@ from trainmark.features.links import measure as links
 from trainmark.platforms import device_errors, files
 from trainmark.platforms.matmul_probe import time_work
 from trainmark.platforms.platform import Device, Platform
-from trainmark.record.checks import CheckResult, failed, first_line, format_count, ok, unknown
+from trainmark.record.checks import CheckResult, doubt, failed, first_line, format_count, ok, unknown
 from trainmark.record.plan import NO_FOLDER, Topology
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.train import loop, setup, step_check, transfers
@@ -113,6 +114,9 @@ class OperatorComparison:
     wrong: dict[str, float] = field(default_factory=dict)
     """Largest relative error, by operator."""
     _tried: Counter[Any] = field(default_factory=Counter)
+    _lstm_cells: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """Arguments of each fused LSTM cell, by the address of the workspace that its backward gets: its layout is the
+    vendor's own."""
 
     def judge(self) -> CheckResult:
         total = format_count(len(self.seen), "operator")
@@ -145,6 +149,8 @@ class OperatorComparison:
                 raise
             self.missing[name] = None
             return self._run_on_cpu(operator, args, kwargs)
+        if name == LSTM_CELL:
+            self._lstm_cells[result[2].data_ptr()] = args
         if on_host is not None and not is_random(operator):
             with _disable_current_modes():
                 self._compare(operator, name, (args, kwargs, result), on_host)
@@ -165,13 +171,114 @@ class OperatorComparison:
         """Compares results and arguments, which the operator may have written to."""
         host_args, host_kwargs = on_host
         try:
-            wanted = operator(*host_args, **host_kwargs)
+            if name == LSTM_CELL:
+                wanted = *_compute_lstm_cell(*host_args), None
+            elif name == LSTM_CELL_BACKWARD:
+                cell = self._lstm_cells[here[0][4].data_ptr()]
+                wanted = _differentiate_lstm_cell(*host_args[:2], *_to_host(cell))
+            else:
+                wanted = operator(*host_args, **host_kwargs)
         except (RuntimeError, NotImplementedError):
             return  # the CPU has no such operator
         self.device.synchronize()
         self.compared.add(name)
         for off in _differences(here, (host_args, host_kwargs, wanted)):
             self.wrong[name] = max(off, self.wrong.get(name, 0.0))
+
+
+# Vendors' fused operators that no CPU has, composed of plain ones
+
+LSTM_CELL, LSTM_CELL_BACKWARD = "aten::_thnn_fused_lstm_cell", "aten::_thnn_fused_lstm_cell_backward_impl"
+
+
+def _activate_lstm_gates(by_input: Tensor, by_hidden: Tensor, biases: tuple[Tensor | None, ...]) -> list[Tensor]:
+    gates = sum((bias.float() for bias in biases if bias is not None), by_input.float() + by_hidden.float())
+    into, forget, new, out = gates.chunk(4, 1)
+    return [into.sigmoid(), forget.sigmoid(), new.tanh(), out.sigmoid()]
+
+
+def _compute_lstm_cell(by_input: Tensor, by_hidden: Tensor, cell: Tensor, *biases: Tensor | None) -> tuple[Tensor, ...]:
+    into, forget, new, out = _activate_lstm_gates(by_input, by_hidden, biases)
+    after = forget * cell.float() + into * new
+    return (out * after.tanh()).to(cell.dtype), after.to(cell.dtype)
+
+
+def _differentiate_lstm_cell(
+    of_hidden: Tensor | None,
+    of_after: Tensor | None,
+    by_input: Tensor,
+    by_hidden: Tensor,
+    cell: Tensor,
+    *biases: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the gates, of the cell, and of the biases where there are any."""
+    into, forget, new, out = _activate_lstm_gates(by_input, by_hidden, biases)
+    before = cell.float()
+    after = (forget * before + into * new).tanh()
+    of_hidden = torch.zeros_like(before) if of_hidden is None else of_hidden.float()
+    of_cell = of_hidden * out * (1 - after.square()) + (0.0 if of_after is None else of_after.float())
+    parts = (
+        of_cell * new * into * (1 - into),
+        of_cell * before * forget * (1 - forget),
+        of_cell * into * (1 - new.square()),
+        of_hidden * after * out * (1 - out),
+    )
+    of_gates = torch.cat(parts, 1).to(by_input.dtype)
+    has_bias = any(bias is not None for bias in biases)
+    return of_gates, (of_cell * forget).to(cell.dtype), of_gates.sum(0) if has_bias else None
+
+
+def check_synced_batch_norm(device: Device) -> CheckResult:
+    """Compares nn.SyncBatchNorm's operators, on the samples of two ranks, with the batch norm of a CPU."""
+    made = torch.Generator().manual_seed(0)
+    x, of_y = (torch.randn(4, 3, 5, 5, generator=made) for _ in range(2))
+    weight, bias, mean, spread = (torch.rand(3, generator=made) for _ in range(4))
+    inputs = [each.double().requires_grad_() for each in (x, weight, bias)]
+    tracked = [mean.double(), spread.double()]
+    y = F.batch_norm(inputs[0], tracked[0], tracked[1], inputs[1], inputs[2], training=True)
+    wanted = (y.detach(), *tracked, *torch.autograd.grad(y, inputs, of_y.double()))
+    names = ("output", "running mean", "running variance", "gradient", "gradient of weight", "gradient of bias")
+    try:
+        found = _normalise_as_two_ranks(*(each.to(device.torch) for each in (x, of_y, weight, bias, mean, spread)))
+        device.synchronize()
+    except (RuntimeError, NotImplementedError) as error:
+        if missing := device_errors.find_missing_operator(error):
+            return unknown(f"no {missing} here; on an accelerator, recipes with batch_norm=all-devices need it")
+        raise
+    wrong = [
+        name
+        for name, one, other in zip(names, found, wanted, strict=True)
+        if not step_check.relative_difference(one.cpu().double(), other) <= MAX_OFF[torch.float32]
+    ]
+    if wrong:
+        return failed(
+            f"not as the CPU's batch norm: {', '.join(wrong)}", "recipes with batch_norm=all-devices need all of it"
+        )
+    return ok("the operators of nn.SyncBatchNorm give what the CPU's batch norm gives")
+
+
+def _normalise_as_two_ranks(
+    x: Tensor, of_y: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_variance: Tensor
+) -> tuple[Tensor, ...]:
+    """Output, running statistics and gradients, by the operators that nn.SyncBatchNorm calls between collectives."""
+    eps, momentum = 1e-5, 0.1
+    parts, of_parts = (torch.split(each, [1, 3]) for each in (x, of_y))
+    counts = torch.tensor([part.numel() / 3 for part in parts], device=x.device)
+    means, inverses = (torch.stack(each) for each in zip(*(torch.batch_norm_stats(p, eps) for p in parts), strict=True))
+    mean, inverse = torch.batch_norm_gather_stats_with_counts(
+        x, means, inverses, running_mean, running_variance, momentum, eps, counts
+    )
+    y = torch.cat([torch.batch_norm_elemt(part, weight, bias, mean, inverse, eps) for part in parts])
+    sums = [
+        torch.batch_norm_backward_reduce(of_part, part, mean, inverse, weight, True, True, True)
+        for of_part, part in zip(of_parts, parts, strict=True)
+    ]
+    of_mean, of_spread, of_weight, of_bias = (one + other for one, other in zip(*sums, strict=True))
+    of_x = [
+        torch.batch_norm_backward_elemt(of_part, part, mean, inverse, weight, of_mean, of_spread, counts.int())
+        for of_part, part in zip(of_parts, parts, strict=True)
+    ]
+    return y, running_mean, running_variance, torch.cat(of_x), of_weight, of_bias
 
 
 def _differences(here: Any, there: Any) -> Iterator[float]:
@@ -225,6 +332,7 @@ def list_checks(word: str) -> Iterator[tuple[str, Check]]:
         yield f"precision {name}", partial(check_precision, device, PRECISIONS[name])
     for name in workloads.names():
         yield f"operators {name}", partial(check_operators, device, name)
+    yield "synced batch norm", partial(check_synced_batch_norm, device)
     yield "collectives", partial(check_collectives, word, platform)
     yield "sensors", partial(device_checks.check_sensors, platform.file)
 
@@ -322,6 +430,9 @@ def check_collectives(word: str, platform: Platform) -> CheckResult:
     if found.verdict == "failed":
         remedy = f"torch.distributed's backend {platform.file.collectives!r} must join and sum float32 on the devices"
         return failed(found.sentence, remedy)
+    if absent := found.facts.get(links.ABSENT):
+        needs = "FSDP and tensor parallelism need them; a run without them trains with all weights on every device"
+        return doubt(f"{platform.file.collectives} has no {' and no '.join(absent)}; {found.sentence}", needs)
     return ok(f"{platform.file.collectives}: {found.sentence}")
 
 

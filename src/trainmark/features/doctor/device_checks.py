@@ -22,7 +22,17 @@ from trainmark.platforms.files import PlatformFile
 from trainmark.platforms.matmul_probe import Now, Work
 from trainmark.platforms.platform import Device, Platform
 from trainmark.platforms.sensors import FIELDS
-from trainmark.record.checks import CheckResult, check, doubt, failed, format_bytes, format_count, ok, unknown
+from trainmark.record.checks import (
+    CheckResult,
+    check,
+    doubt,
+    failed,
+    first_line,
+    format_bytes,
+    format_count,
+    ok,
+    unknown,
+)
 from trainmark.record.doubts import RANK_SKEW
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.precision import PRECISIONS, Precision
@@ -149,14 +159,16 @@ def find_fault(device: Device, precision: Precision) -> str | None:
     """Why no layer can be trained in a precision, or which other type its matmuls are computed in."""
     if reason := device.explain_refusal(precision):
         return reason
-    device.set_precision(precision)
     # of TF32 matmuls alone: for convolutions a library may choose an algorithm without it
     kinds = ("matmul",) if precision.allows_tf32 else tuple(matmul_probe.KINDS)
     weights, wanted = getattr(torch, precision.weights), precision.unscaled
     try:
+        device.set_precision(precision)
         found = [(kind, wanted, matmul_probe.KINDS[kind](device, precision, weights)) for kind in kinds]
         if precision.scaled:
             found += [("matmul", *pair) for pair in matmul_probe.find_scaled_types(device, precision).items()]
+    except (RuntimeError, NotImplementedError) as error:
+        return first_line(error)
     finally:
         device.set_precision(PRECISIONS["fp32"])
     wrong = [f"{kind}: computed in {used}, not in {asked}" for kind, asked, used in found if used != asked]

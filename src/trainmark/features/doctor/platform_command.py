@@ -138,6 +138,7 @@ def draft_file(name: str) -> str:
     import torch
     from torch import distributed
 
+    from trainmark.features.doctor.device_checks import find_fault
     from trainmark.platforms import device_errors
     from trainmark.platforms.platform import Platform
 
@@ -154,7 +155,11 @@ def draft_file(name: str) -> str:
     try:
         device = Platform(file).open(0)
         seen, capacity = device.name(), round((device.memory_capacity_bytes() or 0) / 2**30) or 64
-        refused = {word: device.explain_refusal(precision) for word, precision in PRECISIONS.items()}
+        # any device trains under the settings of TF32; whether it has TF32, its matmuls show
+        refused = {
+            word: find_fault(device, precision) if precision.allows_tf32 else device.explain_refusal(precision)
+            for word, precision in PRECISIONS.items()
+        }
     except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
         refused = dict.fromkeys(PRECISIONS, device_errors.first_line(error))
     trained = [f'"{word}"' for word, reason in refused.items() if reason is None]
