@@ -22,7 +22,7 @@ from trainmark.record import endings, gather
 from trainmark.record.audit import collect_findings
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import PrecisionProof
-from trainmark.record.recipe import Limits, Recipe, to_values
+from trainmark.record.recipe import Limits, Recipe, deviations, from_values, to_values
 from trainmark.record.record import Record
 from trainmark.record.store import Store
 from trainmark.workloads.llama8b.workload import WORKLOAD as LLAMA
@@ -239,6 +239,8 @@ def test_a_log_tells_the_run_as_it_was(closed: Path) -> None:
         ({"restart_after": 20}, "its clock was interrupted"),
         ({"workload": "vit"}, "no benchmark"),
         ({"evaluate_at": ()}, "never evaluated"),
+        ({"ended": None}, "it is incomplete"),
+        ({"bad_loss_at": 3}, "it is invalid"),
     ],
 )
 def test_what_a_run_cannot_claim_is_not_written(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
@@ -263,15 +265,52 @@ def test_runs_that_are_no_result_are_refused(closed: Path, tmp_path: Path) -> No
         package.check_runs([*runs[1:], slower])
 
 
-def test_a_recipe_that_was_changed_is_not_closed(closed: Path, tmp_path: Path) -> None:
+def set_recipe(run: write.MlperfRun, reference: Recipe, **values: Any) -> write.MlperfRun:
+    """The run with other values in its recipe, as planning would have put them on the record."""
+    plan = run.record.plan
+    recipe = {**plan.recipe, **values}
+    deviating = deviations(from_values(type(reference), recipe), reference)
+    return replace(run, record=replace(run.record, plan=replace(plan, recipe=recipe, deviations=deviating)))
+
+
+def test_a_recipe_that_was_changed_is_not_closed(closed: Path) -> None:
     run = open_runs(closed)[0]
-    recipe = {**run.record.plan.recipe, "mixup_alpha": 0.2}
-    changed = replace(run, record=replace(run.record, plan=replace(run.record.plan, recipe=recipe)))
+    changed = set_recipe(run, REFERENCE, mixup_alpha=0.2)
     assert changed.why_open == ("mixup_alpha is 0.2, the closed division requires 0",)
     with pytest.raises(UsageError, match="not of the closed division"):
         write.choose_division([run, changed], "closed")
     assert write.choose_division([run, changed], None) == "open"
     assert write.choose_division([run], None) == "closed"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rope_scaling", "none"), ("activation", "gelu"), ("norm_weights", False), ("norm_eps", 1e-6),
+        ("init", "torch"), ("init_std", 0.01), ("scale_attention", True), ("vocabulary", 128_000),
+        ("data_order", "in-order"), ("last_rate", 0.0), ("evaluate_every", "768 steps"), ("average_decay", 0.999),
+        ("adam_beta2", 0.99),
+    ],
+)  # fmt: skip
+def test_a_network_or_a_training_that_the_rules_fix_is_open_once_changed(
+    language_model: list[write.MlperfRun], field: str, value: Any
+) -> None:
+    run = set_recipe(language_model[0], LLAMA.recipes["reference"], **{field: value})
+    assert write.choose_division([run], None) == "open" and len(run.why_open) == 1
+
+
+def test_what_everybody_may_choose_stays_closed(language_model: list[write.MlperfRun]) -> None:
+    chosen = {"learning_rate": 0.0004, "batch_per_device": 2, "accumulate": 8, "evaluate_every": "768 steps"}
+    chosen |= {"tensor_parallel": 2, "recompute": "full", "warmup_steps": 256, "compiled": "blocks"}
+    run = set_recipe(language_model[0], LLAMA.recipes["reference"], **chosen)
+    assert run.why_open == ()
+    entries = [json.loads(line.removeprefix(":::MLLOG ")) for line in format_lines(run)]
+    said = values(entries)
+    assert (said["tensor_parallelism"], said["micro_batch_size"]) == (2, 4), "two devices compute two batches of 2"
+
+
+def format_lines(run: write.MlperfRun) -> list[str]:
+    return write.format_log(run, division="closed").splitlines()
 
 
 def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,17 +11,16 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trainmark.features.mlperf.benchmarks import Benchmark, compute_global_batch, find_benchmark
 from trainmark.record.errors import UsageError
+from trainmark.record.escape import terminal
 from trainmark.record.plan import Topology
 from trainmark.record.precision import Precision
+from trainmark.record.recipe import Span
 from trainmark.record.record import Record
 from trainmark.record.run_folder import RankLog, read_rank
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 WORDS = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bfloat16", "float16": "fp16", "float8_e4m3fn": "fp8"}
 """The rules' names of types."""
@@ -46,8 +44,12 @@ class MlperfRun:
         """The recipe's fields, and what follows from them."""
         plan, recipe = self.record.plan, self.record.plan.recipe
         shared = Topology.parse(plan.topology).devices if recipe.get("batch_norm") == "all-devices" else 1
+        tensor = int(recipe.get("tensor_parallel", 1))
         return {
             **recipe,
+            "tensor_parallel": tensor,
+            "micro_batch": int(recipe["batch_per_device"]) * tensor,
+            "evaluate_samples": self._evaluate_samples,
             "global_batch": compute_global_batch(self.record),
             "bn_span": int(recipe["batch_per_device"]) * shared,
             "steps_per_epoch": self.log.steps_per_epoch,
@@ -68,12 +70,22 @@ class MlperfRun:
         return self.benchmark.units[-1] == "samples"
 
     @property
+    def _evaluate_samples(self) -> float | None:
+        """From one evaluation to the next; None where they are counted in epochs, or there is only one."""
+        recipe: Mapping[str, Any] = self.record.plan.recipe
+        if recipe["evaluate_every"] == "end":
+            return None
+        span = Span.parse(recipe["evaluate_every"])
+        per_unit = {"steps": compute_global_batch(self.record), "items": 1 / recipe.get("context", 1)}.get(span.unit)
+        return None if per_unit is None else span.count * per_unit
+
+    @property
     def _types(self) -> dict[str, str]:
         """The lowest precision of matmuls and collectives, by the rules' names; empty where they have none. Only linear
         layers use scaled types. Sharded ranks send weights in the compute type, others in the weights' type."""
         precision = Precision.parse(self.record.precision)
         linear, computed = WORDS.get(precision.computes_in), WORDS.get(precision.unscaled)
-        sharded = self.record.plan.recipe.get("parallel") == "fsdp"
+        sharded = self.record.plan.recipe.get("parallel") in ("fsdp", "hsdp")
         exchanged = computed if sharded else WORDS.get(precision.weights)
         if not (linear and computed and exchanged):
             return {}
@@ -103,8 +115,10 @@ class MlperfRun:
         """What keeps the run out of the closed division; nothing where it may be in it."""
         if self.benchmark.target is None:
             return (f"the target of {self.benchmark.name} is not one number",)
-        values, found = self.values, []
-        for field, choices in _load_rules()[self.benchmark.name]["closed"].items():
+        values, rules = self.values, _load_rules()[self.benchmark.name]
+        fixed = {one.name: [one.reference] for one in self.record.plan.deviations if one.name not in rules["free"]}
+        found = []
+        for field, choices in {**fixed, **rules["closed"]}.items():
             if values.get(field) not in choices:
                 required = " or ".join(map(_format_value, choices))
                 found.append(f"{field} is {_format_value(values.get(field))}, the closed division requires {required}")
@@ -116,9 +130,10 @@ class MlperfRun:
 
 
 @cache
-def _load_rules() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    text = files("trainmark.features.mlperf").joinpath("rules.toml").read_text(encoding="utf-8")
-    rules: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(text)
+def _load_rules() -> Mapping[str, Mapping[str, Any]]:
+    rules: dict[str, dict[str, Any]] = msgspec.toml.decode(
+        files("trainmark.features.mlperf").joinpath("rules.toml").read_bytes()
+    )
     return rules
 
 
@@ -129,6 +144,7 @@ def open_run(record: Record, folder: Path) -> MlperfRun:
         raise UsageError(f"run {record.run_id} is of {plan.workload}, which is no benchmark of MLPerf Training")
     log = read_rank(folder, 0) if (folder / "rank0.jsonl").is_file() else None
     obstacles = {
+        f"it is {record.status}: {terminal(record.ended)}": record.status != "valid",
         "it trained on synthetic data, on which no accuracy claim may rest; give the real set by --data": (
             plan.data.synthetic
         ),
