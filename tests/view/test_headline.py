@@ -40,6 +40,12 @@ def test_a_run_is_one_plain_sentence() -> None:
     )
 
 
+def test_a_hand_written_backward_pass_is_not_set_silently_beside_a_plain_one() -> None:
+    fast = told(with_rate(3.6, 4.5, plan={"recipe": {"implementation": "fast"}}))
+    assert "doubtful; our backward pass is hand-written, the published one plain)" in fast
+    assert "hand-written" not in told(with_rate(3.6, 4.5, plan={"recipe": {"implementation": "plain"}}))
+
+
 def test_a_run_that_was_held_to_its_target_says_what_became_of_it() -> None:
     full = {"limits": Limits()}
     reached = with_rate(900.0, 0.2, plan=full, quality=make_quality(value=76.1, reached=True))

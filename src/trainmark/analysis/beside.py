@@ -64,6 +64,11 @@ def is_published_network(record: Record) -> bool:
     return abs(flops.per_item / published - 1) < SAME_WITHIN
 
 
+def is_hand_written(record: Record) -> bool:
+    """Whether the run's backward pass is written by hand; those of published rows are plain."""
+    return record.plan.recipe.get("implementation") == "fast"
+
+
 def find_nearest(record: Record, published: Iterable[PublishedSpeed]) -> PublishedSpeed | None:
     """The best row to compare a run with: not one the audit calls wrong, then by the same throughput, precision and
     topology, then the fastest."""

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from trainmark.analysis import device_names as names
-from trainmark.analysis.beside import PublishedSpeed, find_nearest, is_published_network, list_speeds, rate_per_device
+from trainmark.analysis.beside import (
+    PublishedSpeed,
+    find_nearest,
+    is_hand_written,
+    is_published_network,
+    list_speeds,
+    rate_per_device,
+)
 from trainmark.record.endings import BY_SIGNAL, translate_ending
 from trainmark.record.format import format_goal, format_quality, number, verdict
 from trainmark.record.language import Say, current_language, translator
@@ -105,6 +112,8 @@ def compare_with_published(record: Record, published: Iterable[PublishedSpeed], 
         by = say("{metric}, a row the audit calls {word}").format(
             metric=by, word=say("wrong") if found.row.is_wrong else say("doubtful")
         )
+    if is_hand_written(record):
+        by = say("{metric}; our backward pass is hand-written, the published one plain").format(metric=by)
     words = {"times": format_times(own, found.rate), "device": names.short_device(found.row.device), "by": by}
     if max(own, found.rate) / min(own, found.rate) < ALIKE_WITHIN:
         return say("about as fast as a published {device} ({by})").format(**words)

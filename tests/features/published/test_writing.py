@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import unicodedata
 from dataclasses import replace
 from typing import Any
 
@@ -205,6 +207,8 @@ def test_the_six_columns_are_deepspark_s() -> None:
     )
     assert [row[7] for row in rows] == ["-", "-", "-"]
     assert rows[1][1] == "trainmark 0.1.0,bs:32/device,8x,fp32"
+    shared = [in_environment(record, device={"name": "AMD EPYC", "type": "cpu"}) for record in records]
+    assert [row[6] for row in deepspark_rows(shared)] == ["18.4\\*1", "18.4\\*1", "18.4\\*2"], "ranks share a node's"
     assert "standin" in text and "--platform standin --steps" not in text
 
 
@@ -271,19 +275,36 @@ def test_what_a_page_tells_to_run_is_what_ran() -> None:
 
 @pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])
 @pytest.mark.parametrize(
-    "name", ["<img src=x onerror=alert(1)>", "a|b", "\x1b[31mred\x1b[0m", "a\nb", "[x](http://e.example)"]
+    "name",
+    [
+        "<img src=x onerror=alert(1)>",
+        "a|b",
+        "\x1b[31mred\x1b[0m",
+        "\a\x9b31m\u202e",
+        "a\n```\n# b",
+        "[x](http://e.example)",
+    ],
 )
 def test_a_hostile_name_is_only_text_on_the_page(write: Any, name: str) -> None:
     record = make_record(
         device=name,
         ended=name,
-        plan={"recipe": {"memory_format": name}, "precision": "fp32"},
+        plan={
+            "recipe": {"memory_format": name},
+            "workload": name,
+            "platform": name,
+            "precision": "fp32",
+            "data": DataChoice(name=name, folder=name, synthetic=False),
+        },
+        item=name,
         doubts=(Doubt(code="x", text=name),),
     )
-    text = write([replace(record, coverage=name, trainmark=name)], lang="en")
-    assert "<img" not in text
-    assert "\x1b" not in text
-    assert "[x](http" not in text
+    text = write([replace(record, coverage=name, trainmark=name, run_id=name)], lang="en")
+    assert [sign for sign in text if sign != "\n" and unicodedata.category(sign) in ("Cc", "Cf")] == []
+    prose, *code = re.split("^```", text, flags=re.MULTILINE)
+    assert len(code) == (4 if write is report_format.write_deepspark else 0), "two blocks of commands"
+    whole = "".join((prose, *code[1::2]))
+    assert "<img" not in whole and "[x](http" not in whole
     for row in text.splitlines():
         if row.startswith("|"):
             assert row.endswith("|")
@@ -339,6 +360,14 @@ def test_the_notes_of_a_chinese_page_are_chinese(write: Any) -> None:
     assert "node-a 的设备 1 在运行期间出现 3 个无法纠正的内存错误" in text
     assert "SIGTERM" in text and "ended by" not in text and "no step was counted" not in text
     assert "64 个逻辑核心" in text or write is report_format.write_deepspark
+
+
+@pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])
+def test_a_hand_written_backward_pass_is_named_beside_the_plain_one_of_others(write: Any) -> None:
+    runs = [make_record(plan={"recipe": {"implementation": word}}) for word in ("fast", "plain")]
+    text = write([runs[0], renamed(runs[1], "other")], lang="en")
+    assert ". row 1: the network's backward pass is hand-written" in text and "published runs are of the plain" in text
+    assert "手写实现" in write(runs[:1], lang="zh")
 
 
 def test_what_was_done_otherwise_and_what_it_ran_in_stand_on_the_page() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainmark.analysis.beside import PublishedSpeed, is_published_network, list_speeds, rate_per_device
+from trainmark.analysis.beside import (
+    PublishedSpeed,
+    is_hand_written,
+    is_published_network,
+    list_speeds,
+    rate_per_device,
+)
 from trainmark.analysis.peaks import estimate_mfu
 from trainmark.record.format import NOTHING, device_name, drop_noisy, number
 from trainmark.record.language import Say
@@ -156,9 +162,10 @@ def _place_record(record: Record, base: Record, say: Say) -> _Place:
     used = record.metrics.get("mfu")
     rate = rate_per_device(record, "p_core") or 0.0
     above = used is not None and used.value is not None and used.value > 100
+    by_hand = " · " + say("hand-written backward pass") if is_hand_written(record) else ""
     return _Place(
         name=device_name(record),
-        facts=f"{record.plan.topology} · {record.precision}",
+        facts=f"{record.plan.topology} · {record.precision}{by_hand}",
         rate=rate,
         metric="p_core",
         times=rate / (rate_per_device(base, "p_core") or rate),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
+from trainmark.analysis.beside import is_hand_written
 from trainmark.analysis.comparison import stability_of_repeats
 from trainmark.analysis.device_names import tidy
 from trainmark.analysis.scaling import find_scalings
@@ -123,6 +124,10 @@ def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> Iterator[
         yield f"{statuses[record.status]}: {translate_ending(record.ended, say)}"
     if record.precision != record.plan.precision:
         yield say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision)
+    if is_hand_written(record):
+        yield say(
+            "the network's backward pass is hand-written (implementation=fast); published runs are of the plain one"
+        )
     missing: dict[str, list[str]] = {}
     for alias in shown:
         if find_metric(record, alias) is None:
@@ -579,13 +584,15 @@ def _result_cells(run: _Run, section: WrittenSection, say: Say) -> Iterator[str]
     batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
     sign = "≥" if row.better == "higher" else "≤"
     speed, power, memory = (find_metric(record, alias) for alias in ("p_steady", "power_steady", "mem_steady"))
+    # ranks on processors share those of their node, and its memory
+    metered = topology.nodes if record.environment.device.type == "cpu" else topology.devices
     yield f"{section.quality}{sign}{format_exact(row.target)}{'%' if row.quality_unit == '%' else ''}"
     yield f"trainmark {record.trainmark},{batch}{count},{row.precision}"
     yield "" if speed is None else format_exact(round_digits(speed))
     yield format_exact(row.quality)
-    yield "" if power is None else f"{format_exact(round_digits(power))}*{topology.devices}"
+    yield "" if power is None else f"{format_exact(round_digits(power))}*{metered}"
     yield _format_scalability(run, section, say)
-    yield "" if memory is None else f"{format_exact(round_memory(memory))}*{topology.devices}"
+    yield "" if memory is None else f"{format_exact(round_memory(memory))}*{metered}"
     yield format_exact(stability_of_repeats(run.repeats))
 
 
@@ -629,8 +636,8 @@ def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
 
 
 def format_command(plan: Plan, *, repeat: int = 1) -> str:
-    """Relative to the reference recipe, so that every deviation is an argument."""
-    return " ".join(shlex.quote(word) for word in _list_arguments(plan, repeat))
+    """Relative to the reference recipe, so that every deviation is an argument; one line without control characters."""
+    return escape.terminal(shlex.join(_list_arguments(plan, repeat)))
 
 
 def _list_arguments(plan: Plan, repeat: int) -> Iterator[str]:
