@@ -87,3 +87,14 @@ def test_a_width_that_is_none_is_passed_over(
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["runs"]) == 0
     assert "resnet50" in capsys.readouterr().out
+
+
+def test_no_line_on_either_stream_is_obeyed_by_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = str(tmp_path / "\x1b[2J\x9b\u202e")
+    words = ["--classes", "2", "--train-per-class", "2", "--val-per-class", "1"]
+    assert main(["data", "make", "imagenet", "--out", hostile, *words]) == 0
+    assert main(["plan", "resnet50", "--recipe", "smoke", "--data", hostile]) == 0
+    assert main(["show", hostile]) == 2
+    said = "".join(capsys.readouterr())
+    assert said.count("\\x1b[2J\\x9b\\u202e") >= 3
+    assert not {"\x1b", "\x9b", "\u202e"} & set(said)

@@ -149,7 +149,7 @@ def _make(args: argparse.Namespace) -> int:
     given = {name: value for name, value in words.items() if value is not None}
     known.make(out, progress=_progress_counter(known.things), **given)
     mark_result_saved()
-    print(out)
+    show(str(out))
     return 0
 
 
@@ -160,7 +160,7 @@ def _prepare(args: argparse.Namespace) -> int:
     given = {name: word.expanduser() if isinstance(word, Path) else word for name, word in words.items()}
     print_status(known.prepare(out, any_archive=args.no_md5, progress=_show_progress, **given))
     mark_result_saved()
-    print(out)
+    show(str(out))
     return 0
 
 

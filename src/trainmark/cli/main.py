@@ -217,7 +217,7 @@ def _execute(words: Sequence[str], *, debug: bool) -> int:
     except TrainmarkError as error:
         if debug:
             traceback.print_exc()
-        print_status("\n".join(map(escape.terminal, f"trainmark: {error}".split("\n"))))
+        print_status(f"trainmark: {error}")
         return error.exit_code
     except BrokenPipeError:
         return 0  # the reader of our output is gone; the results are on disk

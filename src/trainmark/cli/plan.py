@@ -64,4 +64,4 @@ def _show_plan(plan: Plan, options: RunOptions) -> None:
     changed = {deviation.name: deviation.reference for deviation in plan.deviations}
     for name, value in plan.recipe.items():
         note = f"   (reference: {changed[name]})" if name in changed else ""
-        print(f"  {name:24} {value}{note}")
+        show(f"  {name:24} {value}{note}")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict, cast
 
+from trainmark.record import escape
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -111,12 +113,12 @@ def screen_options(screen: Console) -> ScreenOptions:
     )
 
 
-def show(line: str) -> None:
-    """One line on stdout."""
-    print(line)
+def show(text: str) -> None:
+    """Lines on stdout; nothing in them is obeyed by the terminal."""
+    print("\n".join(map(escape.terminal, text.split("\n"))))
 
 
-def print_status(sentence: str) -> None:
-    """One line on stderr; a closed stderr never fails the command."""
+def print_status(text: str) -> None:
+    """Lines on stderr, as harmless; a closed stderr never fails the command."""
     with contextlib.suppress(OSError):
-        print(sentence, file=sys.stderr, flush=True)
+        print("\n".join(map(escape.terminal, text.split("\n"))), file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from trainmark import workloads
 from trainmark.analysis.beside import find_published_rows
 from trainmark.analysis.published_lookup import find_subject
 from trainmark.cli.options import add_price_options, read_price
-from trainmark.cli.terminal import mark_result_saved, open_console, print_status
+from trainmark.cli.terminal import mark_result_saved, open_console, print_status, show
 from trainmark.features.report import output, run_page
 from trainmark.features.report.output import list_formats
 from trainmark.features.report.trend import select_trend_rows
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         mark_result_saved()
         if form == "html" and not is_stream(out):
-            print(escape.terminal(str(out)))
+            show(str(out))
     return 0
 
 
@@ -139,7 +139,7 @@ def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tupl
         return list(records.values()), list(rows)
     contents = store.contents()
     for damaged in contents.damaged:
-        print_status(escape.terminal(str(damaged)))
+        print_status(str(damaged))
     newest = contents.rows[: NEWEST if limit is None else limit or None]
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
@@ -170,7 +170,7 @@ def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
 def _make_publishable(records: list[Record], *, labels: bool) -> list[Record]:
     safe = make_publishable(records, labels=labels)
     for replaced in safe.replaced:
-        print_status(escape.terminal(f"replaced {replaced}"))
+        print_status(f"replaced {replaced}")
     if safe.dropped:
         print_status(f"left out {safe.dropped} field{'s' * (safe.dropped > 1)} that may hold anything")
     if not safe.replaced:

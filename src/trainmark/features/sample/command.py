@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trainmark import api
-from trainmark.cli.terminal import mark_result_saved, print_status
+from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.record import escape
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -136,8 +136,8 @@ def _print(shown: Shown) -> None:
 
 def _print_scores(scores: SpeechScores) -> None:
     for row in scores.rows:
-        print(f"  {row.of:34} {row}")
-    print(f"  {scores.note}: {scores.predictor}; words by {scores.recogniser}")
+        show(f"  {row.of:34} {row}")
+    show(f"  {scores.note}: {scores.predictor}; words by {scores.recogniser}")
 
 
 def _print_json(documents: list[SampleDocument], *, several: bool) -> None:

@@ -6,10 +6,9 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainmark.cli.terminal import mark_result_saved, print_status
+from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
-from trainmark.record import escape
 from trainmark.record.language import LANGUAGES, locale_language
 
 NAME = "site"
@@ -34,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     found = contents.find_contents(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
-        print_status(escape.terminal(sentence))
+        print_status(sentence)
     if args.publish:
         found, replaced = contents.publish_contents(found)
         for sentence in replaced:
-            print_status(escape.terminal(f"replaced {sentence}"))
+            print_status(f"replaced {sentence}")
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language())
     mark_result_saved()
-    print(escape.terminal(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows"))
+    show(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows")
     return 0

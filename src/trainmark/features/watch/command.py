@@ -108,7 +108,7 @@ def follow(watched: Watched, pause: Callable[[float], None] = time.sleep) -> int
     if watched.record.exists():
         return _print_result(watched)
     run_id = run.folder.run_id
-    print_status(escape.terminal(f"run {run_id}: {run.note}; see 'trainmark show {run_id}'"))
+    print_status(f"run {run_id}: {run.note}; see 'trainmark show {run_id}'")
     return 4
 
 
