@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.records import a_vocoder_record, in_environment, make_quality, make_record, make_timeline
+from support.records import a_vocoder_record, make_quality, make_record, make_timeline
 from support.simulated import repeats, run
 
+from trainmark import api
 from trainmark.analysis.comparison import ONE_RUN_EACH, compare, to_json
 from trainmark.analysis.published_lookup import find_subject
+from trainmark.cli.verdict import show_verdict
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
@@ -173,16 +175,42 @@ def test_one_run_each_says_on_what_it_rests_and_what_would_decide() -> None:
     assert "would decide" in shown
 
 
-def test_other_programs_on_the_processors_that_train_leave_one_run_each_open() -> None:
-    crowded = {"foreign_load": 0.8, "device": {"name": "AMD EPYC", "type": "cpu"}}
-    doubts = (Doubt(code="foreign-load", text="other programs used 80 % of the machine"),)
-    fast, slow = (make_timeline(compute_ms=value) for value in (1000, 1500))
-    quiet = one(make_record(run_id="quiet", timeline=fast))
-    assert compare(quiet, one(make_record(run_id="slow", timeline=slow))).verdict == "slower"
-    disturbed = make_record(run_id="slow", timeline=slow, environment=crowded, doubts=doubts)
-    assert compare(quiet, one(disturbed)).verdict == "inconclusive"
-    accelerated = in_environment(disturbed, device={"name": "H100", "type": "cuda"})
-    assert compare(quiet, one(accelerated)).verdict == "slower"
+def loaded(*compute_ms: float, load: float = 0.0, device: str = "AMD EPYC", kind: str = "cpu") -> Subject:
+    """Runs beside which others used so much of the machine."""
+    environment = {"foreign_load": load, "device": {"name": device, "type": kind}}
+    made = [
+        make_record(run_id=f"{load}-{ms}-{at}", timeline=make_timeline(compute_ms=ms), environment=environment)
+        for at, ms in enumerate(compute_ms)
+    ]
+    return make_subject(f"{load}", made)
+
+
+QUIET_RUNS, SLOW_RUNS = (1000.0, 1001.0, 1002.0), (1500.0, 1501.0, 1502.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict"),
+    [
+        (loaded(1000), loaded(1500), "slower"),
+        (loaded(1000), loaded(11000, load=0.5), "inconclusive"),  # half of a machine made a run 11 times slower
+        (loaded(11000, load=0.5), loaded(1000), "inconclusive"),
+        (loaded(1500), loaded(100, load=0.5), "faster"),  # in spite of the load
+        (loaded(1000), loaded(1500, load=0.5, kind="cuda"), "slower"),  # an accelerator does not share its host's cores
+        (loaded(1000), loaded(11000, load=0.5, device="another"), "slower"),
+        (loaded(*QUIET_RUNS), loaded(*SLOW_RUNS, load=0.5), "inconclusive"),
+        (loaded(*QUIET_RUNS), loaded(*QUIET_RUNS, load=0.5), "inconclusive"),
+        (loaded(*QUIET_RUNS, load=0.5), loaded(*SLOW_RUNS, load=0.5), "slower"),
+    ],
+)
+def test_where_others_used_the_machine_beside_the_worse_side_one_device_is_not_compared(
+    a: Subject, b: Subject, verdict: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compare(a, b)
+    assert found.verdict == verdict
+    code = show_verdict(api.verdict(found), as_json=False, gate=False)
+    shown = capsys.readouterr().out
+    assert code == {"slower": 6, "inconclusive": 7, "faster": 0}[verdict]
+    assert ("Cannot tell" in shown) is (verdict == "inconclusive")
 
 
 def test_a_certain_difference_below_the_threshold_is_the_same_and_said_to_be_certain() -> None:

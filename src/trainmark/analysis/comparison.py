@@ -14,6 +14,7 @@ from trainmark.analysis import quantities
 from trainmark.analysis.judge import Judgement, RunValues, Spread, judge, own_interval
 from trainmark.analysis.quantities import Compared
 from trainmark.record import escape, metrics
+from trainmark.record.cores import FOREIGN_LOAD
 from trainmark.record.doubts import translate_doubt
 from trainmark.record.errors import UsageError
 from trainmark.record.format import device_name, number
@@ -92,6 +93,8 @@ PUBLISHED_WITHIN = 2.0
 """Factor by which a published figure may be off; a larger difference decides."""
 UNKNOWN_WITHIN = 10.0
 """The same where our own side has no interval."""
+UNITS_WITHOUT_LOAD = ("GiB", "W", "°C")
+"""Of what other programs on the processors that train do not make worse."""
 _MAX_LISTED = 4
 """Differences named in a refusal; `anyway` lists them all."""
 
@@ -138,6 +141,8 @@ class Comparison:
     """`faster` or `slower`, `better` or `worse`, `same`, `inconclusive`."""
     unless_off_by: float | None
     """Times by which a published figure would have to be off for the verdict to be wrong; None where none decided."""
+    hidden_by_load: float | None
+    """The share of the machine that others used, where that may be all of the difference; else None."""
     differences: tuple[Difference, ...]
     faults: tuple[str, ...]
     """Why a side should not be compared at all."""
@@ -183,6 +188,8 @@ def compare(
     judgement = judge(first.side, second.side, threshold=threshold)
     if (off := published_margin(first, second)) is not None:
         judgement = replace(judgement, outcome="above" if judgement.ratio > 1 else "below")
+    if load := find_hiding_load(first, second, judgement, compared):
+        judgement = replace(judgement, outcome="inconclusive", more=None)
     return Comparison(
         compared=compared,
         threshold=threshold,
@@ -191,6 +198,7 @@ def compare(
         judgement=judgement,
         verdict=name_verdict(judgement, compared),
         unless_off_by=off,
+        hidden_by_load=load,
         differences=differing,
         faults=tuple(faults),
     )
@@ -207,6 +215,25 @@ def published_margin(a: Party, b: Party) -> float | None:
     own = [party for party in (a, b) if not party.side.published]
     allowed = PUBLISHED_WITHIN ** len(published) * (UNKNOWN_WITHIN if own and own[0].interval is None else 1.0)
     return apart if apart > allowed else None
+
+
+def find_hiding_load(a: Party, b: Party, judgement: Judgement, compared: Compared) -> float | None:
+    """The share of the machine that others used beside a side of one device, where it may be why the two differ.
+
+    Others only make a side worse, but by much more than their share: half of a machine made a run 11 times slower. So
+    the better side may have been disturbed, and the other not. Of repeats on both sides the loads may overlap; their
+    spread then holds what the load does.
+    """
+    sides = [party.subject.records for party in (a, b)]
+    untouched = compared.metric is None or compared.metric.unit in UNITS_WITHOUT_LOAD
+    if untouched or not all(sides) or len({device_name(record) for side in sides for record in side}) > 1:
+        return None
+    loads = [[_foreign_share(record) for record in side] for side in sides]
+    if min(map(len, loads)) > 1 and max(map(min, loads)) <= min(map(max, loads)):
+        return None
+    a_is_worse = (judgement.outcome == "above") is (compared.better == "higher")
+    undecided = judgement.outcome in ("same", "inconclusive")
+    return max(map(max, loads) if undecided else loads[0 if a_is_worse else 1]) or None
 
 
 def _bound(party: Party, end: int) -> float:
@@ -240,6 +267,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "interval": list(judgement.interval) if judgement.interval else None,
         "basis": judgement.basis_in(ENGLISH),
         "unless_off_by": found.unless_off_by,
+        "hidden_by_load": found.hidden_by_load,
         "too_noisy": judgement.is_too_noisy,
         "smallest_difference": judgement.smallest_difference,
         "would_decide": asdict(judgement.more) if judgement.more else None,
@@ -281,9 +309,9 @@ def _spread(record: Record, compared: Compared) -> Spread | None:
 
 
 def _foreign_share(record: Record) -> float:
-    """Share of the CPUs that trained used by other programs; 0 for an accelerator."""
-    in_doubt = any(doubt.code == "foreign-load" for doubt in record.doubts)
-    return (record.environment.others or 0.0) if in_doubt else 0.0
+    """Share of the CPUs that trained used by other programs, where it is worth a doubt; 0 for an accelerator."""
+    others = record.environment.others or 0.0
+    return others if others > FOREIGN_LOAD else 0.0
 
 
 def _measure_inputs(record: Record) -> metrics.Measured:

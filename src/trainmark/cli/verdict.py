@@ -24,7 +24,7 @@ def add_verdict_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", default="3%", metavar="P", help="a smaller difference is the same (default: 3%%)"
     )
-    parser.add_argument("--gate", action="store_true", help="exit 7 where the result is inconclusive")
+    parser.add_argument("--gate", action="store_true", help="exit 7 wherever the result is inconclusive")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
@@ -38,7 +38,7 @@ def show_verdict(verdict: Verdict, *, as_json: bool, gate: bool) -> int:
         screen.file.write(render(found, **screen_options(screen)))
     if found.is_regression:
         return REGRESSED
-    return INCONCLUSIVE if found.is_inconclusive and gate else 0
+    return INCONCLUSIVE if found.hidden_by_load is not None or (found.is_inconclusive and gate) else 0
 
 
 def parse_threshold(word: str) -> float:

@@ -47,6 +47,10 @@ def format_headline(found: Comparison) -> str:
         return _("{verdict}: {ratio}{times}, unless the published figure is off by {off} times.").format(
             verdict=verdict, ratio=ratio, times=_times(found), off=off
         )
+    if found.hidden_by_load is not None:
+        return _("Cannot tell: {ratio}, and others used {percent} % of the machine, which may be why.").format(
+            ratio=ratio, percent=f"{100 * found.hidden_by_load:.0f}"
+        )
     if judgement.interval is None:
         return _("Inconclusive: {ratio}, and {basis}.").format(ratio=ratio, basis=judgement.basis_in(_))
     if judgement.is_too_noisy and found.is_inconclusive:
@@ -93,6 +97,8 @@ def explain_verdict(found: Comparison) -> list[str]:
             lines.append(_("That the two differ is significant, but it {more} than the threshold.").format(more=more))
     if found.a.side.published or found.b.side.published:
         return [*lines, *_explain_published(found)]
+    if found.hidden_by_load is not None:
+        return [_("Other programs can slow a run by much more than their share: repeat it on a quiet machine.")]
     if not found.is_inconclusive:
         return lines
     more_needed = judgement.more

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.records import make_record, make_timeline
@@ -94,20 +93,3 @@ def test_files_and_single_runs_are_compared(store: Store, capsys: pytest.Capture
     path = store.path("slow5678-run0")
     assert call(store, "base1234-run0", str(path)) == 6
     assert "1 % a run for what changes between processes" in " ".join(capsys.readouterr().out.split())
-
-
-def test_comparing_two_runs_reads_two_records(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of ten thousand answers as fast as one of ten."""
-    opened: set[str] = set()
-    plain = open
-
-    def counted(file: Any, *words: Any, **options: Any) -> Any:
-        opened.add(Path(str(file)).name)
-        return plain(file, *words, **options)
-
-    store.rows()  # the index is made
-    monkeypatch.setattr("io.open", counted)
-    monkeypatch.setattr("builtins.open", counted)
-    call(store, "base1234-run0", "fast9012-run0")
-    monkeypatch.undo()
-    assert {name for name in opened if name.endswith(".json")} == {"base1234-run0.json", "fast9012-run0.json"}

@@ -24,8 +24,9 @@ EXAMPLES = """\
 
 A is the base and B the new one. The verdict is 'same' where the 95 % interval of the ratio lies within the threshold,
 'faster' or 'slower' where it lies wholly beyond, and 'inconclusive' where it lies across. A published figure has no
-interval: it is taken to be right within a factor of 2. Exit codes: 6 slower or worse, 7 inconclusive with --gate,
-else 0."""
+interval: it is taken to be right within a factor of 2. Where others used the machine that trained, one device is not
+compared with itself. Exit codes: 6 slower or worse, 7 where others' load hides the answer, and with --gate where it is
+inconclusive, else 0."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
