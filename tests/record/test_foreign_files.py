@@ -89,6 +89,14 @@ def test_a_run_folder_of_pipes_and_devices_is_read_without_them(store: Store, cl
     assert not folder.path.exists()
 
 
+def test_no_name_of_a_file_reaches_the_terminal_raw(store: Store, cli: Cli) -> None:
+    store.path("a\x1b[2J\n\x9b\u202erun: valid").write_text("{")
+    for words in (("runs",), ("gc", "--dry-run"), ("show", "\x1b]0;title\x07"), ("audit", "no\x1b[2Jsuch.json")):
+        finished = cli(*words, "--store", store.folder)
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*finished.stdout, *finished.stderr}
+        assert not [line for line in finished.stderr.splitlines() if line.startswith(("run:", "\\x9b"))]
+
+
 def test_a_manifest_that_is_a_pipe_is_a_damaged_checkpoint(tmp_path: Path) -> None:
     from trainmark.train.checkpoint import find_damage
 

@@ -86,6 +86,7 @@ def test_a_variable_that_names_no_file_is_refused(tmp_path: Path) -> None:
         ("[network]\nport = 0\n", "network: port must be a port number from 1 to 65535, not 0"),
         ("[network]\nport = true\n", "network: port must be a port number from 1 to 65535, not True"),
         ("[data]\nimagenet = 3\n", "data of imagenet must be a text, not 3"),
+        ('[expected]\nmetric = "p_core"\n', "expected must be a list, not"),
         ("[network\n", "is not valid TOML"),
     ],
 )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainmark import data as datasets
 from trainmark.cli.terminal import mark_result_saved, print_status, show
-from trainmark.record import escape
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ def _print_report(report: Report[Any], *, as_json: bool) -> int:
         print(json.dumps(report.to_json(), indent=1))
     else:
         for finding in (*report.problems, *report.notes):
-            show(escape.terminal(str(finding)))
+            show(str(finding))
         show(report.sentence())
     return 0 if report.ok else 3
 

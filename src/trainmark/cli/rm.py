@@ -16,7 +16,6 @@ from trainmark import data as datasets
 from trainmark.cli.liveness import has_processes, last_modified_s, read_run_folder
 from trainmark.cli.terminal import print_status, show
 from trainmark.data.synthetic import cache_folder
-from trainmark.record import escape
 from trainmark.record.checks import format_bytes
 from trainmark.record.errors import NotReadyError, UsageError, nearest
 from trainmark.record.index import parse_instant, sort_newest_first
@@ -151,11 +150,11 @@ class CollectGarbage:
         kinds = args.kinds or ["checkpoints"]
         contents = store.contents()
         for damaged in contents.damaged:
-            print_status(escape.terminal(str(damaged)))
+            print_status(str(damaged))
         rows = sort_newest_first([*contents.rows, *contents.unrecorded])
         going = {row.run_id for row in contents.unrecorded if may_be_running(store, row.run_id)}
         for run_id in sorted(going):
-            print_status(escape.terminal(f"run {run_id} is still running and is left alone"))
+            print_status(f"run {run_id} is still running and is left alone")
         old = [row for row in rows[args.keep :] if parse_instant(row.created) < before and row.run_id not in going]
         _remove_all(_find_removable(store, old, kinds), store.folder, dry_run=args.dry_run)
         if "caches" in kinds and going:

@@ -16,7 +16,7 @@ from trainmark.cli.options import add_run_options, options_from_args
 from trainmark.cli.progress import show_progress
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.launch.options import LOCAL, SWEEP
-from trainmark.record import escape, site
+from trainmark.record import site
 from trainmark.record.errors import UsageError
 from trainmark.record.store import default_folder
 from trainmark.view import facts, headline, table
@@ -119,5 +119,5 @@ def _write_page(records: Sequence[Record], store: Store) -> str | None:
             return str(feature.leave_page(records, store, site.load().price))
         return None
     except Exception as error:  # the records are on disk: a broken page must not fail the run
-        print_status(escape.terminal(f"trainmark: the page of these runs could not be made: {error}"))
+        print_status(f"trainmark: the page of these runs could not be made: {error}")
         return None

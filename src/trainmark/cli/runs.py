@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
     if args.rebuild:
-        print_status(escape.terminal(f"read {store.rebuild()} records in {store.folder}"))
+        print_status(f"read {store.rebuild()} records in {store.folder}")
     wanted = _parse_filter(args)
     contents = store.contents(wanted, limit=args.limit or None)
     shown = [
@@ -76,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
         screen.file.write(writer.getvalue())
 
     for entry in contents.damaged:
-        print_status(escape.terminal(str(entry)))
+        print_status(str(entry))
     if count > len(shown):
         print_status(f"{count - len(shown)} older runs are not shown; --limit 0 shows all")
     elif not count:
-        print_status(escape.terminal(_explain_none(store, wanted)))
+        print_status(_explain_none(store, wanted))
     if any(row.status == NO_RECORD for row in shown):
         where = escape.terminal(str(store.runs))
         print_status(f"'{NO_RECORD}': the run ended before a record could be written; see {where}")

@@ -92,4 +92,4 @@ def _show_group(records: list[Record], args: argparse.Namespace, screen: Console
     text = table.markdown(records) if args.markdown else table.render(records, **screen_options(screen))
     screen.file.write(escape.fit_encoding(text, screen.encoding))
     runs = ", ".join(record.run_id for record in records)
-    print_status(escape.terminal(f"group {records[0].group} of {len(records)} runs: {runs}"))
+    print_status(f"group {records[0].group} of {len(records)} runs: {runs}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainmark.record import escape
 from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError, WorkloadError
 from trainmark.record.foreign_files import MAX_RECORD_BYTES, read_plain
@@ -135,7 +136,7 @@ class Damaged:
     reason: str
 
     def __str__(self) -> str:
-        return f"record file {self.path} is left out: it {self.reason}"
+        return escape.terminal(f"record file {self.path} is left out: it {self.reason}")
 
 
 @dataclass(frozen=True, kw_only=True)

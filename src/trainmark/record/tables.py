@@ -75,7 +75,9 @@ def _value(kind: Any, value: object, where: str, key: str) -> object:
     outer, members = get_origin(bare), get_args(bare)
     if structs := _structs(bare):
         return _read_tagged(structs, value, f"{where}: {key}")
-    if outer is tuple and isinstance(value, list) and _structs(members[0]):
+    if outer is tuple and _structs(members[0]):
+        if not isinstance(value, list):
+            raise UsageError(f"{where}: {key} must be a list, not {value!r}")
         return tuple(_value(members[0], one, where, f"{key}, entry {number}") for number, one in enumerate(value, 1))
     if outer is Mapping and isinstance(value, Mapping) and not described:
         return {name: _value(members[1], one, where, f"{key} of {name}") for name, one in value.items()}

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     exported = export_network(source, args.to, out.expanduser())
     mark_result_saved()
     for path in exported.files:
-        show(escape.terminal(str(path)))
+        show(str(path))
     for doubt in exported.doubts:
-        print_status(escape.terminal(f"{doubt.code}: {doubt.text}"))
+        print_status(f"{doubt.code}: {doubt.text}")
     return 0

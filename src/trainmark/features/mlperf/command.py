@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     place = write_package(runs, args.out, org=args.org, status=args.status, system=args.system, division=division)
     mark_result_saved()
     for reason in dict.fromkeys(reason for run in runs for reason in run.why_open) if division == "open" else ():
-        print_status(escape.terminal(f"open division: {reason}"))
+        print_status(f"open division: {reason}")
     audits = [audit for _, results in audit_results(find_result_folders(place)) for audit in results]
     screen = open_console()
     screen.file.write(render(audits, everything=False, **screen_options(screen)))

@@ -10,7 +10,6 @@ from pathlib import Path
 from trainmark.analysis import published_library as library, published_lookup as imported
 from trainmark.analysis.peaks import estimate_mfu
 from trainmark.cli.terminal import open_console, print_status, screen_options
-from trainmark.record import escape
 from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
 
@@ -46,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
             names = ", ".join(dict.fromkeys(row.workload for row in more))
             print_status(f"{len(more)} more rows, of FlagPerf's other cases and MLPerf, by name: {names}")
     for sentence in kept.damaged:
-        print_status(escape.terminal(sentence))
+        print_status(sentence)
     return 0

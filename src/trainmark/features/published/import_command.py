@@ -13,7 +13,6 @@ from trainmark.analysis.peaks import estimate_mfu
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.published.audit import add_findings
 from trainmark.features.published.read import find_pages
-from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     elif rows:
         screen.file.write(render(rows, **screen_options(screen)))
     for sentence in notes:
-        print_status(escape.terminal(sentence))
+        print_status(sentence)
     if not rows:
         names = ", ".join(str(word) for word in args.pages)
         raise UsageError(f"no rows of results could be read from {names}; see 'trainmark import --help'")

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         mark_result_saved()
         documents.append(shown.document)
         for doubt in shown.document.doubts:
-            print_status(escape.terminal(f"{shown.files[0]}: {doubt.code}: {doubt.text}"))
+            print_status(f"{shown.files[0]}: {doubt.code}: {doubt.text}")
         if not args.json:
             _print(shown)
     if args.json:

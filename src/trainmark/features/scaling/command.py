@@ -10,7 +10,6 @@ from trainmark.analysis import published_library as library, published_lookup as
 from trainmark.analysis.scaling import PublishedScaling, Scaling, find_published_scalings, find_scalings
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.scaling.after_sweep import render_published, render_scalings
-from trainmark.record import escape
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.store import Store, default_folder, find_records, read_record
@@ -67,7 +66,7 @@ def _read_store(store: Store, metric: str) -> list[Scaling]:
     """Every group of the store; reports on stderr what is left out, and why there is no group."""
     contents = store.contents()
     for damaged in contents.damaged:
-        print_status(escape.terminal(str(damaged)))
+        print_status(str(damaged))
     # records are long: read only those that may have another topology
     alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     for row in contents.rows:
@@ -78,10 +77,8 @@ def _read_store(store: Store, metric: str) -> list[Scaling]:
     found = find_scalings([read_record(store.path(run_id)) for run_id in runs], metric)
     if not found:
         print_status(
-            escape.terminal(
-                f"the store {store.folder} holds no valid runs that differ in their topology alone; "
-                "'trainmark run --topology 1x2' makes another, 'trainmark scaling RUN RUN' says what differs"
-            )
+            f"the store {store.folder} holds no valid runs that differ in their topology alone; "
+            "'trainmark run --topology 1x2' makes another, 'trainmark scaling RUN RUN' says what differs"
         )
     return found
 
