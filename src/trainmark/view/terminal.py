@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _LONGEST_WORD = 18
 """A longer word in a cell is broken rather than given a column of its own width."""
+_NO_BREAK = "\ue000"
+"""Stands for a space at which no line may end, until all is drawn."""
 
 
 class TerminalWriter:
@@ -52,6 +54,12 @@ class TerminalWriter:
     def length(self, value: str) -> int:
         """Columns the text takes."""
         return self.text(value).cell_len
+
+    def measure(self, text: Text) -> tuple[int, int]:
+        """Columns of its longest word and of its longest line."""
+        from rich.measure import Measurement
+
+        return Measurement.get(self._console, self._console.options, text)
 
     def table(self, *, framed: bool = False, heads: bool = True) -> Table:
         """An empty table: in a frame, or with no more than a line below its heads."""
@@ -120,7 +128,7 @@ class TerminalWriter:
         self._console.print(self.text(line), soft_wrap=True)
 
     def getvalue(self) -> str:
-        content = self._drawn.getvalue()
+        content = self._drawn.getvalue().replace(_NO_BREAK, " ")
         return content if self._color else "".join(f"{line.rstrip()}\n" for line in content.splitlines())
 
 
@@ -166,128 +174,83 @@ class TableModel:
 
 def draw_table(writer: TerminalWriter, table: TableModel) -> None:
     """The table in a frame, or where the terminal is too narrow for one, stacked; rather without its spare columns."""
-    least = _select_columns(table, [index for index, column in enumerate(table.columns) if not column.spare])
+    least = _select_columns(table, lambda column: not column.spare)
     for shown in (table, least):
         if widths := _column_widths(writer, shown, writer.width - 3 * len(shown.columns) - 1):
-            _draw_framed(writer, shown, widths)
+            writer.put(_fill_table(writer, writer.table(framed=True), shown, widths))
             return
-    _draw_stacked(writer, table if _numbers_fit(writer, table) else least)
+    _draw_stacked(writer, table if _stacked_widths(writer, table) else least)
 
 
 def plain_table(writer: TerminalWriter, table: TableModel) -> Table | None:
     """The table with no more than a line below its heads, or None where the terminal is too narrow for it."""
     widths = _column_widths(writer, table, writer.width - 2 * (len(table.columns) - 1))
-    return _fill_table(writer, writer.table(), table, widths, _draw_rows(writer, table, widths)) if widths else None
-
-
-def _fill_table(
-    writer: TerminalWriter,
-    drawn: Table,
-    shown: TableModel,
-    widths: Sequence[int],
-    rows: Iterable[Sequence[Text]],
-    *,
-    apart: bool = False,
-) -> Table:
-    """A table with its columns and rows; `apart` draws a line between rows."""
-    for column, width in zip(shown.columns, widths, strict=True):
-        side: Literal["left", "right"] = "right" if column.right else "left"
-        drawn.add_column(_head(writer, column, width), justify=side, width=width, overflow="fold")
-    for row in rows:
-        drawn.add_row(*row, end_section=apart)
-    return drawn
-
-
-def _draw_framed(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> None:
-    rows = _draw_rows(writer, shown, widths)
-    several_lines = any("\n" in cell.plain for row in rows for cell in row)
-    writer.put(_fill_table(writer, writer.table(framed=True), shown, widths, rows, apart=several_lines))
+    return _fill_table(writer, writer.table(), table, widths) if widths else None
 
 
 def _draw_stacked(writer: TerminalWriter, shown: TableModel) -> None:
     """For a narrow terminal: each run takes a line that says which it is, and below it a row of numbers."""
-    numbers = _numbers(shown)
+    numbers = _select_columns(shown, lambda column: not column.label)
     count = len(numbers.columns)
-    room = writer.width - 2 * count
-    widths = _column_widths(writer, numbers, room) or [room // count] * count
-    writer.put(_fill_table(writer, writer.table(), numbers, widths, ()), indent=2)
-    for labels, row in zip(shown.rows, _draw_rows(writer, numbers, widths), strict=True):
+    widths = _stacked_widths(writer, shown) or [writer.width // count - 2] * count
+    writer.put(_fill_table(writer, writer.table(), replace(numbers, rows=[]), widths), indent=2)
+    for labels, row in zip(shown.rows, numbers.rows, strict=True):
         parts = [
             f"fix_hp {cell}" if column.title == "fix_hp" else str(cell)
             for column, cell in zip(shown.columns, labels, strict=True)
             if column.label
         ]
         writer.put(writer.text(" · ".join(parts), labels[0].style or "bold"))
-        writer.put(_fill_table(writer, writer.table(heads=False), numbers, widths, [row]), indent=2)
+        writer.put(_fill_table(writer, writer.table(heads=False), replace(numbers, rows=[row]), widths), indent=2)
 
 
-def _numbers(shown: TableModel) -> TableModel:
-    return _select_columns(shown, [index for index, column in enumerate(shown.columns) if not column.label])
+def _stacked_widths(writer: TerminalWriter, shown: TableModel) -> list[int] | None:
+    numbers = _select_columns(shown, lambda column: not column.label)
+    return _column_widths(writer, numbers, writer.width - 2 * len(numbers.columns))
 
 
-def _numbers_fit(writer: TerminalWriter, shown: TableModel) -> bool:
-    numbers = _numbers(shown)
-    return _column_widths(writer, numbers, writer.width - 2 * len(numbers.columns)) is not None
+def _select_columns(shown: TableModel, keeps: Callable[[Column], bool]) -> TableModel:
+    kept = [index for index, column in enumerate(shown.columns) if keeps(column)]
+    rows = [[row[index] for index in kept] for row in shown.rows]
+    return replace(shown, columns=[shown.columns[index] for index in kept], rows=rows)
 
 
-def _select_columns(shown: TableModel, kept: Sequence[int]) -> TableModel:
-    return replace(
-        shown,
-        columns=[shown.columns[index] for index in kept],
-        rows=[[row[index] for index in kept] for row in shown.rows],
-    )
-
-
-def _draw_rows(writer: TerminalWriter, shown: TableModel, widths: Sequence[int]) -> list[tuple[Text, ...]]:
-    columns = zip(shown.columns, zip(*shown.rows, strict=True), widths, strict=True)
-    return list(zip(*(_column(writer, column, cells, width) for column, cells, width in columns), strict=True))
-
-
-def _head(writer: TerminalWriter, column: Column, width: int) -> Text:
-    return writer.text("\n".join([column.title, *_break_lines(writer, column.unit, width)]))
-
-
-def _column(writer: TerminalWriter, column: Column, cells: Sequence[Cell], width: int) -> list[Text]:
-    """The cells of one column; if one number must stand above its remark, all do."""
-    apart = column.right and any(writer.length(str(cell)) > width for cell in cells)
-    drawn = []
-    for cell in cells:
-        lines = _break_lines(writer, cell.pieces[1:], width) if apart else _break_lines(writer, cell.pieces, width)
-        drawn.append(writer.text("\n".join([*cell.pieces[:1], *lines] if apart else lines), cell.style))
+def _fill_table(writer: TerminalWriter, drawn: Table, shown: TableModel, widths: Sequence[int]) -> Table:
+    """The table with its columns and rows; of a column in which a number must stand above its remark, all do."""
+    places = range(len(widths))
+    above = [any(writer.length(str(row[place])) > widths[place] for row in shown.rows) for place in places]
+    for column, width in zip(shown.columns, widths, strict=True):
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        drawn.add_column(_head(writer, column), justify=side, width=width, overflow="fold")
+    for row in shown.rows:
+        cells = [_text(writer, row[place], above[place] and shown.columns[place].right) for place in places]
+        drawn.add_row(*cells, end_section=drawn.show_edge and any(above))
     return drawn
 
 
-def _break_lines(writer: TerminalWriter, pieces: Iterable[str], width: int) -> list[str]:
-    lines: list[str] = []
-    for piece in pieces:
-        if lines and writer.length(f"{lines[-1]} {piece}") <= width:
-            lines[-1] += f" {piece}"
-        else:
-            lines.append(piece)
-    return lines
+def _head(writer: TerminalWriter, column: Column) -> Text:
+    return writer.text("\n".join(filter(None, (column.title, " ".join(column.unit)))))
+
+
+def _text(writer: TerminalWriter, cell: Cell, above: bool = False) -> Text:
+    first, *others = (writer.text(piece).plain.replace(" ", _NO_BREAK) for piece in cell.pieces)
+    return writer.text("", cell.style).append(("\n" if above else " ").join(filter(None, (first, " ".join(others)))))
 
 
 def _column_widths(writer: TerminalWriter, shown: TableModel, room: int) -> list[int] | None:
     """A width for each column so that no piece is broken, or None where there is not the room."""
     least, wished = [], []
-    for index, column in enumerate(shown.columns):
-        cells = [row[index] for row in shown.rows]
-        pieces = [column.title, *column.unit, *(piece for cell in cells for piece in cell.pieces)]
-        longest = max(writer.length(piece) for piece in pieces)
-        line = max([writer.length(" ".join(column.unit)), *(writer.length(str(cell)) for cell in cells)])
-        least.append(max(column.least, longest if column.right else min(longest, _LONGEST_WORD)))
-        wished.append(max(line, least[-1]))
-    return _distribute_room(room, least, wished) if sum(least) <= room else None
-
-
-def _distribute_room(room: int, least: Sequence[int], wished: Sequence[int]) -> list[int]:
-    """Gives the room that is left to those who lack little first, as they gain a whole line by it."""
-    widths, left = list(least), room - sum(least)
-    for index in sorted(range(len(least)), key=lambda index: wished[index] - least[index]):
-        given = min(left, wished[index] - least[index])
-        widths[index] += given
-        left -= given
-    return widths
+    for place, column in enumerate(shown.columns):
+        texts = [_head(writer, column), *(_text(writer, row[place]) for row in shown.rows)]
+        narrow, wide = (max(sizes) for sizes in zip(*map(writer.measure, texts), strict=True))
+        least.append(max(column.least, narrow if column.right else min(narrow, _LONGEST_WORD)))
+        wished.append(max(wide, least[-1]))
+    if sum(least) > room:
+        return None
+    # what is left goes to those who lack little first, as they gain a whole line by it
+    for place in sorted(range(len(least)), key=lambda place: wished[place] - least[place]):
+        least[place] += min(room - sum(least), wished[place] - least[place])
+    return least
 
 
 # Sections of facts about a run, which a page shows too
