@@ -10,7 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
 
+import numpy as np
 import pytest
+from scipy.io import savemat
 
 from trainmark.cli.main import main
 from trainmark.data import preparation, synthetic
@@ -68,12 +70,19 @@ def test_archives_become_a_set_that_can_be_read(
     inner = {f"{name}.tar": archive(tmp_path / name, {f"{name}_1.JPEG": picture}).read_bytes() for name in classes}
     train = archive(tmp_path / "train.tar", inner)
     val = archive(tmp_path / "val.tar", {f"ILSVRC2012_val_0000000{i}.JPEG": picture for i in (1, 2)})
-    labels = tmp_path / "labels.txt"
-    labels.write_text("\n".join(f"ILSVRC2012_val_0000000{i}.JPEG n0000000{i}" for i in (1, 2)), encoding="utf-8")
+    table = np.array(
+        [(i, f"n0000000{i}", 0) for i in (1, 2)], [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("num_children", "O")]
+    )
+    savemat(tmp_path / "meta.mat", {"synsets": table})
+    devkit = {
+        "data/meta.mat": (tmp_path / "meta.mat").read_bytes(),
+        "data/ILSVRC2012_validation_ground_truth.txt": b"1 2",
+    }
+    kit = archive(tmp_path / "devkit.tar", devkit)
     out = tmp_path / "imagenet"
-    words = ["--train-tar", str(train), "--val-tar", str(val), "--val-labels", str(labels), "--out", str(out)]
+    words = ["--train-tar", str(train), "--val-tar", str(val), "--devkit", str(kit), "--out", str(out)]
     assert main(["data", "prepare", "imagenet", *words]) == 3
-    assert "is it the right archive?" in capsys.readouterr().err
+    assert "it is another file or was damaged" in capsys.readouterr().err
     assert main(["data", "prepare", "imagenet", *words, "--no-md5"]) == 0
     said = capsys.readouterr()
     assert said.out == f"{out}\n"

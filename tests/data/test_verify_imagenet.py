@@ -13,7 +13,6 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from trainmark.data import verification
 from trainmark.data.image_sets import IMAGENET_1K, Counts, expected_counts
 from trainmark.data.imagenet import prepare as verify_module
 from trainmark.data.imagenet.prepare import verify
@@ -65,7 +64,7 @@ def test_a_good_set_is_counted_and_nothing_is_found(root: Path, decode: Decode) 
 def test_several_processes_say_the_same_as_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "val/n02/0.JPEG").write_bytes(jpeg()[:200])
     alone = check(root, "full")
-    monkeypatch.setattr(verification, "_WORTH_PROCESSES", 2)
+    monkeypatch.setattr(verify_module, "_WORTH_PROCESSES", 2)
     assert check(root, "full") == alone
 
 
@@ -254,6 +253,6 @@ def die(_: object) -> None:
 @pytest.mark.slow
 def test_a_process_that_dies_is_said_in_a_sentence(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_module, "_check_folder", die)
-    monkeypatch.setattr(verification, "_WORTH_PROCESSES", 2)
+    monkeypatch.setattr(verify_module, "_WORTH_PROCESSES", 2)
     with pytest.raises(NotReadyError, match="a process died"):
         check(root)

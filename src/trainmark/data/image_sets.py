@@ -48,10 +48,8 @@ class ImageSet:
     """Class folders or shards, relative to the root."""
     holder: npt.NDArray[np.int64]
     """Which of them holds each image."""
-    names: bytes
-    """Concatenated file names: a million Python strings would cost 100 MB per decoding process."""
-    name_ends: npt.NDArray[np.int64]
-    """End offset of each name in `names`."""
+    names: npt.NDArray[np.bytes_]
+    """File names; a million Python strings would cost 100 MB per decoding process."""
     places: npt.NDArray[np.int64] | None = None
     """Of images in shards: offset and size."""
 
@@ -60,9 +58,7 @@ class ImageSet:
 
     def path(self, index: int) -> str:
         """Where an image is, as if a shard were a folder."""
-        start = int(self.name_ends[index - 1]) if index else 0
-        name = os.fsdecode(self.names[start : int(self.name_ends[index])])
-        return f"{self.root}/{self.holders[self.holder[index]]}/{name}"
+        return f"{self.root}/{self.holders[self.holder[index]]}/{os.fsdecode(self.names[index])}"
 
     def read(self, index: int) -> bytes:
         """The bytes of an image; OSError if they cannot be read."""
@@ -144,8 +140,7 @@ def _open_folders(root: Path, split: Split) -> ImageSet:
         labels=np.repeat(labels, counts),
         holders=tuple(f"{split}/{folder}" for folder in folders),
         holder=np.repeat(np.arange(len(folders)), counts),
-        names=b"".join(name for listing in listings for name in listing),
-        name_ends=np.cumsum([len(name) for listing in listings for name in listing], dtype=np.int64),
+        names=np.array([name for listing in listings for name in listing]),
     )
 
 
@@ -312,13 +307,14 @@ def find_duplicates(names: Iterable[str], contents: Iterable[ShardContents]) -> 
             seen[image.name] = shard
 
 
-_ARRAYS = ("labels", "holder", "name_ends", "places")
+_ARRAYS = ("labels", "holder", "names", "places")
+_INDEX_VERSION = 2
 
 
 def _load_index(root: Path, split: Split) -> ImageSet:
     """One split, with class names if its manifest has them."""
     shards = shard_names(root, split)
-    stamp = json.dumps([_stamp(root / name) for name in shards]).encode()
+    stamp = json.dumps([_INDEX_VERSION, *(_stamp(root / name) for name in shards)]).encode()
     place = hashlib.sha256(os.fsencode(root.absolute() / split)).hexdigest()[:32]
     file = cache_folder() / CACHE / f"{place}.npz"
     classes: tuple[str, ...] = ()
@@ -329,12 +325,11 @@ def _load_index(root: Path, split: Split) -> ImageSet:
         kept = np.load(stream)
         if bytes(kept["stamp"]) == stamp:
             arrays = {name: kept[name] for name in _ARRAYS}
-            return ImageSet(root=root, classes=classes, holders=shards, names=bytes(kept["names"]), **arrays)
+            return ImageSet(root=root, classes=classes, holders=shards, **arrays)
     found = replace(_build_index(root, shards), classes=classes)
     arrays = {name: getattr(found, name) for name in _ARRAYS}
     packed = io.BytesIO()
-    texts = {"stamp": np.frombuffer(stamp, np.uint8), "names": np.frombuffer(found.names, np.uint8)}
-    np.savez(packed, allow_pickle=False, **arrays, **texts)
+    np.savez(packed, allow_pickle=False, stamp=np.frombuffer(stamp, np.uint8), **arrays)
     with contextlib.suppress(OSError):  # without a cache, headers are read again
         write_atomic(file, packed.getvalue())
     return found
@@ -360,7 +355,6 @@ def _build_index(root: Path, shards: tuple[str, ...]) -> ImageSet:
         labels=np.array([image.label for image, _ in rows], np.int64),
         holders=shards,
         holder=np.array([number for _, number in rows], np.int64),
-        names=b"".join(image.name for image, _ in rows),
-        name_ends=np.cumsum([len(image.name) for image, _ in rows], dtype=np.int64),
+        names=np.array([image.name for image, _ in rows]),
         places=np.array([(image.offset, image.size) for image, _ in rows], np.int64),
     )

@@ -83,10 +83,8 @@ def unpack(
     return Unpacked(files=files, written=written)
 
 
-def check_md5(archive: Path, wanted: str | None, report: ReportProgress) -> None:
+def check_md5(archive: Path, wanted: str, report: ReportProgress) -> None:
     """NotReadyError if the archive's md5 differs."""
-    if wanted is None:
-        return
     digest = hashlib.md5(usedforsecurity=False)  # published by the authors; against damage, not forgery
     try:
         with archive.open("rb", buffering=0) as file:

@@ -25,8 +25,8 @@ Size = TypeVar("Size", bound=Any)
 Job = TypeVar("Job")
 Seen = TypeVar("Seen")
 
-_WORTH_PROCESSES = 16
-"""Number of jobs from which starting processes pays off."""
+WORTH_PROCESSES = 1024
+"""Number of files from which starting processes pays off."""
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 4 << 10
 
@@ -90,15 +90,18 @@ class Findings:
         return Report(expected=expected, found=found, problems=tuple(self.problems), notes=tuple(self.notes))
 
 
-def map_parallel(check: Callable[[Job], Seen], jobs: Sequence[Job], decode: Decode, what: str) -> list[Seen]:
-    """What `check` finds in each job, in order; `what` names the items if a process dies."""
-    if decode == "none" or len(jobs) < _WORTH_PROCESSES:
+def map_parallel(
+    check: Callable[[Job], Seen], jobs: Sequence[Job], decode: Decode, what: str, *, worth: int = WORTH_PROCESSES
+) -> list[Seen]:
+    """What `check` finds in each job, in order, from `worth` jobs on in several processes; `what` names the items if
+    one dies."""
+    if decode == "none" or len(jobs) < worth:
         return [check(job) for job in jobs]
     processes = cores.count_usable_cores()
     # spawned, not forked: the caller may have threads, and forking those can hang
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         try:
-            return list(pool.map(check, jobs, chunksize=max(1, len(jobs) // (processes * 16))))
+            return list(pool.map(check, jobs, chunksize=max(1, len(jobs) // (processes * 4))))
         except BrokenProcessPool as error:
             raise NotReadyError(
                 f"a process died while checking the {what} (out of memory, or a file that crashes the decoder); "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from trainmark.data.ade20k import reader
 from trainmark.data.ade20k.reader import IGNORED, SPLITS, SceneCounts, SceneSet
@@ -14,53 +13,27 @@ from trainmark.data.verification import Decode, Findings, Report, check_image, m
 from trainmark.record.archives import ArchiveLimits, Member, zip_members
 from trainmark.record.errors import NotReadyError
 
-_CHUNK = 64
 _MAX_IGNORED_SHARE = 0.95
 """Share of ignored pixels above which an image is noted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SceneSize(SceneCounts):
-    """Counts, with the share of ignored pixels; equality compares counts alone."""
-
-    unjudged: float | None = field(default=None, compare=False)
-    """Share of ignored pixels; None where masks were not read."""
-
-    def __str__(self) -> str:
-        counts = SceneCounts.__str__(self)
-        return counts if self.unjudged is None else f"{counts}, {100 * self.unjudged:.1f} % of their pixels ignored"
-
-
-class _SceneJob(NamedTuple):
-    """Scenes that one process checks."""
-
-    scenes: SceneSet
-    numbers: range
-    decode: Decode
-
-
-def verify(root: Path, *, decode: Decode = "header") -> Report[SceneSize]:
+def verify(root: Path, *, decode: Decode = "header") -> Report[SceneCounts]:
     """Checks images against masks, in any layout that `reader` knows.
 
     `decode="none"` checks names and sizes of files only; "header" also the images' first and last bytes and every
     mask value; "full" decodes every image too. The counts are compared with the set's manifest, or with those of the
     published set if it is nearly as large.
     """
-    wanted = reader.expected_counts(root)
     splits = [reader.open_split(root, split) for split in SPLITS]
-    jobs = [
-        _SceneJob(scenes, range(len(scenes))[first : first + _CHUNK], decode)
-        for scenes in splits
-        for first in range(0, len(scenes), _CHUNK)
-    ]
     seen = Findings()
     for scenes in splits:
         _note_unpaired_masks(seen, scenes, {mask for other in splits if other is not scenes for mask in other.masks})
-    seen.merge(map_parallel(_check_scenes, jobs, decode, "images and masks"))
+        check = partial(_check_scene, scenes, decode)
+        seen.merge(map_parallel(check, range(len(scenes)), decode, "images and masks"))
     pixels = seen.counts["pixels"]
-    unjudged = seen.counts["unjudged"] / pixels if pixels else None
-    found = SceneSize(train=len(splits[0]), val=len(splits[1]), unjudged=unjudged)
-    return seen.report(found, SceneSize(train=wanted.train, val=wanted.val) if wanted else None)
+    ignored = seen.counts["ignored"] / pixels if pixels else None
+    found = SceneCounts(train=len(splits[0]), val=len(splits[1]), ignored=ignored)
+    return seen.report(found, reader.expected_counts(root))
 
 
 def _note_unpaired_masks(seen: Findings, scenes: SceneSet, others: set[str]) -> None:
@@ -73,20 +46,18 @@ def _note_unpaired_masks(seen: Findings, scenes: SceneSet, others: set[str]) -> 
                 seen.add(f"{below}/{name}", note="is the mask of no image and was left out")
 
 
-def _check_scenes(job: _SceneJob) -> Findings:
-    found = Findings()
-    for index in job.numbers:
-        name = job.scenes.images[index]
-        try:
-            size, note = _check_image(Path(job.scenes.path(index)), job.decode)
-            pixels, unjudged = _check_mask(job.scenes, index, size, job.decode)
-        except BadImage as error:
-            found.add(name, str(error))
-            continue
-        found.add(name, note=note)
-        if unjudged > _MAX_IGNORED_SHARE * pixels:
-            found.add(name, note=f"{100 * unjudged / pixels:.0f} % of its pixels are ignored")
-        found.counts.update(pixels=pixels, unjudged=unjudged)
+def _check_scene(scenes: SceneSet, decode: Decode, index: int) -> Findings:
+    found, name = Findings(), scenes.images[index]
+    try:
+        size, note = _check_image(Path(scenes.path(index)), decode)
+        pixels, ignored = _check_mask(scenes, index, size, decode)
+    except BadImage as error:
+        found.add(name, str(error))
+        return found
+    found.add(name, note=note)
+    if ignored > _MAX_IGNORED_SHARE * pixels:
+        found.add(name, note=f"{100 * ignored / pixels:.0f} % of its pixels are ignored")
+    found.counts.update(pixels=pixels, ignored=ignored)
     return found
 
 
@@ -148,12 +119,7 @@ def _place(member: Member) -> PurePosixPath:
             return PurePosixPath(rest[0])
         if len(rest) == 3 and (rest[0], rest[1]) in _FOLDERS and rest[2].endswith((".jpg", ".png")):
             return PurePosixPath(*rest)
-    if member.name.endswith(("_seg.png", "index_ade20k.mat", "index_ade20k.pkl")) or top.startswith("ADE20K_20"):
-        raise NotReadyError(
-            f"{member.archive} is the full ADE20K, whose masks have three channels and over 3,000 classes; its 150 "
-            f"classes are another release, {PUBLISHED_FOLDER}.zip"
-        )
     raise NotReadyError(
-        f"{member} is not what {PUBLISHED_FOLDER}.zip holds: images, annotations, {' and '.join(_TEXTS)}; "
-        "is it the right archive?"
+        f"{member} is not what {PUBLISHED_FOLDER}.zip holds: images, annotations, {' and '.join(_TEXTS)}; is it the "
+        "right archive? The full ADE20K, of 3,000 classes, is another"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -30,13 +30,16 @@ OBJECT_INFO = "objectInfo150.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class SceneCounts:
-    """Size of a set in scenes."""
+    """Size of a set in scenes; equality compares these alone."""
 
     train: int
     val: int
+    ignored: float | None = field(default=None, compare=False)
+    """Share of ignored pixels; None where masks were not read."""
 
     def __str__(self) -> str:
-        return f"{self.train:,} train and {self.val:,} val scenes"
+        counts = f"{self.train:,} train and {self.val:,} val scenes"
+        return counts if self.ignored is None else f"{counts}, {100 * self.ignored:.1f} % of their pixels ignored"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,6 @@ class SceneLayout:
     """Relative to the root; all must exist."""
     within: tuple[str, ...]
     """Where an unpacked archive keeps them, relative to the folder that a user gives."""
-    classes: int
     labels: Mapping[int, int]
     """Mask value to class; other values are UNKNOWN."""
     mask_ending: str = ".png"
@@ -69,13 +71,10 @@ def find_layout(folder: Path) -> tuple[SceneLayout, Path]:
             root = folder / below
             if all((root / name).is_dir() for name in layout.folders):
                 return layout, root
-    if _is_full_ade20k(folder):
-        raise NotReadyError(
-            f"{folder} is the full ADE20K, whose masks have three channels and over 3,000 classes; its 150 classes are "
-            "another release: `trainmark data prepare ade20k --zip ADEChallengeData2016.zip` unpacks that"
-        )
     known = "; ".join(f"{layout.title} has {', '.join(layout.folders)}" for layout in LAYOUTS)
-    raise NotReadyError(f"{folder} is not a known segmentation set: {known}")
+    raise NotReadyError(
+        f"{folder} is not a known segmentation set: {known}; the full ADE20K, of 3,000 classes, is another release"
+    )
 
 
 def list_files(folder: Path, suffix: str) -> list[str]:
@@ -84,12 +83,6 @@ def list_files(folder: Path, suffix: str) -> list[str]:
         return sorted(name.name for name in folder.iterdir() if name.name.endswith(suffix) and name.name[0] != ".")
     except OSError as error:
         raise NotReadyError(f"{folder} cannot be listed: {error.strerror}") from error
-
-
-def _is_full_ade20k(folder: Path) -> bool:
-    """Recognised by its index, or by `_seg.png` files beside images in one folder per scene."""
-    patterns = "index_ade20k.*", "images/training/*/*/*_seg.png", "images/ADE/training/*/*/*_seg.png"
-    return any(next(folder.glob(f"{above}{pattern}"), None) for above in ("", "*/") for pattern in patterns)
 
 
 # ADE20K's 150 classes
@@ -174,7 +167,6 @@ LAYOUTS = (
         title="ADE20K",
         folders=("images/training", "images/validation", "annotations/training", "annotations/validation"),
         within=("ADEChallengeData2016",),
-        classes=150,
         labels={0: IGNORED, **{number: number - 1 for number in range(1, 151)}},
         list_pairs=_list_ade_pairs,
         names=_read_ade_names,
@@ -184,7 +176,6 @@ LAYOUTS = (
         title="VOC2012",
         folders=("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"),
         within=("VOC2012", "VOCdevkit/VOC2012"),
-        classes=len(VOC_CLASSES),
         labels={IGNORED: IGNORED, **{number: number for number in range(len(VOC_CLASSES))}},
         list_pairs=_list_voc_pairs,
         names=lambda _: VOC_CLASSES,
@@ -194,7 +185,6 @@ LAYOUTS = (
         title="Cityscapes",
         folders=("leftImg8bit/train", "leftImg8bit/val", "gtFine/train", "gtFine/val"),
         within=(),
-        classes=len(CITYSCAPES_IDS),
         labels={
             **dict.fromkeys((*range(34), IGNORED), IGNORED),
             **{number: label for label, number in enumerate(CITYSCAPES_IDS)},

@@ -22,17 +22,6 @@ DATA_SET = DataSet(
     prepare_options=(
         Option(word="--train-tar", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_img_train.tar"),
         Option(word="--val-tar", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_img_val.tar"),
-        Option(
-            word="--devkit",
-            kind=Path,
-            metavar="FILE",
-            help="ILSVRC2012_devkit_t12.tar.gz, for the labels of the val set",
-        ),
-        Option(
-            word="--val-labels",
-            kind=Path,
-            metavar="FILE",
-            help="or a text file: a file name and its class on each line",
-        ),
+        Option(word="--devkit", kind=Path, metavar="FILE", required=True, help="ILSVRC2012_devkit_t12.tar.gz"),
     ),
 )

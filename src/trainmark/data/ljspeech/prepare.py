@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from trainmark.data import audio
 from trainmark.data.ljspeech import reader
@@ -12,17 +12,6 @@ from trainmark.data.preparation import ReportProgress, check_md5, prepare_folder
 from trainmark.data.verification import Decode, Findings, Report, map_parallel
 from trainmark.record.archives import ArchiveLimits, Member, tar_members
 from trainmark.record.errors import NotReadyError
-
-_CHUNK = 64
-
-
-class _Job(NamedTuple):
-    """Clips that one process checks."""
-
-    root: Path
-    paths: list[str]
-    """Relative to the root."""
-    decode: Decode
 
 
 def verify(root: Path, *, decode: Decode = "header") -> Report[SpeechSize]:
@@ -45,30 +34,28 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[SpeechSize]:
     for name in sorted(files - set(named)):
         why = f"is in no line of {METADATA}" if name.endswith(".wav") else "is not named .wav"
         seen.add(f"{below}/{name}", note=f"{why} and was left out")
-    jobs = [_Job(root, there[start : start + _CHUNK], decode) for start in range(0, len(there), _CHUNK)]
-    seen.merge(map_parallel(_check_clips, jobs, decode, "audio files"))
+    seen.merge(map_parallel(partial(_check_clip, root, decode), there, decode, "audio files"))
     seconds = None if decode == "none" else seen.counts["samples"] / audio.RATE
     wanted = reader.expected_clips(root)
     found = SpeechSize(clips=len(there), seconds=seconds)
     return seen.report(found, None if wanted is None else SpeechSize(clips=wanted))
 
 
-def _check_clips(job: _Job) -> Findings:
+def _check_clip(root: Path, decode: Decode, path: str) -> Findings:
     found = Findings()
-    for path in job.paths:
-        try:
-            if job.decode == "full":
-                samples = audio.read(job.root / path)
-                found.counts["samples"] += len(samples)
-                found.add(path, note="" if samples.any() else "is silent throughout")
-            elif job.decode == "header":
-                found.counts["samples"] += audio.length(job.root / path)
-            elif not (job.root / path).stat().st_size:
-                found.add(path, "it is empty")
-        except audio.BadAudioError as error:
-            found.add(path, error.reason)
-        except OSError as error:
-            found.add(path, f"it cannot be read ({error.strerror})")
+    try:
+        if decode == "full":
+            samples = audio.read(root / path)
+            found.counts["samples"] = len(samples)
+            found.add(path, note="" if samples.any() else "is silent throughout")
+        elif decode == "header":
+            found.counts["samples"] = audio.length(root / path)
+        elif not (root / path).stat().st_size:
+            found.add(path, "it is empty")
+    except audio.BadAudioError as error:
+        found.add(path, error.reason)
+    except OSError as error:
+        found.add(path, f"it cannot be read ({error.strerror})")
     return found
 
 
@@ -81,7 +68,8 @@ _RATIO = 1.4
 def prepare(out: Path, *, any_archive: bool, progress: ReportProgress, tar: Path) -> str:
     """Unpacks the archive to `out/metadata.csv` and `out/wavs/`; returns a summary."""
     with prepare_folder(out, [tar], source="keithito.com/LJ-Speech-Dataset", ratio=_RATIO) as destination:
-        check_md5(tar, None if any_archive else MD5, progress)
+        if not any_archive:
+            check_md5(tar, MD5, progress)
         members, total_bytes = tar_members(tar, tar.name, LIMITS), int(_RATIO * tar.stat().st_size)
         unpacked = unpack(members, _place, destination, progress, total_bytes=total_bytes)
         if not unpacked.files[METADATA]:
