@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainmark import workloads
 from trainmark.data.input_pool import ImageBatch
-from trainmark.platforms import files
+from trainmark.platforms import files, standin_device
 from trainmark.platforms.platform import Device, Platform
 from trainmark.record.errors import UsageError
 from trainmark.record.events import EventTail, EventWriter, PrecisionSeen
@@ -254,3 +254,36 @@ def test_a_run_is_called_by_what_its_device_makes_of_float32(
     assert set(seen.computed["matmul"]) == {"float32"}  # what was asked
     assert seen.inside == {kind: {"float32": inside} for kind in ("matmul", "convolution")}
     assert seen.ran == word
+
+
+def test_a_device_that_lowers_float32_after_the_first_step_is_found_by_the_probe_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.toml").write_text("honest_for = 300\nfloat32_inside = 'bfloat16'\n", encoding="utf-8")
+    monkeypatch.setenv("TRAINMARK_STANDIN", str(tmp_path / "script.toml"))
+    stepper = tiny("resnet50", "fp32", Platform(files.load("standin")).open(0))
+    proof = Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    losses(stepper, batch("resnet50"))
+    assert said(tmp_path).ran == "fp32"
+    proof.probe_again()
+    assert said(tmp_path).ran == "mixed: 100 % bfloat16, weights float32"
+
+
+@pytest.mark.parametrize("limit", [0, 70_000])
+def test_a_device_that_lowers_only_large_matmuls_is_found_by_those_of_the_network(
+    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMARK_STANDIN", "")
+    round_all = standin_device.RoundedOperands("bfloat16").round_operands
+
+    def round_large(self: Any, operation: Any, args: tuple[Any, ...]) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        return round_all(operation, args) if max((t.numel() for t in tensors), default=0) > limit else args
+
+    monkeypatch.setattr(standin_device.RoundedOperands, "round_operands", round_large)
+    stepper = tiny("resnet50", "fp32", Platform(files.load("standin")).open(0), width=32)
+    proof = Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
+    losses(stepper, batch("resnet50"))
+    assert (said(tmp_path).ran == "fp32") == bool(limit)
+    proof.probe_again()
+    assert said(tmp_path).inside["convolution"] == {"float32": "bfloat16"}

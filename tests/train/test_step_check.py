@@ -20,6 +20,7 @@ from trainmark.record.machine import StepCheck
 from trainmark.record.precision import PRECISIONS, Precision
 from trainmark.record.recipe import Recipe
 from trainmark.train import setup, step_check
+from trainmark.train.schedule import Position
 from trainmark.workloads.workload import Share
 
 pytestmark = pytest.mark.slow
@@ -61,18 +62,28 @@ def recipe(name: str) -> Recipe:
     )
 
 
-def written(name: str, word: str, device: Device, data: Any, log: Path) -> None:
+def comparison(name: str, word: str, device: Device, data: Any, log: Path) -> step_check.StepComparison:
     workload, small = workloads.load(name), recipe(name)
-    build = partial(setup.build_stepper, workload, small)
-    step_check.write_step_check(workload, small, Precision.parse(word), device, data, build, EventWriter(log), 0)
+    return step_check.StepComparison(
+        workload=workload,
+        recipe=small,
+        precision=Precision.parse(word),
+        device=device,
+        data=data,
+        build=partial(setup.build_stepper, workload, small),
+        events=EventWriter(log),
+        rank=0,
+    )
+
+
+def last_event(folder: Path) -> StepCompared:
+    return [event for event in EventTail(folder / "rank0.jsonl").new_events() if isinstance(event, StepCompared)][-1]
 
 
 def checked(name: str, folder: Path, word: str = "fp32", data: Any = None) -> StepCheck:
-    log = folder / "rank0.jsonl"
     device = Platform(files.load("standin")).open(0)
-    data = data or OneBatch(name)
-    written(name, word, device, data, log)
-    [found] = [event for event in EventTail(log).new_events() if isinstance(event, StepCompared)]
+    found = comparison(name, word, device, data or OneBatch(name), folder / "rank0.jsonl").write_before()
+    assert found is not None
     return found
 
 
@@ -106,6 +117,48 @@ def test_a_device_that_gets_one_operator_wrong_is_found_out_and_the_place_named(
     found = checked(name, tmp_path)
     assert found.differing > 0
     assert (found.first or "").startswith(first)
+
+
+HONEST_FOR = 2000
+"""Operations: more than one check takes."""
+
+
+@pytest.mark.parametrize(
+    ("lie", "first"),
+    [
+        ("", None),
+        ("wrong_operators = ['convolution_backward']", "gradient of "),
+        ("unwritten_operators = ['_fused_sgd_']", "update of "),
+        ("unwritten_operators = ['bernoulli_']", "share of zeros after dropout"),
+    ],
+)
+def test_after_training_the_step_is_compared_again_with_trained_weights(
+    lie: str, first: str | None, script: Path, tmp_path: Path
+) -> None:
+    script.write_text(f"honest_for = {HONEST_FOR}\n{lie}\n", encoding="utf-8")
+    device = Platform(files.load("standin")).open(0)
+    compared = comparison("resnet50", "fp32", device, OneBatch("resnet50"), tmp_path / "rank0.jsonl")
+    before = compared.write_before()
+    assert before is not None and not before.differing
+    stepper = tiny("resnet50", "fp32", device)
+    while device.queue.operations <= HONEST_FOR:  # type: ignore[attr-defined]
+        losses(stepper, batch("resnet50"))
+    model = stepper.bare_model
+    trained = {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    compared.write_again(before, Position(step=2), trained)
+    again = last_event(tmp_path)
+    assert (again.after_step, again.unavailable, bool(again.differing)) == (2, None, first is not None)
+    assert (again.first or "").startswith(first or "")
+
+
+def test_a_step_that_takes_the_cpu_too_long_is_not_repeated_and_the_reason_is_kept(
+    script: Path, tmp_path: Path
+) -> None:
+    device = Platform(files.load("standin")).open(0)
+    compared = comparison("vit", "fp32", device, OneBatch("vit"), tmp_path / "rank0.jsonl")
+    compared.write_again(StepCompared(quantities=9, cpu_s=100), Position(step=2), {})
+    again = last_event(tmp_path)
+    assert (again.quantities, again.not_repeated) == (9, "one step takes the CPU 100 s")
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -143,7 +196,7 @@ def test_the_data_is_read_from_its_beginning_afterwards(script: Path, tmp_path: 
 def test_on_a_cpu_there_is_nothing_to_compare(tmp_path: Path) -> None:
     device = Platform(files.load("cpu")).open(0)
     log = tmp_path / "rank0.jsonl"
-    written("vit", "fp32", device, OneBatch("vit"), log)
+    assert comparison("vit", "fp32", device, OneBatch("vit"), log).write_before() is None
     assert not list(EventTail(log).new_events())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,10 @@ from trainmark.record.precision import E4M3, E5M2, PRECISIONS, REDUCED_FLOAT32, 
 
 SCALED_OPERANDS = {E4M3: (1 + 2**-3, 2.0**8), E5M2: (1 + 2**-2, 2.0**15)}
 """By 8-bit type: one number that needs all its digits, and one near the end of its range."""
-PROBE_SIDE = 256
-"""Of the matrices: small ones may use other kernels than those of a network."""
+SIZES: Mapping[str, Sequence[int]] = {"matmul": (256, 256, 256), "convolution": (4, 16, 8, 8, 16)}
+"""Rows, inner length, columns; images, channels, height, width, output channels. Other sizes may use other kernels."""
+MAX_PROBED = 1 << 26
+"""Numbers in a matrix: a larger one gets fewer rows, or images."""
 
 OPERANDS = ((1 + 2**-12, 1 + 2**-11), (1 + 2**-9, 1 + 2**-3), (1 + 2**-5, 1 + 2**-5), (2.0**20, 2.0**-30))
 """Pairs whose products distinguish types: the first needs a mantissa of 23 bits, the left operand of the second one of
@@ -40,19 +42,25 @@ def identify_type(products: Sequence[float]) -> str:
     return "bfloat16" if seven_bits in _SEVEN_BITS and math.isfinite(in_range) else TOO_NARROW
 
 
-def find_matmul_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
+def find_matmul_type(
+    device: Device, precision: Precision, factors: torch.dtype, size: Sequence[int] = SIZES["matmul"]
+) -> str:
     """The type of matmuls of given operands under the settings of a precision."""
-    return _probe_type(device, precision, factors, _multiply_diagonals)
+    return _probe_type(device, precision, factors, size, _multiply_diagonals)
 
 
-def find_convolution_type(device: Device, precision: Precision, factors: torch.dtype) -> str:
-    return _probe_type(device, precision, factors, _convolve)
+def find_convolution_type(
+    device: Device, precision: Precision, factors: torch.dtype, size: Sequence[int] = SIZES["convolution"]
+) -> str:
+    return _probe_type(device, precision, factors, size, _convolve)
 
 
 KINDS = {"matmul": find_matmul_type, "convolution": find_convolution_type}
 
 
-def find_computed_types(device: Device, precision: Precision) -> dict[str, dict[str, str]]:
+def find_computed_types(
+    device: Device, precision: Precision, sizes: Mapping[str, Sequence[int]] = SIZES
+) -> dict[str, dict[str, str]]:
     """For matmul and convolution: by type of operands, the type that was really computed in.
 
     Autocast leaves some matmuls alone, so both lowered and unchanged operands are probed. A device may lack a kind that
@@ -63,16 +71,28 @@ def find_computed_types(device: Device, precision: Precision) -> dict[str, dict[
     tries = [(precision, getattr(torch, precision.weights), precision.autocast or precision.weights)]
     if precision.computes_in not in ("float32", "tf32"):
         tries.append((plain, torch.float32, "float32"))
-    for kind, compute in KINDS.items():
+    for kind, size in sizes.items():
         for settings, factors, name in tries:
             try:
-                found[kind][name] = compute(device, settings, factors)
+                found[kind][name] = KINDS[kind](device, settings, factors, size)
             except (RuntimeError, NotImplementedError):
                 continue
     if precision.scaled:
         with contextlib.suppress(RuntimeError, NotImplementedError):
             found["matmul"].update(find_scaled_types(device, precision))
     return found
+
+
+def read_size(name: str, left: Tensor, right: Tensor) -> tuple[int, ...] | None:
+    """The size of a matmul or convolution as one that can be probed; None for others.
+
+    Convolutions with larger kernels may be computed by transforms, whose rounding would pass for a narrower type.
+    """
+    if name in ("mm", "addmm"):
+        return (*left.shape, right.shape[1])
+    if name == "convolution" and left.dim() == 4 and right.shape[1:] == (left.shape[1], 1, 1):
+        return (*left.shape, right.shape[0])
+    return None
 
 
 def find_scaled_types(device: Device, precision: Precision) -> dict[str, str]:
@@ -95,32 +115,37 @@ def find_scaled_types(device: Device, precision: Precision) -> dict[str, str]:
 
 
 def _probe_type(
-    device: Device, precision: Precision, factors: torch.dtype, multiply: Callable[[Tensor, Tensor], Tensor]
+    device: Device,
+    precision: Precision,
+    factors: torch.dtype,
+    size: Sequence[int],
+    multiply: Callable[[Tensor, Tensor, Sequence[int]], Tensor],
 ) -> str:
-    left, right = torch.ones(PROBE_SIDE), torch.ones(PROBE_SIDE)
-    for place, pair in enumerate(OPERANDS):
-        left[place], right[place] = pair
-    here = [side.to(factors).to(device.torch) for side in (left, right)]
+    left, right = (torch.tensor(side).to(factors).to(device.torch) for side in zip(*OPERANDS, strict=True))
+    size = [max(len(OPERANDS), length) for length in size]
+    size[0] = max(len(OPERANDS), min(size[0], MAX_PROBED // math.prod(size[2:]), MAX_PROBED // math.prod(size[1:-1])))
     with device.arithmetic(precision), device.autocast(precision), torch.no_grad():
-        products = multiply(*here)
+        products = multiply(left, right, size)
     device.synchronize()
-    return identify_type(products.float().cpu()[: len(OPERANDS)].tolist())
+    return identify_type(products.float().cpu().tolist())
 
 
-def _multiply_diagonals(left: Tensor, right: Tensor) -> Tensor:
-    """A matmul of diagonal matrices: every sum has one nonzero term."""
-    return torch.mm(left.diag(), right.diag()).diagonal()
+def _multiply_diagonals(left: Tensor, right: Tensor, size: Sequence[int]) -> Tensor:
+    """A matmul of matrices with a few numbers on their diagonals: every sum has one nonzero term."""
+    rows, inner, columns = size
+    one, other = left.new_zeros(rows, inner), right.new_zeros(inner, columns)
+    one.diagonal()[: len(OPERANDS)].copy_(left)
+    other.diagonal()[: len(OPERANDS)].copy_(right)
+    return torch.mm(one, other).diagonal()[: len(OPERANDS)]
 
 
-def _convolve(left: Tensor, right: Tensor) -> Tensor:
-    """One channel per pair, and a diagonal kernel. What may be infinite gets its own image, as zeros of the kernel
-    would turn it into NaN in other channels."""
-    channels, last = 16, len(OPERANDS) - 1
-    images = left[:channels].repeat(2, 1)
-    images[0, last], images[1, :last] = 1, 1
-    kernel = right[:channels].diag().view(channels, channels, 1, 1)
-    found = nn.functional.conv2d(images.view(2, channels, 1, 1).expand(2, channels, 8, 8).contiguous(), kernel)
-    return torch.cat((found[0, :last, 0, 0], found[1, last:, 0, 0]))
+def _convolve(left: Tensor, right: Tensor, size: Sequence[int]) -> Tensor:
+    """One image and one output channel per pair, as what is infinite turns the zeros of others into NaN."""
+    images, channels, height, width, outputs = size
+    image, kernel = left.new_zeros(images, channels, height, width), right.new_zeros(outputs, channels, 1, 1)
+    image[: len(OPERANDS), 0] = left.view(-1, 1, 1)
+    kernel[: len(OPERANDS), 0, 0, 0] = right
+    return nn.functional.conv2d(image, kernel)[:, :, 0, 0].diagonal()[: len(OPERANDS)]
 
 
 BUDGET_S = 0.4

@@ -196,6 +196,11 @@ class Device:
         peak = self._query_memory("max_memory_allocated")
         return None if peak is None else int(peak)
 
+    def allocated_memory_bytes(self) -> int | None:
+        """Of live tensors at this moment, by the device's allocator; None where it does not say."""
+        held = None if self.is_cpu else self._query_memory("memory_allocated")
+        return None if held is None else int(held)
+
     def memory_capacity_bytes(self) -> int | None:
         if self.is_cpu:
             return int(psutil.virtual_memory().total)

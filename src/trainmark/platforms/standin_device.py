@@ -93,12 +93,12 @@ class Queue:
         self._script = script
         self._latency_ns = script.latency_us * 1e3
         self._busy_until_ns = 0.0
-        self._operations = 0
+        self.operations = 0
         self._writes: deque[tuple[float, Callable[[], object]]] = deque()
 
     def launch(self, began_ns: int, took_ns: int) -> None:
         """Adds an operation, launched at `began_ns`, that takes so long."""
-        self._operations += 1
+        self.operations += 1
         self._raise_if_lost()
         script = self._script
         length_ns = (took_ns if script.operation_us is None else script.operation_us * 1e3) * script.slowdown
@@ -108,7 +108,7 @@ class Queue:
         """When all launched work is done; `write` happens then, and is seen from the next read of host memory on."""
         self._raise_if_lost()
         self._busy_until_ns = max(self._busy_until_ns, time.perf_counter_ns() + self._latency_ns)
-        if self._script.hang_after is not None and self._operations > self._script.hang_after:
+        if self._script.hang_after is not None and self.operations > self._script.hang_after:
             self._busy_until_ns = float("inf")
         if write is not None:
             self._writes.append((self._busy_until_ns, write))
@@ -129,7 +129,7 @@ class Queue:
             self._writes.popleft()[1]()
 
     def _raise_if_lost(self) -> None:
-        if self._script.lost_after is not None and self._operations > self._script.lost_after:
+        if self._script.lost_after is not None and self.operations > self._script.lost_after:
             raise torch.AcceleratorError(f"{self.owner} is lost, as its script says")
 
 
@@ -259,8 +259,9 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._queue.synchronize()
             return self._exchange(operation, name, args, kwargs)
         self._memory.hold(args)
-        given = self._inside.round_operands(operation, args)
-        if name in self._script.unwritten_operators:
+        lies = self._queue.operations >= self._script.honest_for
+        given = self._inside.round_operands(operation, args) if lies else args
+        if lies and name in self._script.unwritten_operators:
             given = tree_map_only(Tensor, Tensor.clone, given)
         began_ns = time.perf_counter_ns()
         if self._wide is None:
@@ -268,7 +269,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             result = self._wide.__torch_dispatch__(operation, types, given, kwargs)
         self._queue.launch(began_ns, time.perf_counter_ns() - began_ns)
-        if name in self._script.wrong_operators:
+        if lies and name in self._script.wrong_operators:
             result = tree_map_only(Tensor, _enlarge, result)
         if name in self._flawed:
             self._flip_bits(name, _find_written(operation, args, kwargs) or result)

@@ -136,7 +136,11 @@ def _write_phrases(code: str, v: Values, say: Say) -> dict[str, str]:
             return {"seen": (v["seen"] or say("no matmul")) + inside}
         case "cpu-differs":
             finite = v.get("difference") is not None
-            return {"by": say("differs by {difference} %").format(**v) if finite else say("is not a number")}
+            when = "" if v.get("after_step") is None else say(", after step {after_step},").format(**v)
+            return {
+                "when": when,
+                "by": say("differs by {difference} %").format(**v) if finite else say("is not a number"),
+            }
         case "mfu-above-100":
             return {"peak": v.get("peak") or say("unknown")}
         case "crowded-cores":
@@ -378,6 +382,7 @@ def _doubt_arithmetic(record: Record) -> Iterator[Doubt]:
             allowed=f"{100 * (step.allowed or 0):.2g}",
             differing=step.differing,
             quantities=step.quantities,
+            after_step=step.after_step,
         )
     if proof and proof.skipped_steps > MAX_SKIPPED * record.timeline.steps:
         yield make_doubt("skipped-steps", skipped=proof.skipped_steps, steps=record.timeline.steps)

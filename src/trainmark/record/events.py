@@ -88,7 +88,7 @@ class PairsMeasured(Event, tag="pairs", frozen=True, kw_only=True):
 
 
 class StepCompared(Event, StepCheck, tag="step-check", frozen=True, kw_only=True):
-    """How one step on the rank's device compares with the CPU, before training."""
+    """How one step on the rank's device compares with the CPU, before training and again after it."""
 
 
 class Resumed(Event, tag="resumed", frozen=True, kw_only=True):

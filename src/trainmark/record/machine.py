@@ -180,7 +180,7 @@ class PrecisionProof(Struct, frozen=True, kw_only=True):
 
 
 class StepCheck(Struct, frozen=True, kw_only=True):
-    """One step and one evaluation of the network on the device, compared with the CPU before training."""
+    """One step and one evaluation of the network on the device, compared with the CPU before or after training."""
 
     rank: Count = 0
     samples: Count = 0
@@ -197,6 +197,12 @@ class StepCheck(Struct, frozen=True, kw_only=True):
     """By which share rounding explains it."""
     unavailable: str | None = None
     """Why nothing was compared."""
+    cpu_s: Finite = 0
+    """What the CPU took for it."""
+    after_step: Count | None = None
+    """The last step of training, where it was compared again after it."""
+    not_repeated: str | None = None
+    """Why it was not compared again after training."""
 
 
 class DeviceClock(Struct, frozen=True, kw_only=True):

@@ -45,7 +45,6 @@ SERIES = ("wait_ns", "compute_ns", "exchange_ns", "items", "loss")
 _KEPT: dict[type, str] = {
     events.EnvironmentSeen: "environment",
     events.PrecisionSeen: "precision",
-    events.StepCompared: "step_check",
     events.ExchangeCounted: "exchange",
     events.Profiled: "profile",
     events.FlopsCounted: "flops",
@@ -217,6 +216,9 @@ class RankLog:
                 self.artifacts = tuple(event.artifacts)
             case events.RanksApart():
                 self.apart_at = event.step if self.apart_at is None else self.apart_at
+            case events.StepCompared():
+                if self.step_check is None or not self.step_check.differing:
+                    self.step_check = event
             case events.NoSample():
                 self.no_sample = event.reason
             case events.RoundVerified():

@@ -47,6 +47,8 @@ class Job:
     events: EventWriter
     collectives: Collectives
     save: Callable[[Position], None]
+    compare_again: Callable[[Position], None] = lambda at: None
+    """Compares a step on the device with the CPU, after the clock has stopped."""
     proof: Proof | None = None
     """On rank 0: the types that the steps were really computed in."""
 

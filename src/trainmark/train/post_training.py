@@ -28,6 +28,7 @@ from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
 from trainmark.train.loop import Job
+from trainmark.train.schedule import Position
 from trainmark.workloads import weights
 
 PEAK_REPEATS = 4
@@ -107,6 +108,19 @@ def _count_flops(job: Job) -> float | None:
     if job.workload.name in workloads.names() or job.proof is None:
         return None
     return job.proof.count_flops() / job.monitor.first_items or None
+
+
+def check_again(job: Job, position: Position, ended: str) -> None:
+    """Checks the arithmetic of the device once more, as it may change after the first step."""
+    if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or job.device.is_cpu:
+        return
+    try:
+        with interrupt_on_signals():
+            if job.proof:
+                job.proof.probe_again()
+            job.compare_again(position)
+    except (Exception, KeyboardInterrupt):  # the result is measured already: nothing here may cost it
+        traceback.print_exc()
 
 
 def write_exchange(job: Job) -> None:

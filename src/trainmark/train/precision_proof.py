@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -13,9 +14,9 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from trainmark.platforms.matmul_probe import find_computed_types
+from trainmark.platforms.matmul_probe import SIZES, find_computed_types, read_size
 from trainmark.record.events import EventWriter, PrecisionSeen
-from trainmark.record.precision import name_precision, scaled_share
+from trainmark.record.precision import name_precision, scaled_share, significand_bits
 from trainmark.train.stepper import Stepper
 from trainmark.train.walker import Walker, find_tensors, read_name
 
@@ -39,6 +40,7 @@ class Proof:
         self._events = events
         self._seen: PrecisionSeen | None = None
         self._inside = find_computed_types(stepper.device, stepper.precision)
+        self._largest: dict[str, Sequence[int]] = {}
         emulated = stepper.device.widens(stepper.precision)
         self._emulated: torch.dtype | None = getattr(torch, stepper.precision.unscaled) if emulated else None
         self._computed: dict[str, Counter[str]] = {"matmul": Counter(), "convolution": Counter()}
@@ -61,7 +63,22 @@ class Proof:
             return
         bad = 0 if self._found_bad is None else round(float(self._found_bad))
         scale = float(self._stepper.scaler.get_scale())
-        self._events.write(replace(self._seen, loss_scale=scale, skipped_steps=steps - self._updates + bad))
+        self._seen = replace(self._seen, loss_scale=scale, skipped_steps=steps - self._updates + bad)
+        self._events.write(self._seen)
+
+    def probe_again(self) -> None:
+        """Probes the device once more, also with the largest matmuls of the first step; the narrowest type counts."""
+        seen, stepper = self._seen, self._stepper
+        if seen is None:
+            return
+        inside = {kind: dict(types) for kind, types in self._inside.items()}
+        for sizes in (SIZES, self._largest):
+            for kind, types in find_computed_types(stepper.device, stepper.precision, sizes).items():
+                for factors, found in types.items():
+                    inside[kind][factors] = min(found, inside[kind].get(factors, found), key=significand_bits)
+        if inside != self._inside:
+            ran = name_precision(self._multiplications, seen.weights, seen.tf32, seen.autocast, inside)
+            self._events.write(replace(seen, ran=ran, inside=inside))
 
     def _count_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # most optimizers are not called for a step that is skipped; fused ones are, and decide on the device
@@ -95,6 +112,9 @@ class Proof:
                 self._computed[kind][used] += 1
                 gradients = sum(args[-1][:2]) if name == "convolution_backward" else 2
                 self._multiplications[kind][used] += count_multiplications(name, kind, tensors, result, gradients)
+                size = read_size(name, *tensors[:2])
+                if size and math.prod(size) > math.prod(self._largest.get(kind, ())):
+                    self._largest[kind] = size
         return result
 
     def _type(self, tensors: list[Tensor]) -> torch.dtype:

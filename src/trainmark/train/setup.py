@@ -147,9 +147,17 @@ def build_job(
             feature.check(device, collectives, ranks, events)
     initial = load_initial_weights(plan)
     precision = Precision.parse(plan.precision)
-    if compare:
-        build = partial(build_stepper, workload, replace(recipe, compiled="no"))
-        step_check.write_step_check(workload, recipe, precision, device, data, build, events, ranks.rank)
+    comparison = step_check.StepComparison(
+        workload=workload,
+        recipe=recipe,
+        precision=precision,
+        device=device,
+        data=data,
+        build=partial(build_stepper, workload, replace(recipe, compiled="no")),
+        events=events,
+        rank=ranks.rank,
+    )
+    compared = comparison.write_before() if compare else None
     stepper = build_stepper(
         workload, recipe, precision, device, collectives.world, initial, clock, local_ranks=ranks.local_ranks
     )
@@ -179,6 +187,13 @@ def build_job(
         clock.charge("checkpoint")
         events.write(Saved(step=at.step, phases_ns=clock.phases_ns, size_bytes=size_bytes))
 
+    def compare_again(at: Position) -> None:
+        if compared is not None:
+            model = stepper.bare_model
+            # no rank has the weights of a sharded network: there the step before training is repeated
+            held = () if stepper.parallel.together else (*model.named_parameters(), *model.named_buffers())
+            comparison.write_again(compared, at, {name: tensor.detach().cpu() for name, tensor in held})
+
     if ranks.rank == 0:
         events.write(collect_environment(device, emulated_precision=device.emulates(stepper.precision)))
     job = loop.Job(
@@ -193,6 +208,7 @@ def build_job(
         events=events,
         collectives=collectives,
         save=save,
+        compare_again=compare_again,
         proof=Proof(stepper, events) if ranks.rank == 0 else None,
     )
     return job, position

@@ -1,22 +1,26 @@
 """Compares one training step and one evaluation on the device with the same on the CPU.
 
 It runs before the model of the run is built, on a second network with a few samples of the first batches, so that
-weights, random numbers and the order of the data are as without it. The tolerance is measured: the CPU repeats the step
-with every weight and every result perturbed by the rounding of the precision, and the difference is what rounding can
-do to this network.
+weights, random numbers and the order of the data are as without it, and once more after the clock has stopped: a driver
+may change its kernels when it is warm or has tuned itself. The tolerance is measured: the CPU repeats the step with
+every weight and every result perturbed by the rounding of the precision, and the difference is what rounding can do to
+this network.
 """
 
 from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from torch import Tensor, nn
 
 from trainmark.platforms import files
@@ -27,6 +31,7 @@ from trainmark.record.machine import StepCheck
 from trainmark.record.precision import FLOOR, PRECISIONS, Precision, judge, relative, rounding
 from trainmark.record.recipe import Recipe
 from trainmark.train import loop
+from trainmark.train.schedule import Position
 from trainmark.train.stepper import Stepper
 from trainmark.train.transfers import map_tensors
 from trainmark.train.walker import Rounding, Walker, fix_random
@@ -35,6 +40,11 @@ from trainmark.workloads.workload import DataSource, Workload
 
 SAMPLES = 2
 """Of the first batch, at least so many."""
+UPDATES = 12
+"""Enough to see one that is left out now and then."""
+PROBE_NUMBERS, MEMORY = 1 << 20, "memory that a tensor takes"
+CPU_BUDGET_S, MAX_CPU_S = 2.0, 20.0
+"""For the CPU's step after training; where the one before took longer than the second, it is not repeated."""
 MAX_WEIGHTS = 500_000_000
 """Larger networks are not compared: a step would take minutes on a CPU."""
 MAX_NUMBERS = 1 << 20
@@ -50,65 +60,85 @@ Quantities = dict[str, Tensor]
 """By name, in the order in which a step computes them."""
 
 
-def write_step_check(
-    workload: Workload,
-    recipe: Recipe,
-    precision: Precision,
-    device: Device,
-    data: DataSource,
-    build: Build,
-    events: EventWriter,
-    rank: int,
-) -> None:
-    """Writes the comparison of this rank's device with the CPU; on a CPU there is nothing to compare."""
-    if device.is_cpu:
-        return
-    if (count := weights.count_weights(weights.build_network(workload, recipe))) > MAX_WEIGHTS:
-        reason = f"the network has {count:,} weights, more than {MAX_WEIGHTS:,}"
-        events.write(StepCompared(rank=rank, unavailable=reason))
-        return
-    evaluation = loop.choose_evaluation_precision(recipe, precision)
-    alive = partial(events.write, Alive(phase="init"))
-    found = check(workload, precision, device, data, build=build, evaluation=evaluation, alive=alive)
-    events.write(StepCompared(**{**asdict(found), "rank": rank}))
+@dataclass(frozen=True, kw_only=True)
+class StepComparison:
+    """Compares this rank's device with the CPU: before training, and again after the last step."""
 
+    workload: Workload
+    recipe: Recipe
+    precision: Precision
+    device: Device
+    data: DataSource
+    build: Build
+    events: EventWriter
+    rank: int
 
-def check(
-    workload: Workload,
-    precision: Precision,
-    device: Device,
-    data: DataSource,
-    *,
-    build: Build,
-    evaluation: Precision,
-    alive: Callable[[], None] = lambda: None,
-) -> StepCheck:
-    """The result. An error on the device is raised, as it would be in the first step of the run; where the CPU cannot
-    run the step, or the device is out of memory, nothing is compared, for the given reason.
+    def write_before(self) -> StepCompared | None:
+        """With initial weights and the first batch; None on a CPU, where there is nothing to compare."""
+        if self.device.is_cpu:
+            return None
+        if (count := weights.count_weights(weights.build_network(self.workload, self.recipe))) > MAX_WEIGHTS:
+            found = StepCheck(unavailable=f"the network has {count:,} weights, more than {MAX_WEIGHTS:,}")
+        else:
+            found = self._check(Position(), SAMPLES, {})
+        return self._write(found)
 
-    `evaluation` is the precision of the evaluation.
-    """
-    train = _take_samples(data.train(0, 0))
-    if train is None:
-        return StepCheck(unavailable="the first batch has no sample on this rank")
-    trial = _Trial(workload, build, train, _take_samples(data.evaluation()), evaluation)
-    host, fp32 = Platform(files.load("cpu")).open(0), PRECISIONS["fp32"]
-    try:
-        wanted, gradients = trial.run(host, fp32)
+    def write_again(self, before: StepCompared, at: Position, trained: Mapping[str, Tensor]) -> None:
+        """With trained weights and the next batch, of which as many samples as the CPU computes in time."""
+        if before.unavailable or before.differing:
+            return
+        reason = f"one step takes the CPU {before.cpu_s:.0f} s" if before.cpu_s > MAX_CPU_S else None
+        if reason is None:
+            found = self._check(at, SAMPLES * max(1, int(CPU_BUDGET_S / max(before.cpu_s, 1e-3))), trained)
+            reason = found.unavailable
+        self._write(replace(before, not_repeated=reason) if reason else replace(found, after_step=at.step))
+
+    def _write(self, found: StepCheck) -> StepCompared:
+        event = StepCompared(**{**asdict(found), "rank": self.rank})
+        self.events.write(event)
+        return event
+
+    def _check(self, at: Position, samples: int, trained: Mapping[str, Tensor]) -> StepCheck:
+        """The result. An error on the device is raised, as it would be in a step of the run; where the CPU cannot run
+        the step, or the device is out of memory, nothing is compared, for the given reason."""
+        device, precision = self.device, self.precision
+        train = _take_samples(_read_batches(self.data, at), samples)
+        if train is None:
+            return StepCheck(unavailable="the batch has no sample on this rank")
+        trial = _Trial(
+            self.workload,
+            self.build,
+            train,
+            _take_samples(self.data.evaluation(), samples),
+            loop.choose_evaluation_precision(self.recipe, precision),
+            trained,
+        )
+        alive = partial(self.events.write, Alive(phase="check" if at.step else "init"))
+        host, fp32 = Platform(files.load("cpu")).open(0), PRECISIONS["fp32"]
         alive()
-        sensitive, _ = trial.run(host, fp32, gradients, Rounding(precision))
-        alive()
-    except Exception as error:  # code of a workload, on a device it may not have been written for
-        return StepCheck(unavailable=f"the CPU cannot run the step: {type(error).__name__}: {first_line(error)}")
-    try:
-        found, _ = trial.run(device, precision, gradients)
-    except Exception as error:
-        if not device.is_out_of_memory(error):
-            raise
-        return StepCheck(unavailable="the device has no room for the network and two samples")
-    finally:
-        gc.collect()  # frees the memory for the run
-    return compare(found, wanted, sensitive, precision, samples=train.count)
+        try:
+            began_s = time.perf_counter()
+            wanted, gradients = trial.run(host, fp32)
+            cpu_s = time.perf_counter() - began_s
+            alive()
+            sensitive, _ = trial.run(host, fp32, gradients, Rounding(precision))
+            alive()
+        except Exception as error:  # code of a workload, on a device it may not have been written for
+            return StepCheck(unavailable=f"the CPU cannot run the step: {type(error).__name__}: {first_line(error)}")
+        try:
+            found, _ = trial.run(device, precision, gradients)
+        except Exception as error:
+            if not device.is_out_of_memory(error):
+                raise
+            return StepCheck(unavailable="the device has no room for the network and two samples")
+        finally:
+            gc.collect()  # frees the memory for the run
+        return replace(compare(found, wanted, sensitive, precision), samples=train.count, cpu_s=cpu_s)
+
+
+def _read_batches(data: DataSource, at: Position) -> Iterator[Any]:
+    yield from data.train(at.epoch, at.step_in_epoch)
+    yield from data.train(at.epoch + 1, 0)
 
 
 def perturb_weights(stepper: Stepper) -> None:
@@ -120,9 +150,40 @@ def perturb_weights(stepper: Stepper) -> None:
     stepper.refresh_master_weights()
 
 
-def compare(
-    found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision, *, samples: int = 0
-) -> StepCheck:
+def _load_trained(stepper: Stepper, trained: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in chain(stepper.bare_model.named_parameters(), stepper.bare_model.named_buffers()):
+            tensor.copy_(trained[name])
+    stepper.refresh_master_weights()
+
+
+def _probe_habits(device: Device) -> Quantities:
+    """What no step with fixed random numbers shows: dropout, numbers that are not finite, the count of memory."""
+    gc.collect()
+    before_bytes = device.allocated_memory_bytes()
+    with device.arithmetic(PRECISIONS["fp32"]), torch.no_grad():
+        ones = torch.ones(PROBE_NUMBERS, device=device.torch)
+        held_bytes = device.allocated_memory_bytes()
+        masks = [nn.functional.dropout(ones, 0.5) == 0 for _ in range(2)]
+        masks.append(torch.empty_like(ones).bernoulli_(0.5) == 0)
+        shares = [mask.float().mean() for mask in (*masks, masks[0] & masks[1] | masks[2])]
+        odd = torch.tensor([1.0, math.nan, math.inf, -math.inf], device=device.torch)
+        results = (odd + 1, odd * 2, torch.mm(odd.view(2, 2), odd.view(2, 2)), odd.softmax(0))
+        lost = [result.isfinite().sum() for result in results]
+    device.synchronize()
+    found = {
+        "share of zeros after dropout": torch.tensor([round(8 * float(share)) / 8 for share in shares]),
+        "count of results that are finite": torch.tensor([float(count) for count in lost]),
+    }
+    size_bytes = ones.numel() * ones.itemsize
+    if device.is_cpu:
+        found[MEMORY] = torch.ones(1)
+    elif before_bytes is not None and held_bytes is not None:
+        found[MEMORY] = torch.tensor([round(4 * (held_bytes - before_bytes) / size_bytes) / 4])
+    return found
+
+
+def compare(found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision) -> StepCheck:
     """Compares each quantity of the device with that of the CPU; `sensitive` is the CPU with perturbed weights."""
     floor = max(FLOOR, 4 * rounding(precision))
     compared = [
@@ -137,10 +198,9 @@ def compare(
     ]
     differing = [each for each in compared if not each.is_explained]
     if not differing:
-        return StepCheck(samples=samples, quantities=len(compared))
+        return StepCheck(quantities=len(compared))
     first = differing[0]
     return StepCheck(
-        samples=samples,
         quantities=len(compared),
         differing=len(differing),
         first=first.name,
@@ -163,10 +223,10 @@ def relative_difference(one: Tensor, other: Tensor) -> float:
     return relative(float((one - other).norm()), float(other.norm()))
 
 
-def _take_samples(batches: Iterable[Any]) -> Any:
+def _take_samples(batches: Iterable[Any], samples: int) -> Any:
     iterator = iter(batches)
     batch = next(iterator, None)
-    part = batch.parts(max(1, batch.count // SAMPLES))[0] if batch is not None and batch.count else None
+    part = batch.parts(max(1, batch.count // samples))[0] if batch is not None and batch.count else None
     own = map_tensors(part, Tensor.clone)  # a loader reuses its memory soon
     if close := getattr(iterator, "close", None):
         close()
@@ -176,9 +236,17 @@ def _take_samples(batches: Iterable[Any]) -> Any:
 class _Trial:
     """One step and one evaluation, the same on every device."""
 
-    def __init__(self, workload: Workload, build: Build, train: Any, evaluation: Any, scored_in: Precision) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        build: Build,
+        train: Any,
+        evaluation: Any,
+        scored_in: Precision,
+        trained: Mapping[str, Tensor],
+    ) -> None:
         self._workload, self._build, self._train, self._evaluation = workload, build, train, evaluation
-        self._scored_in = scored_in
+        self._scored_in, self._trained = scored_in, trained
 
     def run(
         self,
@@ -189,7 +257,10 @@ class _Trial:
     ) -> tuple[Quantities, dict[str, Tensor]]:
         """All quantities to compare, and the gradients. The update uses the given `gradients`, to be independent."""
         stepper = self._build(precision, device, 1)
-        perturb_weights(stepper)
+        if self._trained:
+            _load_trained(stepper, self._trained)
+        else:
+            perturb_weights(stepper)
         if precision.scales_loss:
             stepper.scaler = torch.amp.GradScaler(device.torch.type, init_scale=LOSS_SCALE)
         model = stepper.bare_model
@@ -215,10 +286,11 @@ class _Trial:
                 found[f"gradient of {name}"] = _subsample(own[name])
         found.update(self._evaluate(stepper, rounding))
         found.update(self._update(stepper, gradients or own))
+        found.update(_probe_habits(device))
         return found, own
 
     def _update(self, stepper: Stepper, gradients: dict[str, Tensor]) -> Quantities:
-        """What the optimizer changes, given the same gradients everywhere."""
+        """What the optimizer changes in several updates, given the same gradients everywhere."""
         names = {id(weight): name for name, weight in stepper.updated_weights()}
         before = {}
         for group in stepper.optimizer.param_groups:
@@ -228,7 +300,8 @@ class _Trial:
                 given = gradients.get(name)
                 weight.grad = None if given is None else given.to(weight.device, weight.dtype)
         with stepper.arithmetic:
-            stepper.optimizer.step()
+            for _ in range(UPDATES):
+                stepper.optimizer.step()
         stepper.device.synchronize()
         return {
             f"update of {name}": _subsample(weight.detach().float().cpu() - old)

@@ -201,14 +201,19 @@ def precision(record: Record, say: Say) -> FactSection | None:
 
 
 def describe_step_check(found: StepCheck, say: Say) -> str:
-    """How one step on the device compared with the CPU, before training."""
+    """How one step on the device compared with the CPU, before training and after it."""
     if found.unavailable:
         return say("not compared: {reason}").format(reason=say(found.unavailable))
     if found.differing:
         return say("{differing} of {quantities} quantities differ, first {first}").format(
             differing=found.differing, quantities=found.quantities, first=found.first
         )
-    return say("{quantities} quantities of one step and one evaluation agree").format(quantities=found.quantities)
+    agree = say("{quantities} quantities of one step and one evaluation agree").format(quantities=found.quantities)
+    if found.after_step is not None:
+        return say("{agree}, before training and after it").format(agree=agree)
+    return (
+        f"{agree}; {say('not compared: {reason}').format(reason=found.not_repeated)}" if found.not_repeated else agree
+    )
 
 
 def fill(record: Record, say: Say) -> FactSection | None:
