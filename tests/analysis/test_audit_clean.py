@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.clean_records import EVERY_KIND, OUTSIDE
 
-from trainmark.analysis.audit_record import audit_document, audit_logs, audit_record
+from trainmark.analysis.audit_record import audit_document, audit_record
 from trainmark.record.recipe import Limits
 from trainmark.record.telemetry_summary import MAX_POINTS
 
@@ -19,7 +19,7 @@ ALL = {**EVERY_KIND, **OUTSIDE}
 @pytest.mark.parametrize("kind", ALL)
 def test_a_clean_record_passes_every_check_with_and_without_its_events(kind: str, tmp_path: Path) -> None:
     record = ALL[kind].leave(tmp_path)
-    for folder, least in ((tmp_path / "runs" / record.run_id, 11), (None, 8)):
+    for folder, least in ((tmp_path / "runs" / record.run_id, 5), (None, 3)):
         checked = audit_document(json.loads(record.dumps()), "record.json", folder)
         assert [finding for entry in checked for finding in entry.findings] == []
         assert sum(entry.verdict == "ok" for entry in checked) >= least
@@ -35,19 +35,6 @@ def test_an_honest_long_run_is_not_accused_though_its_samples_were_thinned(steps
     for folder in (tmp_path / "runs" / record.run_id, None):
         checked = audit_document(json.loads(record.dumps()), "record.json", folder)
         assert [str(finding) for entry in checked for finding in entry.findings] == []
-
-
-@pytest.mark.parametrize("kind", ALL)
-def test_a_clean_runs_event_files_pass(kind: str, tmp_path: Path) -> None:
-    record = ALL[kind].leave(tmp_path)
-    found = [
-        finding
-        for audit in audit_logs(tmp_path / "runs" / record.run_id)
-        for entry in audit.checks
-        for finding in entry.findings
-        if finding.verdict != "note"  # a run that was cut off says so
-    ]
-    assert found == []
 
 
 def test_a_record_that_was_read_from_no_file_is_audited_too(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_long_run_s_record_is_read_with_its_series_and_passes_every_check(
     for folder in (None, tmp_path / "runs" / long.run_id):
         checked = audit_document(json.loads(path.read_text()), path.name, folder, series_reader(path))
         assert [finding for entry in checked for finding in entry.findings] == []
-        assert sum(entry.verdict == "ok" for entry in checked) >= 8
+        assert sum(entry.verdict == "ok" for entry in checked) >= 3
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_record_sent_alone_still_shows_compares_and_reports_and_says_what_is_m
     assert any("means of neighbouring steps" in doubt for doubt in found.doubts)
     checked = {entry.name: entry for entry in audit_document(json.loads(alone.read_text()), alone.name)}
     assert not any(entry.findings for entry in checked.values())
-    assert {"series", "metrics", "doubts"} <= {name for name, entry in checked.items() if entry.verdict == "unknown"}
+    assert {"steps", "doubts"} <= {name for name, entry in checked.items() if entry.verdict == "unknown"}
 
 
 def test_a_record_that_came_without_its_series_gets_them_from_the_run_s_events(
@@ -170,7 +170,7 @@ def test_series_that_were_changed_are_not_used_and_the_audit_says_so(two: tuple[
         assert found.means_only.damaged, what
         checked = audit_document(json.loads(path.read_text()), path.name, None, series_reader(path))
         [finding] = [finding for entry in checked for finding in entry.findings]
-        assert (finding.name, finding.verdict) == ("series", "failed"), what
+        assert (finding.name, finding.verdict) == ("steps", "failed"), what
 
 
 @pytest.mark.parametrize(

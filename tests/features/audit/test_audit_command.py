@@ -48,9 +48,7 @@ def test_the_newest_run_is_audited_with_its_events(cli: Cli, record: Record) -> 
     assert ended.stdout.rstrip().endswith("could not be checked.")
     assert " 0 failed" in ended.stdout
     everything = cli("audit", record.run_id, "--all").stdout
-    assert "passed: p" in everything
     assert "passed: the record is what its events make of it" in everything
-    assert "rank1.jsonl" in everything
 
 
 def test_a_record_file_that_was_changed_exits_5_and_says_what_is_wrong(
@@ -66,7 +64,7 @@ def test_a_record_file_that_was_changed_exits_5_and_says_what_is_wrong(
     assert "p_core" in ended.stdout
     document = json.loads(cli("audit", changed, "--json").stdout)
     assert document["wrong"] is True
-    assert "metrics" in {finding["code"] for finding in document["findings"]}
+    assert "steps" in {finding["code"] for finding in document["findings"]}
 
 
 def test_a_record_file_from_elsewhere_says_that_its_events_were_not_at_hand(
@@ -142,25 +140,17 @@ def test_published_rows_are_audited_by_name_by_workload_and_all(cli: Cli) -> Non
     assert "did you mean 'vit'" in unknown.stderr
 
 
-def test_event_logs_and_run_folders_are_audited(cli: Cli, record: Record, tmp_path: Path) -> None:
+def test_a_run_folder_whose_events_were_changed_is_wrong(cli: Cli, record: Record, tmp_path: Path) -> None:
     folder = tmp_path / "store" / "runs" / record.run_id
     assert cli("audit", folder).returncode == 0
     log = folder / "rank0.jsonl"
     text = log.read_text(encoding="utf-8")
     assert '"first":31' in text
     log.write_text(text.replace('"first":31', '"first":32'), encoding="utf-8")
-    for word in (log, folder, record.run_id):
+    for word in (folder, record.run_id):
         ended = cli("audit", word)
         assert ended.returncode == 5
-        assert "which lines were taken out" in ended.stdout
-        assert word == log or "SHA-256" in ended.stdout
-
-
-def test_a_run_that_left_no_record_is_audited_by_its_events(cli: Cli, tmp_path: Path) -> None:
-    run = TWO_RANKS.leave(tmp_path / "store")
-    ended = cli("audit", run.run_id, "--all")
-    assert ended.returncode == 0, ended.stderr
-    assert "9 checks: 9 passed" in ended.stdout
+        assert "SHA-256" in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -168,7 +158,7 @@ def test_a_run_that_left_no_record_is_audited_by_its_events(cli: Cli, tmp_path: 
     [
         ("nothing.md", "cannot be read"),
         ("no-such-run", "no"),
-        ("missing.jsonl", "cannot be read"),
+        ("missing.jsonl", "no"),
     ],
 )
 def test_what_is_not_there_is_refused_in_a_sentence(cli: Cli, record: Record, word: str, said: str) -> None:

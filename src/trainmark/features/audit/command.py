@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmark import features
-from trainmark.analysis.audit_record import audit_document, audit_log, audit_logs
+from trainmark.analysis.audit_record import audit_document
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record.audit import Audit, is_wrong, to_json
 from trainmark.record.errors import TrainmarkError, UsageError
@@ -19,14 +19,14 @@ from trainmark.record.store import Store, default_folder, find_group, series_rea
 from trainmark.view.audit_screen import render
 
 NAME = "audit"
-HELP = "Check runs, published pages, MLPerf logs and event logs for what is impossible or implausible."
+HELP = "Check runs, published pages and MLPerf logs for what is impossible or implausible."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files
   trainmark audit README.md               a published page; a folder of pages, or - for standard input
   trainmark audit published:vit --all     published rows, with what passed and what could not be checked
   trainmark audit results/SYSTEM/resnet   MLPerf Training: one log, a benchmark's folder, or a whole submission
-  trainmark audit runs/ID/rank0.jsonl     an event log, or a whole run folder
+  trainmark audit runs/ID                 the run of a folder
 
 exit code: 5 if something is impossible ('wrong'), 2 if there was nothing to check, else 0"""
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="RUN|FILE.md|LOG|FOLDER|-",
         help="run ids, groups, record files, Markdown pages, MLPerf result logs and folders of them, - for a page on "
-        "standard input, event logs, run folders, 'published', "
+        "standard input, run folders, 'published', "
         "'published:NAME' or 'published:WORKLOAD' (default: the newest run)",
     )
     parser.add_argument("--store", type=Path, metavar="DIR", help="folder of records (default: $TRAINMARK_STORE)")
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _audit_word(word: str, store: Store) -> Iterator[Audit]:
-    """A source that a feature recognises, else a run, its folder or one of its logs."""
+    """A source that a feature recognises, else a run or its folder."""
     path = Path(word)
     if path.is_dir() and (file := _find_record_file(path.absolute())).is_file():
         yield from _audit_record(file)
@@ -68,23 +68,14 @@ def _audit_word(word: str, store: Store) -> Iterator[Audit]:
         if feature.recognises(word):
             yield from feature.audits(word, store)
             return
-    if path.suffix == ".jsonl":
-        yield audit_log(path)
-    elif path.is_dir():
-        yield from audit_logs(path)
+    try:
+        file = store.find(None if word == "last" else word)
+    except UsageError:
+        if not (repeats := find_group(word, store)):
+            raise
+        for record in repeats:
+            yield from _audit_record(store.path(record.run_id))
     else:
-        try:
-            file = store.find(None if word == "last" else word)
-        except UsageError:
-            if repeats := find_group(word, store):
-                for record in repeats:
-                    yield from _audit_record(store.path(record.run_id))
-                return
-            # a run that was cut off leaves events and no record
-            if word == "last" or not (folder := _find_run_folder(store, word)):
-                raise
-            yield from audit_logs(folder)
-            return
         yield from _audit_record(file)
 
 
@@ -95,8 +86,6 @@ def _audit_record(file: Path) -> Iterator[Audit]:
     for document in _read_documents(file):
         checks = audit_document(document, file.name, folder if has_events else None, series_reader(file))
         yield Audit(title=str(document.get("run_id") or file.name), checks=checks)
-    if has_events:
-        yield from audit_logs(folder)
 
 
 def _read_documents(file: Path) -> list[dict[str, Any]]:
@@ -108,7 +97,7 @@ def _read_documents(file: Path) -> list[dict[str, Any]]:
         raise UsageError(f"record file {file} cannot be read: {error.strerror}") from error
     except TrainmarkError as error:
         if not content.lstrip().startswith((b"{", b"[")):
-            known = "a record, a page in Markdown, a log of MLPerf and an event log are known"
+            known = "a record, a page in Markdown and a log of MLPerf are known"
             raise UsageError(f"file {file} is of no known kind, and nothing was checked; {known}") from error
         raise UsageError(f"record file {file} is damaged: {error}") from error
     documents = document if isinstance(document, list) else [document]
@@ -120,13 +109,6 @@ def _read_documents(file: Path) -> list[dict[str, Any]]:
 def _find_record_file(folder: Path) -> Path:
     """Where the record of a run folder lies in a store."""
     return folder.parent.parent / "records" / f"{folder.name}.json"
-
-
-def _find_run_folder(store: Store, word: str) -> Path | None:
-    try:
-        return store.run_folder(word)
-    except UsageError:
-        return None
 
 
 def list_empty(audits: Iterable[Audit]) -> list[str]:
