@@ -3,8 +3,9 @@
     python bench/tacotron2.py [--batches 8,16,32] [--frames 200,600] [--precisions fp32,bf16] [--rounds 2] [--peers]
     python bench/tacotron2.py --pieces
 
-Two processes hold the same weights and the same batch and take turns: `textbook` is one loop over the frames with two
-nn.LSTMCell, autograd, float32 and torch's defaults; `ours` is what a trainmark worker does. Dropout, loss, clipping and
+Two processes hold the same weights and the same batch and take turns: `textbook` is the network with
+`implementation=plain`, one loop over the frames with two nn.LSTMCell and autograd, in float32 and by torch's defaults;
+`ours` is what a trainmark worker does. Dropout, loss, clipping and
 optimizer are the same. Ratios are of median seconds a step, always over the textbook in float32; the memory of each
 process is its peak. The share of the matmul peak is by the FLOPs of the network's mathematics. `--peers` lets NVIDIA's
 network take turns too, where torchaudio is installed, which has it.
@@ -17,6 +18,7 @@ import os
 import resource
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +27,7 @@ import peers
 import torch
 import torch.nn.functional as F
 import turns
-from torch import Tensor, nn
+from torch import nn
 
 from trainmark import workloads
 from trainmark.platforms import files
@@ -33,7 +35,7 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.stepper import Stepper
 from trainmark.workloads.tacotron2 import matmuls, workload
-from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2
+from trainmark.workloads.tacotron2.model import Sizes
 from trainmark.workloads.tacotron2.workload import SpeechBatch
 
 SYMBOLS = 100
@@ -53,57 +55,8 @@ def some_batch(clips: int, frames: int) -> SpeechBatch:
     )
 
 
-class Textbook(nn.Module):
-    """The decoder as a first reading of the paper would have it, with the very parameters of ours."""
-
-    def __init__(self, model: Tacotron2) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, text: Tensor, symbols: tuple[int, ...], mels: Tensor, **_: Any) -> Outputs:
-        model, decoder = self.model, self.model.decoder
-        attention, p = decoder.attention_layer, decoder.hidden_dropout
-        x = model.embedding(text).transpose(1, 2)
-        for layer in model.encoder.convolutions:
-            x = F.dropout(F.relu(layer(x)), 0.5, True)
-        lengths = torch.tensor(symbols)
-        packed = nn.utils.rnn.pack_padded_sequence(x.transpose(1, 2), lengths, batch_first=True)
-        memory, _lengths = nn.utils.rnn.pad_packed_sequence(model.encoder.lstm(packed)[0], batch_first=True)
-        keys = attention.memory_layer(memory)
-        padding = torch.arange(memory.shape[1])[None] >= lengths[:, None]
-        frames = torch.cat((torch.zeros_like(mels[:1]), mels[:-1]))
-        for layer in decoder.prenet.layers:
-            frames = F.dropout(F.relu(layer(frames)), 0.5, True)
-
-        clips = text.shape[0]
-        hidden = cell = torch.zeros(clips, 1024)
-        said = said_cell = torch.zeros(clips, 1024)
-        context = torch.zeros(clips, 512)
-        weights = total = torch.zeros(clips, memory.shape[1])
-        out, gates, looks = [], [], []
-        for frame in frames:
-            hidden, cell = decoder.attention_rnn(torch.cat((frame, context), 1), (hidden, cell))
-            hidden = F.dropout(hidden, p, True)
-            place = attention.location_layer(torch.stack((weights, total), 1))
-            energies = attention.v(torch.tanh(attention.query_layer(hidden.unsqueeze(1)) + place + keys)).squeeze(2)
-            weights = F.softmax(energies.masked_fill(padding, -torch.inf), 1)
-            total = total + weights
-            context = torch.bmm(weights.unsqueeze(1), memory).squeeze(1)
-            said, said_cell = decoder.decoder_rnn(torch.cat((hidden, context), 1), (said, said_cell))
-            said = F.dropout(said, p, True)
-            both = torch.cat((said, context), 1)
-            out.append(decoder.linear_projection(both))
-            gates.append(decoder.gate_layer(both).squeeze(1))
-            looks.append(weights)
-        mel = x = torch.stack(out, 2)
-        for layer in model.postnet.convolutions[:-1]:
-            x = F.dropout(torch.tanh(layer(x)), 0.5, True)
-        refined = mel + F.dropout(model.postnet.convolutions[-1](x), 0.5, True)
-        return Outputs(mel, refined, torch.stack(gates, 1), torch.stack(looks, 1))
-
-
 def textbook_step(precision: Precision, batch: SpeechBatch) -> Callable[[], None]:
-    model = Textbook(workloads.load("tacotron2").build(RECIPE)).train()  # type: ignore[arg-type]
+    model = workloads.load("tacotron2").build(replace(RECIPE, implementation="plain")).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=RECIPE.learning_rate, weight_decay=RECIPE.weight_decay)
     loss = workloads.load("tacotron2").loss
 
@@ -208,16 +161,8 @@ def compare(clips: int, frames: int, precisions: list[Precision], rounds: int, o
 
 
 def pieces() -> None:
-    """Two things our step does otherwise, each beside what torch does by itself; medians of calls by turns."""
-    count = 10_000_000
-    x = torch.ones(count)
-    ways: dict[str, dict[str, Callable[[], object]]] = {
-        f"{count:,} dropout draws": {
-            "F.dropout": lambda: F.dropout(x, 0.1, True),
-            "bernoulli_": lambda: torch.empty(count).bernoulli_(0.9).div_(0.9),
-            "ours": lambda: matmuls.dropout_mask((count,), 0.1, x),
-        }
-    }
+    """The one operator our step replaces, beside torch's; medians of calls by turns."""
+    ways: dict[str, dict[str, Callable[[], object]]] = {}
     for clips in (8, 16, 32):
         given, weight = torch.randn(clips, 1536), torch.randn(4096, 1536)
         packed = matmuls.Matmul(weight, clips, matmuls.Arithmetic(held=torch.float32))
@@ -234,7 +179,7 @@ def main() -> None:
     parser.add_argument("--frames", default="200,600")
     parser.add_argument("--precisions", default="fp32,bf16")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--pieces", action="store_true", help="measure two parts of the step by themselves")
+    parser.add_argument("--pieces", action="store_true", help="measure a part of the step by itself")
     parser.add_argument("--peers", action="store_true", help="race NVIDIA's network too, as torchaudio has it")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()

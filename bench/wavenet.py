@@ -3,12 +3,12 @@
     python bench/wavenet.py [--layers 12] [--clips 2] [--samples 10240] [--rounds 3]
     python bench/wavenet.py --generation [--layers 12] [--sentences 16]
 
-Training: two processes hold the same weights and the same batch and take turns. `plain` is nn.Conv1d under torch's
-weight_norm, the mel upsampled first and projected in every layer, Adam and torch's defaults; `ours` is what a trainmark
-worker does. Both lose the same on the same batch, step after step. Generation: `naive` computes the network over
-all it hears for every sample, `textbook` keeps the past of each layer in a queue; both make one sentence, one sample
-after the other, and ours makes several sentences at once. Given the same draws all make the same samples. Ratios are of
-medians over turns; on a machine with other load, OMP_NUM_THREADS=1 keeps threads from waiting for each other.
+Training: two processes hold the same weights and the same batch and take turns. `plain` is the network with
+`implementation=plain`, Adam and torch's defaults; `ours` is what a trainmark worker does. Both lose the same on the
+same batch, step after step. Generation: `naive` computes the network over all it hears for every sample, `textbook`
+keeps the past of each layer in a queue; both make one sentence, one sample after the other, and ours makes several
+sentences at once. Given the same draws all make the same samples. Ratios are of medians over turns; on a machine with
+other load, OMP_NUM_THREADS=1 keeps threads from waiting for each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 import turns
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import weight_norm
 
 from trainmark import workloads
 from trainmark.data.mel import MEL
@@ -64,53 +63,9 @@ def recipe_of(layers: int) -> Any:
     return replace(reference, layers=layers, cycles=layers // 6)
 
 
-class Plain(nn.Module):
-    """As a first reading of the paper would have it, with the very weights of ours."""
-
-    def __init__(self, network: WaveNet) -> None:
-        super().__init__()
-        self.dilations = [layer.dilation for layer in network.layers]
-        self.first = normed(network.first_conv)
-        self.conv = nn.ModuleList(normed(layer.conv, layer.dilation) for layer in network.layers)
-        self.mel = nn.ModuleList(normed(layer.conv1x1c) for layer in network.layers)
-        self.out = nn.ModuleList(normed(layer.conv1x1_out) for layer in network.layers)
-        self.skip = nn.ModuleList(normed(layer.conv1x1_skip) for layer in network.layers)
-        self.inner, self.outer = (normed(conv) for conv in network.last_convs)
-        self.conv_in = nn.Conv1d(80, 80, 2 * CONTEXT + 1, bias=False)
-        self.conv_in.load_state_dict(network.upsample_net.conv_in.state_dict())
-        self.smooth = nn.ModuleList(weight_norm(nn.Conv2d(1, 1, (1, 9), padding=(0, 4), bias=False)) for _ in range(4))
-        with torch.no_grad():
-            for conv in self.smooth:
-                conv.weight = torch.full((1, 1, 1, 9), 1 / 9)
-
-    def forward(self, sound: Tensor, mel: Tensor) -> Tensor:
-        c = self.conv_in(mel)[:, None]
-        for conv in self.smooth:
-            c = conv(F.interpolate(c, scale_factor=(1, 4), mode="nearest"))
-        c, x, total = c[:, 0], self.first(sound[:, None]), torch.zeros(())
-        for number, dilation in enumerate(self.dilations):
-            z = self.conv[number](F.pad(x, (2 * dilation, 0))) + self.mel[number](c)
-            signal, opening = z.chunk(2, 1)
-            h = torch.tanh(signal) * torch.sigmoid(opening)
-            total = total + self.skip[number](h)
-            x = (x + self.out[number](h)) * HALF
-        hidden = F.relu(self.inner(F.relu(total * math.sqrt(1 / len(self.dilations)))))
-        return self.outer(hidden)  # type: ignore[no-any-return]
-
-
-def normed(conv: Any, dilation: int = 1) -> Any:
-    outputs, inputs, kernel = conv.weight_v.shape
-    made = weight_norm(nn.Conv1d(inputs, outputs, kernel, dilation=dilation, bias=conv.bias is not None))
-    with torch.no_grad():
-        made.weight = conv.weight.detach().clone()
-        if conv.bias is not None:
-            made.bias.copy_(conv.bias)
-    return made
-
-
 def plain_step(recipe: Any, batch: SoundBatch) -> Callable[[], float]:
     workload: Any = workloads.load("wavenet")
-    model = Plain(workload.build(recipe)).train()
+    model = workload.build(replace(recipe, implementation="plain")).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
     average = [weight.detach().clone() for weight in model.parameters()]
     steps = 0

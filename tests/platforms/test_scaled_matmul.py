@@ -13,7 +13,6 @@ from trainmark.platforms.platform import Platform
 from trainmark.platforms.scaled_matmul import ScaledLinear, replace_linears, scale_to_type
 from trainmark.record.errors import UsageError
 from trainmark.record.precision import PRECISIONS
-from trainmark.workloads.cpu_ops import FastLinear
 
 FP8 = PRECISIONS["fp8"]
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -83,7 +82,7 @@ class Own(nn.Linear):
 
 
 def test_layers_that_fit_are_taken_over_with_their_weights_and_the_head_stays() -> None:
-    model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 40), Own(40, 48), FastLinear(48, 16), nn.Linear(16, 16))
+    model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 40), Own(40, 48), nn.Linear(48, 16), nn.Linear(16, 16))
     before = dict(model.named_parameters())
     replace_linears(model)
     assert [type(layer) for layer in model] == [ScaledLinear, nn.Linear, Own, ScaledLinear, nn.Linear]

@@ -169,6 +169,19 @@ def test_the_loss_in_chunks_and_its_gradients_are_the_plain_ones(chunk: int, dty
         torch.testing.assert_close(chunked.float(), plain.float(), rtol=tolerance, atol=tolerance)
 
 
+def test_fast_gives_the_loss_and_gradients_of_plain() -> None:
+    tokens = torch.randint(TINY.vocabulary, (2, 33), generator=torch.Generator().manual_seed(1))
+    found = []
+    for implementation in ("fast", "plain"):
+        torch.manual_seed(0)
+        model = TextDecoder(replace(TINY, implementation=implementation, loss_chunk=7)).double()
+        loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        found.append({"loss": loss.detach(), **{name: weight.grad for name, weight in model.named_parameters()}})
+    for name, expected in found[1].items():
+        torch.testing.assert_close(found[0][name], expected, rtol=1e-5, atol=1e-5, msg=name)  # logits are in float32
+
+
 def test_the_loss_under_autocast_leaves_float32_gradients() -> None:
     hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(16, 8, requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
 from trainmark.train.stepper import Stepper
-from trainmark.workloads import cpu_ops, weights
+from trainmark.workloads import weights
 from trainmark.workloads.tacotron2 import matmuls, teacher_forcing
-from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, mask_outputs, padding_mask
+from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, mask_outputs
 from trainmark.workloads.tacotron2.workload import RECIPES, WORKLOAD, SpeechBatch
 
 SMOKE = RECIPES["smoke"]
@@ -37,19 +36,9 @@ def filled_with_waves(model: Tacotron2) -> Tacotron2:
     return model
 
 
-def step_by_step(model: Tacotron2, text: Tensor, lengths: list[int], mels: Tensor) -> Outputs:
-    """Teacher forcing with the decoder that speaking uses."""
-    decoder = model.decoder
-    memory = model.read(text, lengths)
-    keys, padding, state = decoder.keys(memory), padding_mask(text, lengths), decoder.start(memory)
-    frames, gates, looks = [], [], []
-    for frame in decoder.prenet(torch.cat((torch.zeros_like(mels[:1]), mels[:-1]))):
-        mel, gate, state = decoder.step(frame, state, memory, keys, padding)
-        frames.append(mel)
-        gates.append(gate)
-        looks.append(state.history[:, 0])
-    mel = torch.stack(frames, 2)
-    return Outputs(mel, mel + model.postnet(mel), torch.stack(gates, 1), torch.stack(looks, 1))
+def use_plain(model: Tacotron2, plain: bool = True) -> Tacotron2:
+    model.decoder.plain = plain
+    return model
 
 
 def some_batch(clips: int = 3, frames: int = 23, symbols: int = 17) -> tuple[Tensor, list[int], Tensor]:
@@ -69,17 +58,11 @@ def some_loss(outputs: Outputs) -> Tensor:
     )
 
 
-@pytest.fixture
-def no_dropout(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(matmuls, "dropout", lambda x, share, training=True: x)
-    yield
-
-
 @pytest.fixture(params=["packed", "plain"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both kinds of product; chunks of the way back so small that there are several."""
     if request.param == "plain":
-        monkeypatch.setattr(cpu_ops, "has_matmul", lambda dtype: False)
+        monkeypatch.setattr(matmuls, "can_prepack", lambda dtype: False)
     monkeypatch.setattr(matmuls, "MIN_WEIGHTS", 0)
     monkeypatch.setattr(teacher_forcing, "chunk_elements", lambda like: 3 * 5 * 160)
     return str(request.param)
@@ -128,32 +111,27 @@ def test_the_forward_pass_gives_the_golden_numbers() -> None:
     assert loss(open_) == pytest.approx(0.775909, abs=1e-5)
 
 
-@pytest.mark.usefixtures("no_dropout", "path")
-def test_training_gives_the_outputs_of_decoding_step_by_step() -> None:
-    torch.manual_seed(3)
-    # batch norm by running statistics: those of a small batch would blow up the last digits
-    model = Tacotron2(SMALL, hidden_dropout=0.0).eval()
-    expected, found = step_by_step(model, *some_batch()), model(*some_batch())
-    for name in Outputs._fields[:4]:
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-5, msg=name)
-
-
-@pytest.mark.usefixtures("no_dropout", "path")
-def test_training_gives_all_60_tensors_the_gradients_of_decoding_step_by_step() -> None:
+@pytest.mark.usefixtures("path")
+def test_fast_gives_the_outputs_and_all_60_gradients_of_plain() -> None:
     torch.manual_seed(3)
     # in evaluation mode batch norm leaves the biases before it a gradient of their own to compare
     model = Tacotron2(SMALL, hidden_dropout=0.0).eval()
-    gradients = []
-    for way in (step_by_step, Tacotron2.forward):
-        model.zero_grad()
-        some_loss(way(model, *some_batch())).backward()
-        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    expected, found = gradients
-    assert len(expected) == 60
-    for name, gradient in expected.items():
-        assert gradient is not None and gradient.abs().max() > 0, name
-        scale = float(gradient.abs().max())
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * scale, msg=name)
+    model.decoder.prenet.dropout = 0.0
+    found: dict[bool, dict[str, Tensor]] = {}
+    for plain in (False, True):
+        use_plain(model, plain).zero_grad()
+        outputs = model(*some_batch())
+        looks = outputs.alignment.square() * torch.arange(outputs.alignment[0].numel()).view(23, 17)
+        (some_loss(outputs) + looks.mean()).backward()
+        found[plain] = {name: getattr(outputs, name).detach() for name in Outputs._fields[:4]}
+        for name, weight in model.named_parameters():
+            assert weight.grad is not None, name
+            found[plain][name] = weight.grad
+    assert len(found[True]) == 64
+    for name, expected in found[True].items():
+        scale = float(expected.abs().max())
+        assert scale > 0, name
+        torch.testing.assert_close(found[False][name], expected, rtol=1e-4, atol=1e-5 * scale, msg=name)
 
 
 def test_a_pass_that_keeps_nothing_for_gradients_gives_the_same_numbers() -> None:
@@ -167,7 +145,7 @@ def test_a_pass_that_keeps_nothing_for_gradients_gives_the_same_numbers() -> Non
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
 
 
-def test_dropout_on_the_hidden_states_has_the_statistics_of_decoding_step_by_step() -> None:
+def test_dropout_on_the_hidden_states_has_the_statistics_of_plain() -> None:
     """The draws come in another order, so means and spreads over many draws are compared."""
     torch.manual_seed(3)
     model = Tacotron2(SMALL, hidden_dropout=0.3).eval()
@@ -177,7 +155,7 @@ def test_dropout_on_the_hidden_states_has_the_statistics_of_decoding_step_by_ste
     many = 600
     text, lengths, mels = text.expand(many, -1), lengths * many, mels.expand(-1, many, -1).contiguous()
     with torch.no_grad():
-        one, other = step_by_step(model, text, lengths, mels).mel, model(text, lengths, mels).mel
+        one, other = (use_plain(model, plain)(text, lengths, mels).mel for plain in (True, False))
     noise = one.std(0) * (2 / many) ** 0.5
     assert ((one.mean(0) - other.mean(0)).abs() < 5 * noise + 1e-6).all()
     assert (one.std(0)[:, 2:] > 0).all()
@@ -256,23 +234,6 @@ def test_speaking_ends_where_the_gate_says_so_for_each_text() -> None:
     assert spoken.mel.shape == (3, 80, 9) and spoken.alignment.shape == (3, 9, 17)
 
 
-def test_the_gradient_of_the_alignment_is_that_of_decoding_step_by_step(no_dropout: None) -> None:
-    torch.manual_seed(3)
-    model = Tacotron2(SMALL, hidden_dropout=0.0).eval()
-    gradients = []
-    for way in (step_by_step, Tacotron2.forward):
-        model.zero_grad()
-        alignment = way(model, *some_batch()).alignment
-        (alignment.square() * torch.arange(alignment[0].numel()).view(alignment[0].shape)).mean().backward()
-        gradients.append(
-            {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-        )
-    expected, found = gradients
-    for name, gradient in expected.items():
-        scale = float(gradient.abs().max())
-        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5 * scale + 1e-12, msg=name)
-
-
 def test_attention_is_led_only_where_a_recipe_says_so() -> None:
     torch.manual_seed(3)
     text, lengths, mels = some_batch()
@@ -340,21 +301,6 @@ def test_batch_norm_starts_as_the_recipe_says(init: str) -> None:
         assert (scale == 1).all()
     else:
         assert 0 <= float(scale.min()) < 0.3 and 0.7 < float(scale.max()) <= 1
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_dropout_drops_its_share_and_makes_up_for_it(share: float) -> None:
-    torch.manual_seed(0)
-    kept = matmuls.dropout_mask((1000, 501), share, torch.empty(0))
-    assert float((kept == 0).float().mean()) == pytest.approx(share, abs=0.002)
-    assert kept.unique().tolist() == pytest.approx([0, 1 / (1 - share)], rel=1e-4)
-    assert float(kept.mean()) == pytest.approx(1, abs=0.005)
-    # no pattern from number to number, though four share one draw
-    flat = (kept > 0).float().flatten()
-    for apart in (1, 2, 3, 4):
-        one, other = flat[:-apart] - flat.mean(), flat[apart:] - flat.mean()
-        assert abs(float((one * other).mean() / flat.var())) < 0.006
-    assert matmuls.dropout(kept, share, training=False) is kept
 
 
 @pytest.mark.parametrize("drop", [0.1, 0.0])

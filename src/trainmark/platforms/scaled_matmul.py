@@ -23,10 +23,10 @@ def replace_linears(model: nn.Module) -> None:
     """Makes the linear layers of a network FP8, in place and with their weights.
 
     The last one, the head, stays as it is, as logits need more digits; so do layers of other sizes and subclasses with
-    their own forward, unless they have `is_plain`. UsageError where nothing is left.
+    their own forward. UsageError where nothing is left.
     """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    fitting = [layer for layer in linear[:-1] if _is_plain(layer) and _fits(layer)]
+    fitting = [layer for layer in linear[:-1] if type(layer).forward is nn.Linear.forward and _fits(layer)]
     if not fitting:
         raise UsageError(
             "fp8 has nothing to compute in this network: it has no linear layer beside its head whose sizes are "
@@ -34,10 +34,6 @@ def replace_linears(model: nn.Module) -> None:
         )
     for layer in fitting:
         layer.__class__ = ScaledLinear
-
-
-def _is_plain(layer: nn.Linear) -> bool:
-    return type(layer).forward is nn.Linear.forward or getattr(layer, "is_plain", False)
 
 
 class ScaledLinear(nn.Linear):

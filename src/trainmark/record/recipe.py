@@ -167,6 +167,9 @@ class Recipe:
     seed: int = knob(0, least=0)
     input_workers: int = knob(-1, least=-1)
     """Data-loading processes per rank; -1 divides the cores among the ranks, 0 works inside the trainer."""
+    implementation: str = knob("plain", words=("plain",))
+    """`plain`: the network by torch's own operators and autograd. A workload whose network also has hand-written
+    gradients, proved equal by a test, takes `fast` too."""
     memory_format: str = knob("channels_last", words=("channels_last", "contiguous"))
     optimizer_kind: str = knob("fused", words=("fused", "foreach", "plain"))
     """How the optimizer walks the parameters; the arithmetic is the same."""
@@ -220,6 +223,9 @@ class Deviation:
         shown = f"{self.actual:g}" if isinstance(self.actual, float) else str(self.actual)
         return f"{self.short or self.name}={shown}"
 
+
+FAST_OR_PLAIN = knob("fast", words=("fast", "plain"))
+"""`implementation` of a recipe whose network has hand-written gradients."""
 
 AnyRecipe = TypeVar("AnyRecipe", bound="DataclassInstance")
 """A recipe, or settings of another kind whose fields are knobs."""

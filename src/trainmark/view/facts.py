@@ -68,6 +68,7 @@ def plan(record: Record, say: Say) -> FactSection:
         (say("workload"), say("{workload}, counted in {item}").format(workload=asked.workload, item=record.item)),
         (say("workload from"), str(asked.workload_source or "")),
         (say("recipe"), asked.recipe_name),
+        (say("implementation"), str(asked.recipe.get("implementation", ""))),
         (say("topology"), asked.topology),
         (say("precision asked for"), asked.precision),
         (say("platform"), asked.platform),

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.record.errors import UsageError
-from trainmark.workloads.cpu_ops import FastLinear, linear
 
 
 def check_sizes(image_px: int, patch_px: int, hidden: int, heads: int) -> None:
@@ -46,13 +45,13 @@ class SelfAttention(nn.Module):
         self.heads = heads
         self.in_proj_weight = nn.Parameter(torch.empty(3 * hidden, hidden))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * hidden))
-        self.out_proj = FastLinear(hidden, hidden)
+        self.out_proj = nn.Linear(hidden, hidden)
         nn.init.xavier_uniform_(self.in_proj_weight)
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         images, tokens, _ = x.shape
-        projected = linear(x, self.in_proj_weight, self.in_proj_bias).view(images, tokens, 3, self.heads, -1)
+        projected = F.linear(x, self.in_proj_weight, self.in_proj_bias).view(images, tokens, 3, self.heads, -1)
         query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()
         seen = F.scaled_dot_product_attention(query, key, value)
         return self.out_proj(seen.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
@@ -71,7 +70,7 @@ class EncoderBlock(nn.Module):
         self.self_attention = SelfAttention(hidden, heads)
         self.ln_2 = Norm(hidden, eps)
         # named by index: public checkpoints count a dropout in between, which this recipe does not use
-        layers = {"0": FastLinear(hidden, mlp), "1": nn.GELU(), "3": FastLinear(mlp, hidden)}
+        layers = {"0": nn.Linear(hidden, mlp), "1": nn.GELU(), "3": nn.Linear(mlp, hidden)}
         self.mlp = nn.Sequential(OrderedDict(layers))
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):

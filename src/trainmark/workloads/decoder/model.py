@@ -14,12 +14,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trainmark.record.errors import UsageError
-from trainmark.record.recipe import Recipe, knob
+from trainmark.record.recipe import FAST_OR_PLAIN, Recipe, knob
 from trainmark.workloads.tensor_group import Alone, TensorGroup, local_part
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderRecipe(Recipe):
+    implementation: str = FAST_OR_PLAIN
+    """The loss is `fast`: in chunks of `loss_chunk`, whose gradients are computed with their logits."""
     layers: int = knob(least=1)
     width: int = knob(least=2)
     """Width of the residual stream."""
@@ -327,7 +329,10 @@ class TextDecoder(nn.Module):
         # every tensor-parallel device has the whole head, and scores some of the tokens
         rows = self.group.rows(targets.numel())
         read, weight = self.group.spread(x.flatten(0, 1)), self.group.spread(local_part(self.lm_head.weight))
-        return self.group.collect(nll_sum(read[rows], weight, targets.flatten()[rows], self.recipe.loss_chunk))
+        read, wanted = read[rows], targets.flatten()[rows]
+        if self.recipe.implementation == "plain":
+            return self.group.collect(F.cross_entropy(F.linear(read, weight).float(), wanted, reduction="sum"))
+        return self.group.collect(nll_sum(read, weight, wanted, self.recipe.loss_chunk))
 
     def hidden(self, tokens: Tensor) -> Tensor:
         """Inputs of the head."""

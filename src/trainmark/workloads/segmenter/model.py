@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.cpu_ops import FastLinear
 from trainmark.workloads.vision_transformer import (
     EncoderBlock,
     Norm,
@@ -38,7 +37,7 @@ class MaskDecoder(nn.Module):
             EncoderBlock(hidden, heads, mlp, drop_path=chance, eps=DECODER_EPS)
             for chance in linear_drop_paths(drop_path, layers)
         )
-        self.proj_dec = FastLinear(hidden, hidden)
+        self.proj_dec = nn.Linear(hidden, hidden)
         self.decoder_norm = Norm(hidden, DECODER_EPS)
         self.mask_norm = Norm(classes, DECODER_EPS)
         for drawn in (self.cls_emb, self.proj_patch, self.proj_classes):

@@ -6,8 +6,6 @@ Elsewhere, and if this torch cannot prepack, F.linear is used. The results are t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,9 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from trainmark.workloads import cpu_ops
-from trainmark.workloads.cpu_ops import is_on_cpu
 
 MIN_WEIGHTS = 1 << 18
 """Below this the call costs more than the layout saves."""
@@ -65,12 +60,38 @@ class Matmul:
     def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
         self._round = arithmetic.round_ if arithmetic.rounded is not None else None
         self._weight = weight
-        packs = is_on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and cpu_ops.has_matmul(weight.dtype)
-        self._packed = cpu_ops.prepack(weight, rows) if packs else None
+        packs = is_on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and can_prepack(weight.dtype)
+        self._packed = _prepack(weight, rows) if packs else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self._weight) if self._packed is None else cpu_ops.matmul(x, self._packed)
+        y = F.linear(x, self._weight) if self._packed is None else _matmul(x, self._packed)
         return y if self._round is None else self._round(y)
+
+
+def _prepack(weight: Tensor, rows: int) -> Tensor:
+    """The weight in oneDNN's blocked layout, for many matmuls with this many rows."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+    return packed
+
+
+def _matmul(x: Tensor, packed: Tensor) -> Tensor:
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+    return output
+
+
+@cache
+def can_prepack(dtype: torch.dtype) -> bool:
+    """True if this torch has the operators for this type, and their results are correct."""
+    rows, picks = torch.arange(128).view(2, 64).to(dtype), torch.eye(64, dtype=dtype)[:32]
+    try:
+        return torch.equal(_matmul(rows, _prepack(picks, 2)), rows[:, :32])
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+def is_on_cpu(tensor: Tensor) -> bool:
+    """False also for fake tensors, which lie on a numbered CPU."""
+    return tensor.is_cpu and tensor.device.index is None
 
 
 @cache
@@ -79,28 +100,6 @@ def _has_cpu_matmul(dtype: torch.dtype) -> bool:
         return bool(getattr(torch.ops.mkldnn, _CPU_HAS_INSTRUCTIONS[dtype])())
     except (AttributeError, RuntimeError):
         return False
-
-
-_LEVELS = 1 << 16
-
-
-def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
-    """Dropout of `x`."""
-    return x * dropout_mask(x.shape, share, x) if training and share else x
-
-
-def dropout_mask(shape: Sequence[int], share: float, like: Tensor) -> Tensor:
-    """Random dropout mask: zero, or the scale of kept values.
-
-    On a CPU a value takes 16 random bits, so the share is rounded to one part in 65,536; the scale uses the rounded
-    share.
-    """
-    if not is_on_cpu(like):
-        return torch.empty(shape, dtype=like.dtype, device=like.device).bernoulli_(1 - share).div_(1 - share)
-    count, level = math.prod(shape), round(share * _LEVELS)
-    words = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
-    drawn = words.view(torch.int16)[:count].view(*shape)
-    return (drawn >= level - _LEVELS // 2).to(like.dtype).div_(1 - level / _LEVELS)
 
 
 class CellPart(nn.Module):

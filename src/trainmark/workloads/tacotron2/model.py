@@ -1,6 +1,7 @@
 """Tacotron2: text to mel frames, with the parameter names of the public checkpoints.
 
-Training runs under teacher forcing (see teacher_forcing.py); the decoder here goes step by step, for inference.
+The decoder here goes step by step, for inference and for training with `implementation=plain`; the fast implementation
+of training is teacher_forcing.py.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.cpu_ops import is_on_cpu
-from trainmark.workloads.tacotron2 import matmuls
-from trainmark.workloads.tacotron2.matmuls import Fused
+from trainmark.workloads.tacotron2.matmuls import Fused, is_on_cpu
 from trainmark.workloads.tacotron2.teacher_forcing import LSTMWeights, run_teacher_forced
 
 
@@ -158,7 +157,7 @@ class TextEncoder(nn.Module):
         """(clips, width, symbols) to (clips, symbols, width)."""
         x = embedded
         for layer in self.convolutions:
-            x = matmuls.dropout(F.relu(layer(x)), 0.5, self.training)
+            x = F.dropout(F.relu(layer(x)), 0.5, self.training)
         if min(lengths) == x.shape[2] and not is_on_cpu(x):  # no padding; a CPU's kernels round differently unpacked
             return self.lstm(x.transpose(1, 2))[0]  # type: ignore[no-any-return]
         # lengths stay on the host, which avoids a device sync
@@ -183,11 +182,7 @@ class Prenet(nn.Module):
         x = frames
         for number, layer in enumerate(self.layers):
             x = F.relu(layer(x))
-            x = (
-                matmuls.dropout(x, self.dropout)
-                if kept is None
-                else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
-            )
+            x = F.dropout(x, self.dropout) if kept is None else x * (kept[number] / (1 - self.dropout)).to(x.dtype)
         return x
 
 
@@ -237,10 +232,11 @@ class DecoderState:
 
 
 class Decoder(nn.Module):
-    """An attention LSTM and a decoder LSTM."""
+    """An attention LSTM and a decoder LSTM: `step` is the published network, frame by frame."""
 
-    def __init__(self, sizes: Sizes, hidden_dropout: float) -> None:
+    def __init__(self, sizes: Sizes, hidden_dropout: float, plain: bool) -> None:
         super().__init__()
+        self.plain = plain
         self.prenet = Prenet(sizes)
         self.attention_rnn = nn.LSTMCell(sizes.prenet + sizes.encoder, sizes.attention_rnn)
         self.attention_layer = Attention(sizes)
@@ -269,11 +265,11 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """One frame: from the prenet's output of the previous frame to mel and gate."""
         hidden, cell = self.attention_rnn(torch.cat((frame, state.context), 1), state.attention)
-        hidden = matmuls.dropout(hidden, self.hidden_dropout, self.training)
+        hidden = F.dropout(hidden, self.hidden_dropout, self.training)
         weights = self.attention_layer(hidden, keys, state.history, padding)
         context = torch.bmm(weights.to(memory.dtype).unsqueeze(1), memory).squeeze(1)
         said, said_cell = self.decoder_rnn(torch.cat((hidden, context), 1), state.decoder)
-        said = matmuls.dropout(said, self.hidden_dropout, self.training)
+        said = F.dropout(said, self.hidden_dropout, self.training)
         summary = torch.cat((said, context), 1)
         after = DecoderState(
             attention=(hidden, cell),
@@ -292,6 +288,8 @@ class Decoder(nn.Module):
 
         Mel (frames, clips, bands), gate (frames, clips) and attention weights (frames, clips, symbols).
         """
+        if self.plain:
+            return self._run_steps(memory, padding, frames)
         layer = self.attention_layer
         summaries, alignment = run_teacher_forced(
             frames,
@@ -311,6 +309,16 @@ class Decoder(nn.Module):
         both = F.linear(summaries, torch.cat((mel.weight, gate.weight)), torch.cat((mel.bias, gate.bias)))
         return both[..., :-1], both[..., -1], alignment
 
+    def _run_steps(self, memory: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        keys, state = self.keys(memory), self.start(memory)
+        mels, gates, alignment = [], [], []
+        for frame in frames:
+            mel, gate, state = self.step(frame, state, memory, keys, padding)
+            mels.append(mel)
+            gates.append(gate)
+            alignment.append(state.history[:, 0])
+        return torch.stack(mels), torch.stack(gates), torch.stack(alignment)
+
 
 class Postnet(nn.Module):
     """Five convolutions that refine the decoder's frames."""
@@ -327,8 +335,8 @@ class Postnet(nn.Module):
     def forward(self, mel: Tensor) -> Tensor:
         x = mel
         for layer in self.convolutions[:-1]:
-            x = matmuls.dropout(torch.tanh(layer(x)), 0.5, self.training)
-        return matmuls.dropout(self.convolutions[-1](x), 0.5, self.training)
+            x = F.dropout(torch.tanh(layer(x)), 0.5, self.training)
+        return F.dropout(self.convolutions[-1](x), 0.5, self.training)
 
 
 class Tacotron2(nn.Module):
@@ -341,7 +349,10 @@ class Tacotron2(nn.Module):
         mask_padding: bool = False,
         guided_attention: float = 0.0,
         mel_bias_init: float = 0.0,
+        plain: bool = False,
     ) -> None:
+        """`plain` trains frame by frame, as published, by torch's operators and autograd; otherwise the loops of the
+        decoder have hand-written gradients."""
         super().__init__()
         self.mask_padding = mask_padding
         self.guided_attention = guided_attention
@@ -350,7 +361,7 @@ class Tacotron2(nn.Module):
         bound = math.sqrt(3) * math.sqrt(2 / (sizes.symbols + sizes.encoder))
         nn.init.uniform_(self.embedding.weight, -bound, bound)
         self.encoder = TextEncoder(sizes)
-        self.decoder = Decoder(sizes, hidden_dropout)
+        self.decoder = Decoder(sizes, hidden_dropout, plain)
         self.postnet = Postnet(sizes)
         if mel_bias_init:
             nn.init.constant_(self.decoder.linear_projection.linear_layer.bias, mel_bias_init)

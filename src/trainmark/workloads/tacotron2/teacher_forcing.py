@@ -16,9 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.cpu_ops import is_on_cpu, linear, tanh
-from trainmark.workloads.tacotron2 import matmuls
-from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul
+from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul, is_on_cpu
 
 
 def chunk_elements(like: Tensor) -> int:
@@ -63,13 +61,9 @@ def run_teacher_forced(
 
     def random_mask(units: int) -> Tensor | None:
         """Dropout mask of the hidden states for all steps."""
-        return (
-            matmuls.dropout_mask((steps, clips, units), drop, frames.new_empty(0, dtype=torch.float32))
-            if drop
-            else None
-        )
+        return F.dropout(torch.ones(steps, clips, units, device=frames.device), drop) if drop else None
 
-    known = linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
+    known = F.linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
     kept = random_mask(hidden)
     with torch.autocast(frames.device.type, enabled=False):
@@ -77,7 +71,7 @@ def run_teacher_forced(
             known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic, fused
         )
 
-    known = linear(states, decoder_rnn.input, decoder_rnn.bias)
+    known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
     kept = random_mask(decoder_rnn.hidden.shape[1])
     with torch.autocast(frames.device.type, enabled=False):
         said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic, fused)  # type: ignore[no-untyped-call]
@@ -166,11 +160,11 @@ class LSTMStep:
             return
         torch.add(known, fed_back, out=self._gates[step])
         self._sigmoid_first[step].sigmoid_()
-        tanh(self._tanh[step], out=self._tanh[step])
+        self._tanh[step].tanh_()
         self._sigmoid_last[step].sigmoid_()
         cell = torch.mul(self._forget[step], self._cells[step], out=self._cells[step + 1])
         cell.addcmul_(self._input[step], self._tanh[step])
-        squashed = tanh(cell, out=self._squashed)
+        squashed = torch.tanh(cell, out=self._squashed)
         if self._kept is not None:
             squashed.mul_(self._kept[step])
         torch.mul(self._sigmoid_last[step], squashed, out=state)
@@ -228,7 +222,7 @@ class CellGradient:
         known = (self.gates[first:end] if self._exact is None else self._exact[:steps]).view(shape)
         to_i, to_f, to_g, to_o = known.unbind(2)
         torch.addcmul(i, torch.mul(g, i, out=to_i), g, value=-1, out=to_g)
-        squashed = tanh(after, out=torch.empty_like(after))
+        squashed = torch.tanh(after)
         to_cell = torch.addcmul(o, torch.mul(squashed, o, out=to_o), squashed, value=-1)
         torch.mul(before, f, out=to_f)
         for gate, to_gate in ((i, to_i), (f, to_f), (o, to_o)):
@@ -272,8 +266,7 @@ class AttentionLoop(torch.autograd.Function):
         ctx.fused = fused = fused if keep else None
         cell = LSTMStep(known, kept, keep=keep, fused=fused)
         # tanh(x) is 2 sigmoid(2x) - 1, and softmax is invariant to a shift of all energies
-        ctx.taps = location.shape[2]
-        location, energy = pad_taps(location.float()), energy.float()
+        location, energy = location.float(), energy.float()
         history = AttentionHistory(steps, clips, symbols, location.shape[2], keep=keep, like=known)
         to_features = (2 * location).view(channels, -1).t().contiguous()
         keys_, energy_ = (2 * keys.float()).reshape(clips * symbols, channels), 2 * energy
@@ -343,17 +336,12 @@ class AttentionLoop(torch.autograd.Function):
             cell.gates,
             arithmetic.round_(gates.t() @ states[:-1].view(rows, -1)),
             arithmetic.round_(to_query.view(rows, -1).t() @ states[1:, :, :hidden].reshape(rows, -1)),
-            to_location[..., : ctx.taps],
+            to_location,
             to_energy,
             to_keys,
             torch.bmm(alignment.permute(1, 2, 0).to(arithmetic.held), to_shown.transpose(0, 1)),
             *(None,) * 4,
         )
-
-
-def pad_taps(location: Tensor) -> Tensor:
-    """Filters (channels, 2, taps), zero-padded to an even number of taps: GEMMs of 64 columns are faster than of 62."""
-    return F.pad(location, (0, 1)) if location.shape[2] % 2 else location
 
 
 class AttentionHistory:

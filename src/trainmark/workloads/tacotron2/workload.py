@@ -21,7 +21,7 @@ from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, MelCache
 from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.recipe import Recipe, knob
+from trainmark.record.recipe import FAST_OR_PLAIN, Recipe, knob
 from trainmark.record.sample import Sample
 from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.epochs import EpochSource
@@ -37,6 +37,7 @@ CLIP_FRAMES = int(FACTS.items_per_sample or 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Tacotron2Recipe(Recipe):
+    implementation: str = FAST_OR_PLAIN
     decay_every_epochs: int = knob(500, least=1)
     """The learning rate is multiplied by 0.3, 0.1 and 0.03 after 1, 2 and 3 times this."""
     mask_padding: bool = knob(False)
@@ -267,6 +268,7 @@ class Tacotron2OnLJSpeech(KnownWorkload):
             mask_padding=recipe.mask_padding,
             guided_attention=recipe.guided_attention,
             mel_bias_init=recipe.mel_bias_init,
+            plain=recipe.implementation == "plain",
         )
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: Tacotron2Recipe) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainmark.record.errors import UsageError
-from trainmark.workloads.wavenet.layers import Kernels, LayerWeights, layers_total
+from trainmark.workloads.wavenet.layers import HALF, Kernels, LayerWeights, layers_total
 
 HALF_BIN = 1 / 65535
 """Half the distance of neighbouring values, in audio from -1 to 1."""
@@ -118,6 +118,15 @@ class Layer(nn.Module):
         self.conv1x1_out = NormedConv(sizes.gate // 2, sizes.residual)
         self.conv1x1_skip = NormedConv(sizes.gate // 2, sizes.skip)
 
+    def forward(self, x: Tensor, conditioning: Tensor) -> tuple[Tensor, Tensor]:
+        """What goes on to the next layer and what is added to the skip path, from `x` (batch, residual, samples) and
+        the upsampled mel (batch, bands, samples)."""
+        heard = F.pad(x, (self.dilation * (self.conv.weight_v.shape[2] - 1), 0))
+        sums = F.conv1d(heard, self.conv.weight, self.conv.bias, dilation=self.dilation) + self.conv1x1c(conditioning)
+        signal, opening = sums.chunk(2, 1)
+        gated = torch.tanh(signal) * torch.sigmoid(opening)
+        return (x + self.conv1x1_out(gated)) * HALF, self.conv1x1_skip(gated)
+
     @property
     def weights(self) -> LayerWeights:
         return LayerWeights(
@@ -199,10 +208,11 @@ class WaveNet(nn.Module):
                 return name.removesuffix(public) + own
         return name
 
-    def __init__(self, sizes: WaveNetSizes, *, for_speech: bool = False) -> None:
-        """Initialised as published, or for the loudness of speech."""
+    def __init__(self, sizes: WaveNetSizes, *, for_speech: bool = False, plain: bool = False) -> None:
+        """Initialised as published, or for the loudness of speech. `plain` trains layer by layer, as published, by
+        torch's operators and autograd; otherwise the layers are one operation with hand-written gradients."""
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.plain = sizes, plain
         self.first_conv = NormedConv(1, sizes.residual)
         self.conv_layers = nn.ModuleList(Layer(sizes, sizes.dilation(layer)) for layer in range(sizes.layers))
         last = NormedConv(sizes.skip, sizes.skip), NormedConv(sizes.skip, 3 * sizes.mixtures)
@@ -224,12 +234,23 @@ class WaveNet(nn.Module):
         """`sound` (batch, samples) and `mel` (batch, bands, frames) with the frames on either side of it give the
         distribution (batch, 3 x mixtures, samples) of each sample that follows one of `sound`."""
         weight = self.first_conv.weight_v
-        windows, kernels = self.conditioning(mel.to(weight.dtype))
-        x = self.first_conv(sound[:, None].to(weight.dtype))
+        mel, x = mel.to(weight.dtype), self.first_conv(sound[:, None].to(weight.dtype))
+        if self.plain:
+            return self.head(self._run_layers(x, mel))
+        windows, kernels = self.conditioning(mel)
         # one by one: gradients of a stack's sum would share memory
         begin = reduce(torch.add, [bias_of(layer.conv1x1_skip) for layer in self.layers])
         weights = [layer.weights for layer in self.layers]
         return self.head(layers_total(x, begin, windows, kernels, weights, [layer.dilation for layer in self.layers]))
+
+    def _run_layers(self, x: Tensor, mel: Tensor) -> Tensor:
+        frames = self.upsample_net.conv_in(mel)
+        conditioning = self.upsample_net.upsample(frames.flatten(0, 1)).view(*frames.shape[:2], -1)
+        total = x.new_zeros(())
+        for layer in self.layers:
+            x, skip = layer(x, conditioning)
+            total = total + skip
+        return total + 0 * x.sum()  # what the last layer passes on is unused, but ranks reduce gradients of all weights
 
     @property
     def layers(self) -> list[Layer]:

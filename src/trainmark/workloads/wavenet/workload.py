@@ -18,7 +18,7 @@ from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import Clip, analyse
 from trainmark.data.mel import MEL, Mel, MelCache, frames
 from trainmark.data.prefetch import prefetch
-from trainmark.record.recipe import Recipe, Span, knob
+from trainmark.record.recipe import FAST_OR_PLAIN, Recipe, Span, knob
 from trainmark.record.sample import Sample
 from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.epochs import EpochSource
@@ -36,6 +36,7 @@ WINDOW = int(FACTS.items_per_sample or 0)
 
 @dataclass(frozen=True, kw_only=True)
 class WaveNetRecipe(Recipe):
+    implementation: str = FAST_OR_PLAIN
     layers: int = knob(24, least=1)
     cycles: int = knob(4, least=1)
     """Dilations double from layer to layer within a cycle."""
@@ -307,7 +308,7 @@ class WaveNetOnLJSpeech(KnownWorkload):
         )
 
     def build(self, recipe: WaveNetRecipe) -> WaveNet:
-        return WaveNet(sizes_of(recipe), for_speech=recipe.initial == "speech")
+        return WaveNet(sizes_of(recipe), for_speech=recipe.initial == "speech", plain=recipe.implementation == "plain")
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: WaveNetRecipe) -> torch.optim.Optimizer:
         return torch.optim.Adam(
