@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ def log_axis(values: Sequence[float]) -> Axis:
         )
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, len(decades)))):
-        ticks = tuple(_round(digit * 10.0**decade) for decade in decades[::every] for digit in digits)
+        ticks = (_round(digit * 10.0**decade) for decade in decades[::every] for digit in digits)
         inside = tuple(tick for tick in ticks if low <= tick <= high)
         if len(inside) <= _MAX_MARKS:
             break
@@ -108,7 +109,9 @@ def thin_points(points: Sequence[Point], columns: int) -> list[Point]:
     """A long series as the lowest and the highest of each column, in their order, so that no spike is lost."""
     if len(points) <= 2 * columns:
         return list(points)
-    return [point for part in split_points(points, columns) for point in _extremes(part)]
+    parts = split_points(points, columns)
+    ends = ({pick(part, key=itemgetter(1)) for pick in (min, max)} for part in parts)
+    return [point for pair in ends for point in sorted(pair)]
 
 
 def split_points(points: Sequence[Point], count: int) -> Iterator[Sequence[Point]]:
@@ -116,12 +119,6 @@ def split_points(points: Sequence[Point], count: int) -> Iterator[Sequence[Point
     count = min(count, len(points))
     for index in range(count):
         yield points[index * len(points) // count : (index + 1) * len(points) // count]
-
-
-def _extremes(part: Sequence[Point]) -> list[Point]:
-    low = min(range(len(part)), key=lambda index: part[index][1])
-    high = max(range(len(part)), key=lambda index: part[index][1])
-    return [part[index] for index in sorted({low, high})]
 
 
 def _round_step(rough: float) -> float:
@@ -173,24 +170,6 @@ class Band:
     """The second of two kinds, drawn fainter."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Area:
-    """Where values are expected, between two lines."""
-
-    name: str
-    ends: Sequence[tuple[float, float, float]]
-    """Along the x axis: x, the low end and the high one."""
-    color: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """A value that lines are held against."""
-
-    name: str
-    points: tuple[Point, Point]
-
-
 class _Plot(NamedTuple):
     """The inside of a drawing: its axes, and its pixels."""
 
@@ -217,8 +196,8 @@ def draw_chart(
     heads: Sequence[str] = (),
     rows: Sequence[Sequence[str]] = (),
     bands: Sequence[Band] = (),
-    areas: Sequence[Area] = (),
-    rules: Sequence[Rule] = (),
+    areas: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
+    rules: Mapping[str, tuple[Point, Point]] | None = None,
     note: Child = None,
     counts_x: bool = False,
     x_marks: Mapping[float, str] | None = None,
@@ -229,16 +208,17 @@ def draw_chart(
 
     `said` is what it shows in a sentence, for those who do not see it; it stands below unless a `note` does. `counts_x`
     says that the x axis counts, such as steps; `x_marks` stand at its ticks in place of numbers. Lines are thinned to
-    two points for each of `columns`.
+    two points for each of `columns`. An area is where values are expected, by x its low end and its high one; a rule is
+    a value that lines are held against.
     """
     width, height = size
     plot = _Plot(x, y, width - _LEFT - _RIGHT, height - _TOP - _BOTTOM)
     inside = el(
         "svg",
         [_band(band, plot) for band in bands],
-        [_area(area, plot) for area in areas],
+        [_area(ends, plot) for ends in (areas or {}).values()],
         [_line(line, plot, columns) for line in lines],
-        [_rule(rule, plot) for rule in rules],
+        [_rule(*map(plot.at, ends)) for ends in (rules or {}).values()],
         el("line", class_="cursor", y1=0, y2=plot.high),
         x=_LEFT,
         y=_TOP,
@@ -264,9 +244,8 @@ def draw_chart(
         heads, rows = [x_name, say("lowest"), say("median"), say("highest")], list(_list_pieces(lines))
     keys = [_key(f"c{line.color}", line.name) for line in lines if line.name]
     keys = (keys if len(keys) > 1 else []) + [_key(_band_class(band), band.name) for band in bands]
-    keys += [_key(f"area c{area.color}", area.name) for area in areas]
     # below the drawing, where no name can cover a line
-    keys += [_key("rule", rule.name) for rule in rules if rule.name]
+    keys += [_key(kind, name) for kind, names in (("area c1", areas), ("rule", rules)) for name in names or ()]
     return el(
         "figure",
         el("figcaption", el("b", title), el("span", y_name, class_="unit")),
@@ -313,20 +292,17 @@ def _band(band: Band, plot: _Plot) -> Markup:
     return el("rect", x=left, y=0, width=max(right - left, 1.0), height=plot.high, class_=_band_class(band))
 
 
-def _area(area: Area, plot: _Plot) -> Markup:
-    low = [plot.at((x, bottom)) for x, bottom, _ in area.ends]
-    high = [plot.at((x, top)) for x, _, top in reversed(area.ends)]
-    outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in (*low, *high))
-    return el("polygon", points=outline, class_=f"area c{area.color}")
+def _area(ends: Sequence[tuple[float, float, float]], plot: _Plot) -> Markup:
+    outline = [plot.at((x, low)) for x, low, _ in ends] + [plot.at((x, high)) for x, _, high in reversed(ends)]
+    return el("polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in outline), class_="area c1")
 
 
 def _band_class(band: Band) -> str:
     return "band late" if band.late else "band"
 
 
-def _rule(rule: Rule, plot: _Plot) -> Markup:
-    (x1, y1), (x2, y2) = (plot.at(point) for point in rule.points)
-    return el("g", el("line", x1=x1, x2=x2, y1=y1, y2=y2), class_="rule")
+def _rule(start: Point, end: Point) -> Markup:
+    return el("g", el("line", x1=start[0], x2=end[0], y1=start[1], y2=end[1]), class_="rule")
 
 
 def _line(line: Line, plot: _Plot, columns: int) -> Markup:
@@ -403,7 +379,8 @@ def draw_bar(start: float, length: float, color: int) -> Markup:
 
 
 def draw_dots(found: Sequence[Dot], axis: Axis) -> Markup:
-    marks: list[Child] = [_grid(axis)]
+    places = [_percent(axis.share(value)) for value in axis.ticks]
+    marks: list[Child] = [el("line", x1=x, x2=x, y1=-4, y2=STRIP_HIGH + 4, class_="grid") for x in places]
     for dot in found:
         if dot.spread:
             ends = [_percent(axis.share(end)) for end in dot.spread]
@@ -432,11 +409,6 @@ def draw_ruler(axis: Axis) -> Markup:
         for value in axis.ticks
     ]
     return el("svg", texts, class_="strip ruler", height=STRIP_HIGH, aria_hidden="true")
-
-
-def _grid(axis: Axis) -> list[Markup]:
-    places = [_percent(axis.share(value)) for value in axis.ticks]
-    return [el("line", x1=x, x2=x, y1=-4, y2=STRIP_HIGH + 4, class_="grid") for x in places]
 
 
 def _percent(share: float) -> str:

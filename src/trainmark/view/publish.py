@@ -117,21 +117,11 @@ LABELS: Mapping[str, Rule] = {"tags": _keep, "note": _keep}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replacement:
-    """One replaced name, without the name itself."""
-
-    kind: str
-    placeholder: str
-
-    def __str__(self) -> str:
-        return f"{self.placeholder}: {KINDS[self.kind]}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class PublishableCopy:
     records: tuple[Record, ...]
     """In the order they were given."""
-    replaced: tuple[Replacement, ...]
+    replaced: tuple[str, ...]
+    """Each placeholder and what it stands for, without the name itself."""
     dropped: int
     """Fields that may hold anything."""
 
@@ -149,10 +139,8 @@ def make_publishable(
     safe = tuple(copy.of(record) for record in records)
     left = "\n".join(record.dumps() for record in safe)  # of a word within a path only the path's is left
     given = sorted(copy.given.items(), key=lambda entry: list(KINDS).index(entry[0][0]))
-    replaced = (Replacement(kind=kind, placeholder=placeholder) for (kind, _), placeholder in given)
-    return PublishableCopy(
-        records=safe, replaced=tuple(one for one in replaced if one.placeholder in left), dropped=copy.dropped
-    )
+    replaced = tuple(f"{placeholder}: {KINDS[kind]}" for (kind, _), placeholder in given if placeholder in left)
+    return PublishableCopy(records=safe, replaced=replaced, dropped=copy.dropped)
 
 
 class _Copy:
@@ -229,7 +217,7 @@ class _Copy:
         kept: dict[str, Any] = {}
         for name, entry in value.items():
             found = self._rules.get(f"{field}.{name}", self._rules.get(name, rule))
-            if found is None or not self.is_plain_key(name):
+            if found is None or not (name in self._rules or self.is_plain_key(name)):
                 self.dropped += 1
             else:
                 kept[name] = self._apply(entry, name, found)

@@ -210,7 +210,7 @@ def test_of_an_honest_record_every_number_and_doubt_stays(kind: str, tmp_path: P
     assert found.dropped == 0
     assert (copy.metrics, copy.doubts, copy.ended) == (record.metrics, record.doubts, record.ended)
     assert (copy.environment, copy.quality, copy.artifacts) == (record.environment, record.quality, record.artifacts)
-    assert {entry.kind for entry in found.replaced} == {"host", "path"}
+    assert {entry.partition("-")[0] for entry in found.replaced} == {"host", "path"}
 
 
 def test_the_planted_record_holds_all_that_is_looked_for() -> None:
@@ -220,13 +220,12 @@ def test_the_planted_record_holds_all_that_is_looked_for() -> None:
 
 
 def test_the_list_of_what_was_replaced_shows_nothing_of_it(published: PublishableCopy) -> None:
-    said = "\n".join(map(str, published.replaced)) + repr(published.replaced)
     for what, planted in PLANTED.items():
-        assert planted not in said, what
-    assert {entry.kind for entry in published.replaced} == {"host", "user", "path", "text"}
-    assert "host-1: name of a host" in said.splitlines()
+        assert planted not in " ".join(published.replaced), what
+    assert {entry.partition("-")[0] for entry in published.replaced} == {"host", "user", "path", "text"}
+    assert "host-1: name of a host" in published.replaced
     for entry in published.replaced:
-        assert entry.placeholder in dump_record(published.records)
+        assert entry.partition(":")[0] in dump_record(published.records)
 
 
 def test_a_copy_is_a_whole_record_with_the_same_results(published: PublishableCopy) -> None:
@@ -377,7 +376,7 @@ def test_a_path_in_a_recipe_is_in_no_report_and_no_site(value: str, cli: Cli, tm
 
 def test_publishing_twice_replaces_nothing_new(published: PublishableCopy) -> None:
     again = make_publishable(published.records, environment={})
-    assert {entry.kind for entry in again.replaced} <= {"host", "user", "path"}
+    assert {entry.partition("-")[0] for entry in again.replaced} <= {"host", "user", "path"}
     assert [trace.host for trace in again.records[0].timeline.ranks] == ["host-1", "host-2"]
 
 

@@ -126,7 +126,7 @@ def _draw_chart(found: Forecast, say: Say) -> Markup | None:
         x_name=say("devices"),
         y_name=say("{metric} of one device, {unit}").format(metric=known.metric, unit=known.unit),
         y_unit=known.unit,
-        areas=[chart.Area(name=say("90 % range"), ends=area, color=1)],
+        areas={say("90 % range"): area},
         lines=[
             chart.Line(name=say("ideal"), points=ideal, color=5),
             *([forecasts] if middle else []),

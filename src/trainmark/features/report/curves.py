@@ -1,4 +1,4 @@
-"""Charts of a run: where its time went, the time of each step, the loss, the quality, batches tried, sensors."""
+"""Charts of a run: where its time went, the time of each step, the loss, the quality, sensors."""
 
 from __future__ import annotations
 
@@ -55,12 +55,9 @@ def draw_step_times(record: Record, say: Say, columns: int) -> Markup | None:
         y_name=unit,
         lines=[chart.Line(name=say("step time"), points=list(enumerate(times, 1)))],
         bands=[band for band in bands if band.end > band.start],
-        rules=[
-            chart.Rule(
-                name=say("median {time}").format(time=f"{number(middle)} {unit}"),
-                points=((first, middle), (len(times) + 1, middle)),
-            )
-        ],
+        rules={
+            say("median {time}").format(time=f"{number(middle)} {unit}"): ((first, middle), (len(times) + 1, middle))
+        },
         counts_x=True,
         size=(980, 220),
         columns=columns * 4 // 3,
@@ -121,33 +118,9 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
         y_name=f"{word} {unit}".rstrip(),
         y_unit=unit,
         lines=[chart.Line(name=word, points=points, color=4, dots=len(points) <= 40)],
-        rules=[chart.Rule(name=aim, points=((x.low, found.goal), (x.high, found.goal)))],
+        rules={aim: ((x.low, found.goal), (x.high, found.goal))},
         heads=every.heads,
         rows=every.rows[-_MAX_EVALUATIONS:],
-        counts_x=True,
-    )
-
-
-def draw_fill(record: Record, say: Say) -> Markup | None:
-    """The batches that were tried, as a curve."""
-    section, found = facts.fill(record, say), record.environment.fill
-    fitting = [entry for entry in found.curve if entry.items_per_s and not entry.unfit] if found else []
-    if section is None or not fitting:
-        return None
-    unit = f"{record.item}/s"
-    return chart.draw_chart(
-        section.title,
-        section.sentence,
-        say,
-        x=chart.doubling_axis([entry.batch for entry in fitting]),
-        y=chart.linear_axis([entry.items_per_s for entry in fitting], zero=True),
-        x_name=say("batch per device"),
-        y_name=unit,
-        lines=[
-            chart.Line(name=unit, points=[(entry.batch, entry.items_per_s) for entry in fitting], color=4, dots=True)
-        ],
-        heads=section.heads,
-        rows=section.rows,
         counts_x=True,
     )
 

@@ -170,7 +170,12 @@ def _draw_run(
     folded = len(inputs.records) > MAX_OPEN
     columns = FEWER_COLUMNS if folded else COLUMNS
     heading = el("h2", header.write_sentence(record, say))
-    cards = [facts.ranks(record, say), build_profile(record, say), facts.precision(record, say)]
+    cards = [
+        facts.ranks(record, say),
+        build_profile(record, say),
+        facts.precision(record, say),
+        facts.fill(record, say),
+    ]
     cards += inputs.facts.get(record.run_id, ())
     body: list[Child] = [
         header.draw_lead(record, published, say),
@@ -180,7 +185,6 @@ def _draw_run(
             curves.draw_step_times(record, say, columns),
             curves.draw_loss(record, say, columns),
             curves.draw_quality(record, say),
-            curves.draw_fill(record, say),
             [el("section", el("h3", *_draw_title(card)), _draw_facts(card), class_="card") for card in cards if card],
             class_="charts",
         ),

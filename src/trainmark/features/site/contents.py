@@ -165,4 +165,4 @@ def publish_contents(contents: SiteContents) -> tuple[SiteContents, Sequence[str
         replace(run, record=record, checks=audit_record(record), folder=None)
         for run, record in zip(contents.runs, safe.records, strict=True)
     )
-    return replace(contents, runs=runs), [str(one) for one in safe.replaced]
+    return replace(contents, runs=runs), safe.replaced
