@@ -69,8 +69,7 @@ class Rounding:
 
     def visit(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = operator(*args, **kwargs)
-        # a collective may still be under way
-        if not self.active or operator.namespace == "c10d" or is_view(operator):
+        if not self.active or not computes(operator, args):
             return result
         return self.round_(result) if isinstance(result, Tensor) else tree_map_only(Tensor, self.round_, result)
 
@@ -105,6 +104,8 @@ class Walker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(hasattr(kind, "to_local") for kind in types):
+            return NotImplemented  # a DTensor calls operators on local tensors, which come here
         return self._visit(operator, args, kwargs or {})
 
 
@@ -118,6 +119,13 @@ def is_view(operator: Any) -> bool:
     """Its result shares memory with an argument."""
     aliases = [returned.alias_info for returned in operator._schema.returns]
     return any(alias is not None and not alias.is_write for alias in aliases)
+
+
+def computes(operator: Any, args: tuple[Any, ...]) -> bool:
+    """It computes numbers here: it is no view, no collective (which may still be under way), and no dry run of shapes,
+    as DTensors make them."""
+    shapes_only = any(hasattr(tensor, "fake_mode") for tensor in find_tensors(args))
+    return not (shapes_only or "c10d" in operator.namespace or is_view(operator))
 
 
 def is_random(operator: Any) -> bool:

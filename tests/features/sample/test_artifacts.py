@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import Cli
 from support.records import make_plan
 from support.tiny import RECIPE, LineFit, PointData, job
 
+from trainmark.data.text import make, token_files
 from trainmark.features.sample import after_training
 from trainmark.launch import cluster_env, workers
 from trainmark.record.errors import WorkloadError
@@ -135,6 +138,46 @@ def test_other_ranks_say_they_live_and_wait(tmp_path: Path) -> None:
     assert workload.seen is None
     assert collectives.barriers == 1
     assert last(tmp_path).phase == "sample"
+
+
+def test_a_sharded_network_makes_none_where_another_rank_cannot(tmp_path: Path) -> None:
+    class FailingRank(Collectives):
+        world = 2
+
+        def reduce_max(self, *values: float) -> list[float]:
+            return [1.0]
+
+    ready = replace(trained(tmp_path, Painter()), collectives=FailingRank())
+    ready.stepper.parallel.together = True
+    after_training.leave_sample(ready, "done", tmp_path, tmp_path)
+    assert last(tmp_path) == NoSample(reason="another rank could not make one; its log says why")
+
+
+@pytest.mark.parametrize("vocabulary", [None, "tokenizer.json"])
+def test_a_sharded_run_on_tokens_that_no_vocabulary_reads_is_complete(
+    vocabulary: str | None, cli: Cli, tmp_path: Path
+) -> None:
+    make.make(tmp_path / "text", lines=400)
+    (tmp_path / "text" / token_files.WORDS).unlink()
+    if vocabulary:
+        (tmp_path / "text" / vocabulary).write_text("{}", encoding="utf-8")
+    words = (
+        "--recipe",
+        "smoke",
+        "--set",
+        "layers=2",
+        "--set",
+        "context=32",
+        "--steps",
+        "2",
+        "--set",
+        "leave_sample=yes",
+    )
+    where = ("--platform", "cpu", "--topology", "1x2", "--data", tmp_path / "text")
+    done = cli("run", "llama8b", *words, *where, "--json", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["status"] == "valid" and "no-sample" in [doubt["code"] for doubt in record["doubts"]]
 
 
 def test_samples_have_as_long_as_the_start_before_they_are_a_hang(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from conftest import Cli
 from support.background import Started, ranks, wait_until_gone
 
 from trainmark.cli.main import main
+from trainmark.data.text import make
 from trainmark.platforms import standin
 from trainmark.record.run_folder import RankLog
 
@@ -52,6 +53,21 @@ def test_a_chip_is_held_against_a_cpu_and_one_that_computes_in_less_is_found_out
     done = cli("verify", "--against", "last", "--platform", "standin", "--quiet", COLUMNS="400", **less)
     assert done.returncode == 6, done.stderr
     assert "another training from step 1 on: " in done.stdout and "% is allowed" in done.stdout
+
+
+@pytest.mark.parametrize(("workload", "layout"), [("llama8b", "tensor_parallel=2"), ("gpt124m", "parallel=fsdp")])
+def test_a_sharded_network_repeats_its_bits_and_computes_what_one_device_does(
+    workload: str, layout: str, cli: Cli, tmp_path: Path
+) -> None:
+    make.make(tmp_path / "text", lines=400)
+    where = ("--platform", "cpu", "--data", tmp_path / "text", "--quiet")
+    words = ("--recipe", "smoke", "--set", "layers=2", "--set", "context=32", "--steps", "2", "--set", layout)
+    done = cli("verify", workload, *words, *where, "--topology", "1x2", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert "2 rounds of 2 steps on 2 ranks came out alike" in done.stdout
+    done = cli("verify", "--against", "last", *where, "--topology", "1x1", OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert "the same training for 2 steps" in done.stdout
 
 
 def test_what_was_found_before_a_kill_is_on_disk_and_is_shown(

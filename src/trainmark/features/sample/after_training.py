@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +17,7 @@ from trainmark import features
 from trainmark.data import audio
 from trainmark.record import endings
 from trainmark.record.atomic_files import write_user_file
-from trainmark.record.errors import TrainmarkError
+from trainmark.record.errors import NotReadyError, TrainmarkError
 from trainmark.record.events import ArtifactsLeft, NoSample
 from trainmark.record.machine import Artifact
 from trainmark.record.plan import Plan
@@ -41,18 +42,44 @@ def leave_sample(job: Job, ended: str, folder: Path, data: Path | None) -> None:
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or not job.recipe.leave_sample:
         return
     job.monitor.report_alive("sample", 0)
-    if job.collectives.rank and job.stepper.parallel.together:
-        with tempfile.TemporaryDirectory() as scratch, interrupt_on_signals():
-            _make_sample(job, Path(scratch), data)
-    if job.collectives.rank == 0:
+    is_first, is_sharded = job.collectives.rank == 0, job.stepper.parallel.together
+    if is_first or is_sharded:
         try:
-            with interrupt_on_signals():
-                artifacts = _make_sample(job, folder, data)
-            job.events.write(ArtifactsLeft(artifacts=artifacts))
+            together = _begin_together(job) if is_sharded else nullcontext()
+            with tempfile.TemporaryDirectory() as scratch, interrupt_on_signals(), together:
+                artifacts = _make_sample(job, folder if is_first else Path(scratch), data)
+            if is_first:
+                job.events.write(ArtifactsLeft(artifacts=artifacts))
         except (Exception, KeyboardInterrupt) as error:  # the result is measured already: nothing here may cost it
             traceback.print_exc()
-            job.events.write(NoSample(reason=_describe_error(error)))
+            if is_first:
+                job.events.write(NoSample(reason=_describe_error(error)))
     job.collectives.barrier()
+
+
+@contextmanager
+def _begin_together(job: Job) -> Iterator[None]:
+    """A sharded network computes on all ranks or on none: before its first pass they agree that no rank failed."""
+    agreed = False
+
+    def agree(*, failed: bool = False) -> None:
+        nonlocal agreed
+        if not agreed:
+            agreed = True
+            [any_failed] = job.collectives.reduce_max(float(failed))
+            if any_failed and not failed:
+                raise NotReadyError("another rank could not make one; its log says why")
+
+    # before the hook that gathers the weights
+    hook = job.stepper.bare_model.register_forward_pre_hook(lambda *given: agree(), prepend=True)
+    try:
+        yield
+        agree()
+    except BaseException:
+        agree(failed=True)
+        raise
+    finally:
+        hook.remove()
 
 
 def find_data_folder(plan: Plan | None) -> Path | None:

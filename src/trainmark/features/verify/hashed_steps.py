@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -23,6 +22,7 @@ from trainmark.record.precision import Sums
 from trainmark.train import transfers
 from trainmark.train.loop import Job
 from trainmark.train.walker import Rounding, Walker, fix_random
+from trainmark.workloads.pieces import Stored
 from trainmark.workloads.workload import Progress
 
 ROW = 1 << 16
@@ -94,15 +94,16 @@ class SignedSums:
 
     @torch.no_grad()
     def __call__(self, tensor: Tensor, scale: float = 1.0) -> Sums:
-        """The sums of a tensor divided by `scale`."""
-        flat = _local(tensor).cpu().contiguous().view(-1).to(torch.float64)
+        """The sums of a tensor divided by `scale`; of a sharded one, all ranks call it together."""
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        flat = whole.detach().cpu().contiguous().view(-1).to(torch.float64)
         sums, squares = torch.zeros(SUM_COUNT, dtype=torch.float64), 0.0
         for at in range(0, flat.numel(), SIGN_ROW * MAX_SIGN_ROWS):
             part = flat[at : at + SIGN_ROW * MAX_SIGN_ROWS]
-            whole = part.numel() // SIGN_ROW
-            rows, rest = part[: whole * SIGN_ROW].view(whole, SIGN_ROW), part[whole * SIGN_ROW :]
-            sums += ((rows @ self._signs) * self._row_signs[:whole]).sum(0)
-            sums += (rest @ self._signs[: rest.numel()]) * self._row_signs[whole % MAX_SIGN_ROWS]
+            count = part.numel() // SIGN_ROW
+            rows, rest = part[: count * SIGN_ROW].view(count, SIGN_ROW), part[count * SIGN_ROW :]
+            sums += ((rows @ self._signs) * self._row_signs[:count]).sum(0)
+            sums += (rest @ self._signs[: rest.numel()]) * self._row_signs[count % MAX_SIGN_ROWS]
             squares += float(part @ part)
         found = [math.sqrt(squares) / scale, *(float(value) / scale for value in sums)]
         return found if all(map(math.isfinite, found)) else []
@@ -293,15 +294,15 @@ class HashedSteps:
     def _run_steps(self, rounding: Rounding | None) -> tuple[dict[str, Sums], list[StepNumbers]]:
         self._restore()
         job, stepper, steps = self.job, self.job.stepper, []
-        first = job.collectives.rank == 0
-        initial = self._sums.sum_all(dict(stepper.updated_weights())) if first else {}
+        sums = job.collectives.rank == 0 or stepper.parallel.together
+        initial = self._sums.sum_all(dict(stepper.updated_weights())) if sums else {}
         for batch in self._batches():
             gradients: dict[str, Sums] = {}
 
             def between(gradients: dict[str, Sums] = gradients) -> None:
                 if rounding is not None:
                     rounding.active = False  # no rounding in what is computed from the gradients
-                if first:
+                if sums:
                     scale = float(stepper.scaler.get_scale()) if stepper.scaler.is_enabled() else 1.0
                     with _disable_current_modes():
                         gradients |= self._sums.sum_all(self._gradients(), scale)
@@ -315,9 +316,9 @@ class HashedSteps:
             steps.append(
                 StepNumbers(
                     loss=total if abs(total) < 1e100 else None,
-                    data=self._sums.sum_all(collect_tensors(batch)) if first else {},
+                    data=self._sums.sum_all(collect_tensors(batch)) if sums else {},
                     gradients=gradients,
-                    weights=self._sums.sum_all(dict(stepper.updated_weights())) if first else {},
+                    weights=self._sums.sum_all(dict(stepper.updated_weights())) if sums else {},
                 )
             )
         return initial, steps
@@ -354,11 +355,10 @@ class HashedSteps:
 
 
 def _copy_state(job: Job) -> dict[str, Any]:
-    """The state before the first step, in host memory; of a sharded network all of it, on every rank."""
-    state = tree_map_only(Tensor, lambda tensor: tensor.detach().cpu().clone(), job.stepper.state())
-    if not job.stepper.parallel.together:
-        return dict(state)
-    packed = io.BytesIO()
-    torch.save(state, packed)
-    whole = job.collectives.broadcast(packed.getvalue() if job.collectives.rank == 0 else None)
-    return dict(torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True))
+    """The state before the first step, in host memory; of a sharded tensor the part that this rank holds."""
+
+    def copy(tensor: Tensor) -> Tensor | Stored:
+        held = _local(tensor).to("cpu", copy=True)
+        return Stored(tensor.shape, tensor.dtype, lambda region: held) if isinstance(tensor, DTensor) else held
+
+    return dict(tree_map_only(Tensor, copy, job.stepper.state()))

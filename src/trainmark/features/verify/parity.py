@@ -166,10 +166,14 @@ def _find_mismatch(own: Numbers, other: Numbers, steps: int, held: float) -> str
     return ""
 
 
+HOW_IT_RUNS = {"batch_per_device", "host_settings", "input_workers", "parallel", "tensor_parallel"}
+"""Recipe fields in which two verifies may differ: they change where a step is computed, not what."""
+
+
 def _refuse_unlike(mine: Plan, theirs: Plan) -> None:
     if mine.workload != theirs.workload:
         raise UsageError(f"a verify of {mine.workload} cannot be compared with one of {theirs.workload}")
-    for name in sorted({*mine.recipe, *theirs.recipe} - {"batch_per_device", "host_settings", "input_workers"}):
+    for name in sorted({*mine.recipe, *theirs.recipe} - HOW_IT_RUNS):
         if mine.recipe.get(name) != theirs.recipe.get(name):
             raise UsageError(
                 f"the two verifies differ in {name}: {mine.recipe.get(name)} and {theirs.recipe.get(name)}; "

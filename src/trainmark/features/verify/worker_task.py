@@ -34,7 +34,7 @@ from trainmark.train import failures, setup
 from trainmark.train.collectives import Collectives
 from trainmark.train.loop import Job
 from trainmark.train.ranks import Ranks
-from trainmark.train.walker import Walker, copy_arguments, is_random, is_uninitialized, is_view, read_name
+from trainmark.train.walker import Walker, computes, copy_arguments, is_random, is_uninitialized, read_name
 
 NAME = "verify"
 MAX_LAYERS = 4
@@ -287,7 +287,7 @@ class RepeatedOperators:
         name = read_name(operator)
         self.seen.add(name)
         self.is_random |= is_random(operator)
-        if is_random(operator) or operator.namespace == "c10d" or is_uninitialized(operator) or is_view(operator):
+        if is_random(operator) or is_uninitialized(operator) or not computes(operator, args):
             return operator(*args, **kwargs)
         again_args, again_kwargs = args, kwargs
         if operator._schema.is_mutable:
