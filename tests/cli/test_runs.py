@@ -131,7 +131,7 @@ def test_the_index_can_be_rebuilt(store: Store, capsys: pytest.CaptureFixture[st
 
 
 def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    store.add(make_record(device="\x1b[2J[red]x", plan={"workload": "\x1b]0;x\x07"}))
+    store.add(make_record(device="\x1b[2J[red]x"))
     (store.runs / "\x1b[2Jfolder").mkdir(parents=True)
     (store.records / "\x1b[2J.json").write_text("{")
     assert call(store) == 0

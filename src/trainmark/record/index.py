@@ -1,21 +1,21 @@
-"""SQLite index of what lists show of each record file; may be deleted at any time."""
+"""What lists show of each record file, in a file that may be deleted at any time."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import re
-import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from trainmark.record import endings
+from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import UsageError
 from trainmark.record.foreign_files import read_plain
 
@@ -155,76 +155,41 @@ def _document(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-LOCK_TIMEOUT_S = 5.0
-_TABLE = """BEGIN IMMEDIATE; DROP TABLE IF EXISTS files;
-CREATE TABLE files (name TEXT PRIMARY KEY, instant REAL, row BLOB);
-CREATE INDEX newest ON files (instant, name)"""
-_VERSION = zlib.crc32(repr((StoreRow._fields, _TABLE)).encode()) >> 1
-"""An index with other fields is rebuilt."""
-_DECODER = msgspec.json.Decoder(StoreRow)
-Answer = TypeVar("Answer")
+MAX_INDEX_BYTES = 1 << 30
+_VERSION = zlib.crc32(repr(StoreRow._fields).encode())
+"""An index with other fields is made anew."""
+_ROWS = msgspec.msgpack.Decoder(tuple[int, dict[str, tuple[float, msgspec.Raw]]])
+_ROW = msgspec.msgpack.Decoder(StoreRow)
 
 
 class StoreIndex:
-    """The table of one open database: what lists show of each record file."""
+    """The row of each record file by the file's name, newest first; decoded only where it is needed."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        if version != _VERSION:
-            database.executescript(f"{_TABLE}; PRAGMA user_version = {_VERSION}; COMMIT")
+    def __init__(self, path: Path, *, anew: bool = False) -> None:
+        """Empty where the file is missing, damaged or of another version, or is to be made `anew`."""
+        self._path = path
+        self._rows: dict[str, tuple[float, msgspec.Raw]] = {}
+        if anew:
+            return
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            version, rows = _ROWS.decode(read_plain(path, MAX_INDEX_BYTES))
+            self._rows = rows if version == _VERSION else {}
 
-    def names(self) -> set[str]:
-        return {name for (name,) in self._database.execute("SELECT name FROM files")}
+    def names(self) -> Set[str]:
+        return self._rows.keys()
 
-    def newest(self) -> Iterator[StoreRow]:
-        """Every row, newest first."""
-        for name, content in self._database.execute("SELECT name, row FROM files ORDER BY instant DESC, name DESC"):
-            try:
-                row = _DECODER.decode(content)
-            except (ValueError, RecursionError) as error:
-                raise sqlite3.DatabaseError("the index is damaged") from error
-            if f"{row.run_id}.json" != name:
-                raise sqlite3.DatabaseError("the index is damaged")
-            yield row
+    def rows(self) -> Iterator[StoreRow]:
+        """MsgspecError where one is damaged."""
+        return (_ROW.decode(row) for _, row in self._rows.values())
 
-    def put(self, rows: Iterable[StoreRow]) -> None:
-        values = [(f"{row.run_id}.json", parse_instant(row.created), msgspec.json.encode(row)) for row in rows]
-        if values:
-            with self._database:
-                self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", values)
-
-    def forget(self, names: Iterable[str]) -> None:
-        if values := [(name,) for name in names]:
-            with self._database:
-                self._database.executemany("DELETE FROM files WHERE name = ?", values)
-
-
-def query_index(path: Path, question: Callable[[StoreIndex], Answer]) -> Answer:
-    """Queries the index in a file; a damaged one is rebuilt, and where none can be written, one in memory is used."""
-    if path.parent.is_dir():
-        for _ in range(2):
-            try:
-                with contextlib.closing(_connect(path)) as database:
-                    return question(StoreIndex(database))
-            except sqlite3.OperationalError:  # read-only, full, or locked for long
-                break
-            except sqlite3.DatabaseError:
-                delete_index(path)
-    with contextlib.closing(sqlite3.connect(":memory:")) as memory:
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path, mode="ro")) as database:
-            database.backup(memory)
-        return question(StoreIndex(memory))
-
-
-def delete_index(path: Path) -> None:
-    for each in (path, path.with_name(f"{path.name}-journal")):
+    def update(self, new: Iterable[StoreRow], gone: Set[str]) -> None:
+        """Adds and forgets rows, and saves the index where that is possible."""
+        found = [(parse_instant(row.created), f"{row.run_id}.json", msgspec.msgpack.encode(row)) for row in new]
+        found += [(instant, name, row) for name, (instant, row) in self._rows.items() if name not in gone]
+        found.sort(reverse=True)
+        self._rows = {name: (instant, msgspec.Raw(row)) for instant, name, row in found}
         with contextlib.suppress(OSError):
-            each.unlink(missing_ok=True)
-
-
-def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=LOCK_TIMEOUT_S)
+            write_atomic(self._path, msgspec.msgpack.encode((_VERSION, self._rows)))
 
 
 _TAG = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,39})=(\S(?:[^\x00-\x1f\x7f]{0,98}\S)?)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
+import itertools
 import os
 import re
 import secrets
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from trainmark.record import escape
 from trainmark.record.atomic_files import UNFINISHED, write_atomic, write_once
@@ -23,10 +26,8 @@ from trainmark.record.index import (
     RunFilter,
     StoreIndex,
     StoreRow,
-    delete_index,
     make_folder_row,
     make_row,
-    query_index,
     sort_newest_first,
 )
 from trainmark.record.published_row import PREFIX
@@ -189,7 +190,7 @@ class Store:
         self.runs = folder / "runs"
         self.samples = folder / "samples"
         """Samples made after a run, one folder per run."""
-        self.index = folder / "index.sqlite"
+        self.index = folder / "index.msgpack"
 
     def path(self, run_id: str) -> Path:
         return self.records / f"{run_id}.json"
@@ -212,9 +213,6 @@ class Store:
         except OSError as error:
             kind = WorkloadError if error.errno in _FULL else NotReadyError
             raise kind(f"record {path} could not be written: {error.strerror}") from error
-        # the next listing adds what the index lacks
-        with contextlib.suppress(Exception):
-            query_index(self.index, lambda index: index.put([make_row(record)]))
         return path
 
     def _add_series(self, record: Record) -> None:
@@ -238,14 +236,12 @@ class Store:
 
     def rows(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> list[StoreRow]:
         """Rows of the records, newest first; damaged files are only in `contents`."""
-        return query_index(
-            self.index, lambda index: self._list(index, wanted or RunFilter(), limit, count_all=False)
-        ).rows
+        return self._list(wanted or RunFilter(), limit, count_all=False).rows
 
     def contents(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> StoreContents:
         """The contents of the folder, filtered and limited."""
         folders = self._folder_names()
-        found = query_index(self.index, lambda index: self._list(index, wanted or RunFilter(), limit))
+        found = self._list(wanted or RunFilter(), limit)
         left = [name for name in folders if f"{name}.json" not in found.files]
         unrecorded = sort_newest_first(make_folder_row(self.runs / name) for name in left)
         shown = [*(row.run_id for row in found.rows), *left]
@@ -259,8 +255,7 @@ class Store:
 
     def rebuild(self) -> int:
         """Rebuilds the index; returns the number of records."""
-        delete_index(self.index)
-        return len(self.rows())
+        return self._list(RunFilter(), None, anew=True).count
 
     def run_ids(self) -> list[str]:
         """The ids of all record files, unordered; a file may be damaged."""
@@ -370,24 +365,22 @@ class Store:
         except OSError:
             return []
 
-    def _list(self, index: StoreIndex, wanted: RunFilter, limit: int | None, *, count_all: bool = True) -> _Listing:
+    def _list(self, wanted: RunFilter, limit: int | None, *, count_all: bool = True, anew: bool = False) -> _Listing:
         """Reads only files that the index does not know, as records are never rewritten."""
-        files, known = self._file_names(), index.names()
-        index.forget(known - files)
-        found = {name: self._read_row(name) for name in files - known}
-        index.put(row for row in found.values() if isinstance(row, StoreRow))
+        files, index = self._file_names(), StoreIndex(self.index, anew=anew)
+        found = {name: self._read_row(name) for name in files - index.names()}
+        new, gone = [row for row in found.values() if isinstance(row, StoreRow)], index.names() - files
+        if new or gone:
+            index.update(new, gone)
         damaged = sorted((name, reason) for name, reason in found.items() if isinstance(reason, str))
-        rows: list[StoreRow] = []
-        count = 0
-        for row in index.newest():
-            if limit is not None and len(rows) >= limit and (wanted == RunFilter() or not count_all):
-                break
-            if wanted.fits(row):
-                count += 1
-                if limit is None or len(rows) < limit:
-                    rows.append(row)
-        if wanted == RunFilter():
-            count = len(files) - len(damaged)
+        fitting = filter(wanted.fits, index.rows())
+        try:
+            rows = list(itertools.islice(fitting, limit))
+            count = len(files) - len(damaged) if wanted == RunFilter() else len(rows)
+            if count_all and wanted != RunFilter():
+                count += sum(1 for _ in fitting)
+        except msgspec.MsgspecError:
+            return self._list(wanted, limit, count_all=count_all, anew=True)
         return _Listing(rows=rows, count=count, damaged=damaged, files=files)
 
     def _read_row(self, name: str) -> StoreRow | str:
