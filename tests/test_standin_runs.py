@@ -139,6 +139,16 @@ def test_collectives_that_exchange_nothing_stop_a_run_and_are_named(cli: Cli, pi
     assert "collectives of gloo return wrong results" in done.stderr
 
 
+def test_collectives_that_stop_exchanging_during_training_make_the_run_invalid(
+    cli: Cli, pictures: Path, tmp_path: Path
+) -> None:
+    later = scripted(tmp_path, "honest_for = 1500\nexchanges = false\n")
+    done = cli(*words("vit", "--topology", "1x2", "--data", pictures, "--steps", "12", "--json"), **later)
+    assert done.returncode == 5, done.stderr
+    assert "after training, collectives of gloo return wrong results" in done.stderr
+    assert json.loads(done.stdout)["status"] == "invalid"
+
+
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [

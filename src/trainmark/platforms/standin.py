@@ -73,7 +73,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Memory errors per second since boot."""
 
     honest_for: _Count = 0
-    """Operations before wrong and unwritten operators and the type inside begin."""
+    """Operations before the lies below begin, but for the clock."""
     event_clock: _Number = 1.0
     """Factor on the times between events of the device."""
     float32_inside: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"

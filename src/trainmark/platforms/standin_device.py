@@ -278,7 +278,8 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _exchange(self, operation: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A collective, or a value that the host reads."""
-        if operation.namespace == "c10d" and not self._script.exchanges:
+        lies = self._queue.operations >= self._script.honest_for
+        if lies and operation.namespace == "c10d" and not self._script.exchanges:
             _, *rest = operation(*tree_map_only(Tensor, Tensor.clone, args), **kwargs)
             return args[0], *rest
         result = operation(*args, **kwargs)

@@ -17,13 +17,14 @@ from statistics import stdev
 import msgspec
 import torch
 
-from trainmark import workloads
+from trainmark import features, workloads
 from trainmark.data import synthetic
 from trainmark.platforms.matmul_probe import BUDGET_S, choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Device, read_cpu_name
 from trainmark.record import endings
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.cores import FOREIGN_LOAD, read_foreign_s
+from trainmark.record.errors import InvalidResultError, NotReadyError
 from trainmark.record.events import ExchangeCounted, FlopsCounted
 from trainmark.record.metrics import MEASURED
 from trainmark.record.precision import Precision
@@ -108,6 +109,17 @@ def _count_flops(job: Job) -> float | None:
     if job.workload.name in workloads.names() or job.proof is None:
         return None
     return job.proof.count_flops() / job.monitor.first_items or None
+
+
+def check_links(job: Job, ended: str) -> None:
+    """All ranks exchange known numbers once more."""
+    if job.collectives.world == 1 or ended in endings.WITHOUT_A_MODEL:
+        return
+    try:
+        for feature in features.offers("rank_check"):
+            feature.check_again(job.device, job.collectives)
+    except NotReadyError as error:
+        raise InvalidResultError(f"after training, {error}") from error
 
 
 def check_again(job: Job, position: Position, ended: str) -> None:

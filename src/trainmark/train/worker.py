@@ -134,6 +134,7 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
         for feature in features.offers("after_training"):
             feature.work(job, position, ended, folder, plan)
         post_training.check_again(job, position, ended)
+        post_training.check_links(job, ended)
         skipped = [f"{path}: {reason}" for path, reason in job.data.skipped]
         log.write(events.End(ended=ended, skipped=skipped, facts=dict(job.data.facts)))
     job.collectives.leave()

@@ -1,4 +1,4 @@
-"""Checks and measures the links of a run with several ranks, before its model takes the memory."""
+"""Checks and measures the links of a run with several ranks before its model is built, and checks them after."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trainmark.train.ranks import Ranks
 
 BUDGET_S = 1.0
 """What a run may spend on it; `trainmark doctor --topology` measures longer."""
+SIZES_AGAIN_BYTES = (4096, 1 << 20)
 
 
 def check(
@@ -19,3 +20,8 @@ def check(
     levels = probe.probe_levels(device, collectives, ranks.local_ranks, links)
     if ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))
+
+
+def check_again(device: Device, collectives: Collectives) -> None:
+    """After training: a library may exchange less when nobody looks."""
+    probe.probe(device, collectives, sizes_bytes=SIZES_AGAIN_BYTES, budget_s=0.0)
