@@ -147,53 +147,37 @@ def describe_data_set(record: Record, say: Say) -> str:
     return say("{name}: `trainmark data prepare {name}` makes it of the files its publisher offers").format(name=name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The environment of a run as text; empty where it was not collected."""
-
-    model: str
-    device: str
-    vendor: str
-    cpu: str
-    distribution: str
-    kernel: str
-    driver: str
-    sdk: str
-    """The device's PyTorch plugin, or what PyTorch was built with."""
-    framework: str
-    software: str
-    container: str
-
-
-def list_machines(section: WrittenSection, say: Say) -> dict[Machine, str]:
-    """Every machine of a section once, with all its link measurements."""
-    found: dict[Machine, list[str]] = {}
+def list_machines(section: WrittenSection, say: Say) -> Iterator[dict[str, str]]:
+    """The environment of every machine of a section once, with all its link measurements; empty where not collected."""
+    found: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for record, row in zip(section.records, section.rows, strict=True):
         measured, ranks = record.environment.link, record.timeline.ranks
         hosts = max(len({trace.host for trace in ranks}), 1)
         links = [summarise_links(measured, ranks=len(ranks), hosts=hosts, say=say)] if measured else []
-        found.setdefault(_describe_machine(record, row, say), []).extend(links)
-    return {machine: say("; ").join(dict.fromkeys(links)) for machine, links in found.items()}
+        found.setdefault(tuple(_describe_machine(record, row, say).items()), []).extend(links)
+    for machine, links in found.items():
+        yield {**dict(machine), "network": say("; ").join(dict.fromkeys(links))}
 
 
-def _describe_machine(record: Record, row: PublishedRow, say: Say) -> Machine:
+def _describe_machine(record: Record, row: PublishedRow, say: Say) -> dict[str, str]:
     environment, platform = record.environment, record.environment.platform
     cores = environment.cpu.logical_cores
     versions = {name: getattr(environment, name) for name in ("python", "numpy", "trainmark")}
     plugin = f"{platform.plugin} {platform.plugin_version or ''}".strip() if platform.plugin else ""
-    return Machine(
-        model=environment.machine,
-        device=row.device,
-        vendor=row.vendor,
-        cpu=environment.cpu.name + (say(", {cores} logical cores").format(cores=cores) if cores else ""),
-        distribution=environment.distribution,
-        kernel=environment.os,
-        driver=environment.device.driver or "",
-        sdk=plugin or environment.torch.partition("+")[2],
-        framework=f"pytorch-{environment.torch}" if environment.torch else "",
-        container=environment.container,
-        software=", ".join(f"{name} {version}" for name, version in versions.items() if version),
-    )
+    return {
+        "model": environment.machine,
+        "device": row.device,
+        "vendor": row.vendor,
+        "cpu": environment.cpu.name + (say(", {cores} logical cores").format(cores=cores) if cores else ""),
+        "distribution": environment.distribution,
+        "kernel": environment.os,
+        "driver": environment.device.driver or "",
+        # the device's PyTorch plugin, or what PyTorch was built with
+        "sdk": plugin or environment.torch.partition("+")[2],
+        "framework": f"pytorch-{environment.torch}" if environment.torch else "",
+        "container": environment.container,
+        "software": ", ".join(f"{name} {version}" for name, version in versions.items() if version),
+    }
 
 
 # A run as a row of a published table, rounded as written
@@ -288,8 +272,8 @@ def _write_flagperf_section(section: WrittenSection, lang: str, say: Say) -> Ite
     devices = " / ".join(dict.fromkeys(f"{row.vendor} {row.device}" for row in section.rows))
     yield "### " + say("{devices}: configuration and results").format(devices=escape.markdown_cell(devices))
     yield "#### " + say("Environment")
-    for machine, network in list_machines(section, say).items():
-        yield from _write_environment(machine, network, say)
+    for machine in list_machines(section, say):
+        yield from _write_environment(machine, say)
     yield ""
     yield "### " + say("Results")
     yield "* " + say("General metrics")
@@ -311,23 +295,23 @@ def _write_flagperf_section(section: WrittenSection, lang: str, say: Say) -> Ite
         yield from ("", say("Notes:"), "", *lines)
 
 
-def _write_environment(machine: Machine, network: str, say: Say) -> Iterator[str]:
-    container = say("{runtime}, version not known inside").format(runtime=machine.container)
-    if machine.container in ("", "none"):
-        container = say("no container was used") if machine.container else ""
+def _write_environment(machine: dict[str, str], say: Say) -> Iterator[str]:
+    container = say("{runtime}, version not known inside").format(runtime=machine["container"])
+    if machine["container"] in ("", "none"):
+        container = say("no container was used") if machine["container"] else ""
     hardware = {
-        say("Machine model"): machine.model,
-        say("Accelerator model"): machine.device,
-        say("CPU model"): machine.cpu,
-        say("Network between nodes, measured"): network,
+        say("Machine model"): machine["model"],
+        say("Accelerator model"): machine["device"],
+        say("CPU model"): machine["cpu"],
+        say("Network between nodes, measured"): machine["network"],
     }
     software = {
-        say("OS version"): machine.distribution,
-        say("OS kernel version"): machine.kernel,
-        say("Driver of the device"): machine.driver,
+        say("OS version"): machine["distribution"],
+        say("OS kernel version"): machine["kernel"],
+        say("Driver of the device"): machine["driver"],
         say("Docker version"): container,
-        say("Framework"): machine.framework,
-        say("Other software"): machine.software,
+        say("Framework"): machine["framework"],
+        say("Other software"): machine["software"],
     }
     for heading, entries in ((say("Hardware"), hardware), (say("Software"), software)):
         yield f"- ##### {heading}"
@@ -473,23 +457,17 @@ def _format_mfu(record: Record) -> str:
 # DeepSpark: its sections and its six columns, each by its own definition
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    """A row of the page: a run, or of its repeats the one whose quality is the median."""
-
-    record: Record
-    repeats: tuple[Record, ...]
-
-
 def write_deepspark(records: Sequence[Record], *, lang: str) -> str:
     """The page, in English (`en`) or Chinese (`zh`), with the units such pages leave out."""
     return write_sections(records, partial(_write_deepspark_section, lang=lang, say=translator(lang)))
 
 
 def _write_deepspark_section(section: WrittenSection, lang: str, say: Say) -> Iterator[str]:
-    runs = _group_runs(section.records)
-    shown = make_section([run.record for run in runs])
-    commands = dict.fromkeys(format_command(run.record.plan, repeat=len(run.repeats)) for run in runs)
+    runs = _group_repeats(section.records)
+    shown = make_section(list(map(_find_median, runs)))
+    commands = dict.fromkeys(
+        format_command(record.plan, repeat=len(repeats)) for record, repeats in zip(shown.records, runs, strict=True)
+    )
     listed = ", ".join(escape.markdown_cell(record.run_id) for record in section.records)
     yield f"# {escape.markdown_cell(workloads.title_of(section.records[0]))}"
     parts = {
@@ -510,18 +488,17 @@ def _write_deepspark_section(section: WrittenSection, lang: str, say: Say) -> It
         yield from ("", heading, *(("", *lines) if lines else ()))
 
 
-def _group_runs(records: Sequence[Record]) -> list[_Run]:
+def _group_repeats(records: Sequence[Record]) -> list[list[Record]]:
+    """The runs of every row of the page, which shows the one whose quality is the median."""
     groups: dict[object, list[Record]] = {}
     for index, record in enumerate(records):
-        alike = (record.group, record.plan.topology) if record.group else index
-        groups.setdefault(alike, []).append(record)
-    return [_Run(record=_find_median(repeats), repeats=tuple(repeats)) for repeats in groups.values()]
+        groups.setdefault((record.group, record.plan.topology) if record.group else index, []).append(record)
+    return list(groups.values())
 
 
 def _find_median(repeats: Sequence[Record]) -> Record:
-    ordered = sorted(repeats, key=lambda record: (record.quality.value is None, record.quality.value or 0.0))
-    known = [record for record in ordered if record.quality.value is not None] or ordered
-    return known[(len(known) - 1) // 2]
+    known = sorted((one for one in repeats if one.quality.value is not None), key=lambda one: one.quality.value or 0.0)
+    return (known or repeats)[(len(known or repeats) - 1) // 2]
 
 
 def _describe_model(section: WrittenSection, say: Say) -> str:
@@ -541,11 +518,9 @@ def _describe_model(section: WrittenSection, say: Say) -> str:
 def _environment_table(section: WrittenSection, say: Say) -> list[str]:
     heads = ("GPU", say("Vendor"), "SDK", "Release", say("Driver"), say("Framework"), say("System"))
     releases = " / ".join(dict.fromkeys(f"trainmark {record.trainmark}" for record in section.records))
-    found = (
-        (machine.device, machine.vendor, machine.sdk, releases, machine.driver, machine.framework, machine.kernel)
-        for machine in list_machines(section, say)
-    )
-    return format_table(heads, ([cell or NOT_MEASURED for cell in cells] for cells in found))
+    names = ("device", "vendor", "sdk", "release", "driver", "framework", "kernel")
+    found = ({**machine, "release": releases} for machine in list_machines(section, say))
+    return format_table(heads, ([machine[name] or NOT_MEASURED for name in names] for machine in found))
 
 
 def _speed_table(section: WrittenSection, say: Say) -> list[str]:
@@ -564,7 +539,7 @@ def _score_name(section: WrittenSection) -> str:
     return f"{section.quality}, {unit}" if unit not in (None, "-") else section.quality
 
 
-def _result_table(runs: Sequence[_Run], section: WrittenSection, say: Say) -> list[str]:
+def _result_table(runs: Sequence[Sequence[Record]], section: WrittenSection, say: Say) -> list[str]:
     heads = (
         say("Convergence criteria"),
         say("Configuration (x denotes number of GPUs)"),
@@ -578,8 +553,9 @@ def _result_table(runs: Sequence[_Run], section: WrittenSection, say: Say) -> li
     return format_table(heads, ([cell or NOT_MEASURED for cell in _result_cells(run, section, say)] for run in runs))
 
 
-def _result_cells(run: _Run, section: WrittenSection, say: Say) -> Iterator[str]:
-    record, row, topology = run.record, make_row(run.record), Topology.parse(run.record.plan.topology)
+def _result_cells(repeats: Sequence[Record], section: WrittenSection, say: Say) -> Iterator[str]:
+    record = _find_median(repeats)
+    row, topology = make_row(record), Topology.parse(record.plan.topology)
     count = f"{topology.devices_per_node}x" if topology.nodes == 1 else str(topology)
     batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
     sign = "≥" if row.better == "higher" else "≤"
@@ -591,16 +567,16 @@ def _result_cells(run: _Run, section: WrittenSection, say: Say) -> Iterator[str]
     yield "" if speed is None else format_exact(round_digits(speed))
     yield format_exact(row.quality)
     yield "" if power is None else f"{format_exact(round_digits(power))}*{metered}"
-    yield _format_scalability(run, section, say)
+    yield _format_scalability(record, section, say)
     yield "" if memory is None else f"{format_exact(round_memory(memory))}*{metered}"
-    yield format_exact(stability_of_repeats(run.repeats))
+    yield format_exact(stability_of_repeats(repeats))
 
 
-def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
+def _format_scalability(record: Record, section: WrittenSection, say: Say) -> str:
     """`0.96 (card)`: relative to one card, or to one node where no single card was run alike."""
-    own = Topology.parse(run.record.plan.topology)
+    own = Topology.parse(record.plan.topology)
     for found in find_scalings(section.records, "p_steady"):
-        here = next((point for point in found.points if run.record.run_id in point.runs), None)
+        here = next((point for point in found.points if record.run_id in point.runs), None)
         if found.kind != "weak" or here is None or here.throughput.value is None:
             continue
         card, node = (Topology(nodes=1, devices_per_node=count) for count in (1, own.devices_per_node))
@@ -612,7 +588,7 @@ def _format_scalability(run: _Run, section: WrittenSection, say: Say) -> str:
     return ""
 
 
-def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
+def _list_definitions(runs: Sequence[Sequence[Record]], say: Say) -> Iterator[str]:
     """How the columns are computed, which differs from our metrics of similar names."""
     yield say(
         "Performance is p_steady: the mean of the middle 3 of 5 equal parts of steady training, data loading included, "
@@ -624,9 +600,9 @@ def _list_definitions(runs: Sequence[_Run], say: Say) -> Iterator[str]:
         "Stability is 1 - 0.2 for each of 5 trainings to the criterion that ended further than 1 % from their median; "
         "- where not all 5 reached it, or fewer were made."
     )
-    for number, run in enumerate(runs, 1):
-        if len(run.repeats) > 1:
-            values = " / ".join(format_quality(record.quality) for record in run.repeats)
+    for number, repeats in enumerate(runs, 1):
+        if len(repeats) > 1:
+            values = " / ".join(format_quality(record.quality) for record in repeats)
             yield say("Row {row} is the repeat with the median quality of {values}.").format(
                 row=number, values=escape.markdown_cell(values)
             )
