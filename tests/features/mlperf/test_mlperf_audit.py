@@ -196,7 +196,6 @@ RESULTS: dict[str, tuple[Callable[[int, Entries], Entries], tuple[str, str]]] = 
         lambda run, log: entries(seed=9, said={"train_samples": 1_400_000}) if run == 3 else log,
         ("result-spread", "note"),
     ),
-    "all at once": (lambda run, log: entries(seed=run), ("result-apart", "note")),
 }
 
 

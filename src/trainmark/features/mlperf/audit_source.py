@@ -271,23 +271,6 @@ def spread(case: ResultCase) -> Iterator[CheckResult]:
         yield report(f"{shown}; median {usual:,.4g}/s", why, "those machines")
 
 
-@check("result-apart", "no two runs of one system overlap")
-def overlap(case: ResultCase) -> Iterator[CheckResult]:
-    spans = sorted(
-        (start.time_ms, stop.time_ms, log.name)
-        for log in case.folder.logs
-        if (start := log.first("run_start")) and (stop := log.last("run_stop"))
-    )
-    over = [(one, other) for one, other in pairwise(spans) if other[0] < one[1] - GRAVE_MS]
-    if over:
-        one, other = over[0]
-        yield note(
-            f"{other[2]} began {(one[1] - other[0]) / 1000:,.0f} s before {one[2]} ended; {len(over)} times",
-            "runs overlap, so several such systems took part",
-            "whether they share anything",
-        )
-
-
 @check("mlcommons-compliance", "mlcommons' compliance checker passes every log")
 def compliance(case: ResultCase) -> Iterator[CheckResult]:
     found = {log: lines for log, lines in case.verdict.compliance.items() if lines}
@@ -330,6 +313,6 @@ def system_and_seeds(case: ResultCase) -> Iterator[CheckResult]:
 
 
 RESULT_CHECKS: tuple[Check[ResultCase], ...] = (
-    *(files, same_bytes, same_settings, spread, overlap),
+    *(files, same_bytes, same_settings, spread),
     *(compliance, convergence, system_and_seeds),
 )

@@ -34,20 +34,10 @@ RUN_TIME = "time is from run_start to run_stop, without initialisation"
 
 def make_page(folder: ResultFolder) -> PublishedPage:
     """A result as a page of one row, with the lines that could not be read."""
-    found = _make_row(folder) if folder.logs else None
-    rows = names.name_rows([found] if found else [], _page_name(folder))
-    return PublishedPage(title=folder.title, rows=rows, unread=tuple(_list_unread(folder)), was_read=True)
-
-
-def digest_logs(folder: ResultFolder) -> bytes:
-    """Identifies a result by the digests of its logs."""
-    text = "\n".join(f"{log.name} {log.sha256}" for log in folder.logs)
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _page_name(folder: ResultFolder) -> str:
     org = next((log.word("submission_org") for log in folder.logs if log.word("submission_org")), "")
-    return "-".join(part for part in ("mlperf", folder.round or "", org, folder.system or folder.path.stem) if part)
+    parts = ("mlperf", folder.round or "", org, folder.system or folder.path.stem)
+    rows = names.name_rows([_make_row(folder)] if folder.logs else [], "-".join(part for part in parts if part))
+    return PublishedPage(title=folder.title, rows=rows, unread=tuple(_list_unread(folder)), was_read=True)
 
 
 def _list_unread(folder: ResultFolder) -> Iterator[str]:
@@ -153,7 +143,9 @@ def _divide_batch(batch: float | None, topology: Topology | None, accumulate: fl
 def pages(word: str | Path) -> Iterator[FoundPage]:
     """One per result folder."""
     for result in find_result_folders(Path(word)):
-        yield FoundPage(name=str(result.path), page=make_page(result), content=digest_logs(result))
+        digests = "\n".join(f"{log.name} {log.sha256}" for log in result.logs)
+        content = hashlib.sha256(digests.encode()).digest()
+        yield FoundPage(name=str(result.path), page=make_page(result), content=content)
 
 
 def audit_rows(place: Path) -> Iterator[tuple[PublishedRow, tuple[CheckResult, ...]]]:

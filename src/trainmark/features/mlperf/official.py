@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import importlib.util
+import io
 import logging
 import multiprocessing
 import os
@@ -83,21 +84,11 @@ def _prepare() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # what they print is nobody's
         os.dup2(nowhere, stream)
-    logging.basicConfig(handlers=[MESSAGES], level=logging.WARNING)
+    logging.basicConfig(stream=MESSAGES, level=logging.WARNING, format="%(message)s")
 
 
-class _Messages(logging.Handler):
-    """Collects the checkers' log messages, by which most of them answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines += record.getMessage().splitlines()
-
-
-MESSAGES = _Messages()
+MESSAGES = io.StringIO()
+"""What the checkers log, by which most of them answer."""
 
 
 def _answer(question: Question) -> OfficialVerdict:
@@ -105,11 +96,12 @@ def _answer(question: Question) -> OfficialVerdict:
     verdict = OfficialVerdict(compliance=compliance)
 
     def complaints(name: str, check: Callable[[], Any]) -> None:
-        MESSAGES.lines.clear()
+        MESSAGES.seek(0)
+        MESSAGES.truncate()
         try:
             check()
             verdict.complaints[name] = [
-                line.replace(f"{question.folder}/", "").strip()[:MAX_TEXT] for line in MESSAGES.lines
+                line.replace(f"{question.folder}/", "").strip()[:MAX_TEXT] for line in MESSAGES.getvalue().splitlines()
             ]
         except Exception as error:
             verdict.complaints[name] = [f"it ended with {_describe_error(error)}"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.mlperf.benchmarks import (
     Benchmark,
@@ -60,32 +62,27 @@ def load_points(benchmark: Benchmark) -> list[Point]:
 
 
 def expect_need(benchmark: Benchmark, global_batch: float) -> TrainingNeed | None:
-    """What the reference needs at a batch: a point, one between two, or that of the smallest batch for a smaller one.
-
-    None above the largest batch."""
+    """What the reference needs at a batch, between two points by their line; that of the smallest batch for a smaller
+    one, None above the largest."""
     known = _prune(load_points(benchmark))
-    below = [point for point in known if point[0] <= global_batch]
-    above = [point for point in known if point[0] >= global_batch]
-    if below and above:
-        return _interpolate(below[-1], above[0], global_batch)
-    return above[0][1] if above else None
+    return _interpolate(known, global_batch) if known and global_batch <= known[-1][0] else None
 
 
 def _prune(known: list[Point]) -> list[Point]:
     """The points that apply: those not above the line between their neighbours."""
-    fastest = min((need[0] for _, need in known), default=0.0)
-    while known and known[0][1][0] > fastest:
+    fastest = min((need.items for _, need in known), default=0.0)
+    while known and known[0][1].items > fastest:
         known = known[1:]
     index = 1
     while index < len(known) - 1:
         batch, need = known[index]
-        if need[0] > _interpolate(known[index - 1], known[index + 1], batch)[0]:
+        if need.items > _interpolate([known[index - 1], known[index + 1]], batch).items:
             known = [*known[:index], *known[index + 1 :]]  # as the rules prune, which is not quite the lower envelope
         else:
             index += 1
     return known
 
 
-def _interpolate(low: Point, high: Point, global_batch: float) -> TrainingNeed:
-    share = (global_batch - low[0]) / (high[0] - low[0]) if high[0] > low[0] else 0.0
-    return TrainingNeed(*(one + share * (other - one) for one, other in zip(low[1], high[1], strict=True)))
+def _interpolate(known: list[Point], global_batch: float) -> TrainingNeed:
+    batches, needs = [batch for batch, _ in known], np.array([need for _, need in known])
+    return TrainingNeed(*(float(np.interp(global_batch, batches, column)) for column in needs.T))
