@@ -76,18 +76,3 @@ def test_cells_of_one_sign_end_soon_and_are_kept_as_text(piece: str) -> None:
     page = read.read_page(text, name="page.md")
     assert len(page.rows) <= 40
     show_page(page)
-
-
-def test_a_table_of_ten_thousand_columns_is_refused_with_its_line() -> None:
-    page = read.read_page("| a " * 10_000 + "|\n", name="page.md")
-    assert page.unread[0] == "line 1: it has 40001 characters, and at most 8000 are read"
-
-
-def test_what_a_page_smuggles_in_does_nothing_to_a_terminal() -> None:
-    row = "| \x1b[31mN7\u202e(1x8) | <img onerror=x> | =cmd | 1 | 2 | 3 | 4 | 5 | 6 | | | |"
-    text = f"# \x1b]0;title\x07 vit\n{HEADS}\n{row}\n"
-    page = read.read_page(text, name="\x1b[2J.md")
-    assert len(page.rows) == 1
-    shown = show_page(page)
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown

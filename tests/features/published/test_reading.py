@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainmark.analysis.peaks import estimate_mfu
 from trainmark.analysis.published_library import PublishedPage
-from trainmark.analysis.scaling import find_published_scalings
 from trainmark.features.published import cells
 from trainmark.features.published.read import read_page as read_page
 from trainmark.record.plan import Topology
@@ -126,28 +124,6 @@ def test_figures_without_units_are_kept_as_what_the_page_says() -> None:
     assert said["Power"] == (210, "W")
     assert said["Scalability"] == (0.93, None)
     assert said["Memory"] == (17.5, "G")
-
-
-def test_a_throughput_with_a_unit_becomes_the_rows() -> None:
-    text = ENGLISH.replace("| FPS |", "| FPS (mel frames/s) |")
-    assert read(text).rows[0].p_train == 7.5
-
-
-def test_imported_rows_can_be_reckoned_with() -> None:
-    text = table(
-        HEADS,
-        RULE,
-        "| A100单机单卡(1x1) | tf32 | bs=256 | | 900 | 910 | 920 | | 30/40 |",
-        "| A100单机8卡(1x8) | tf32 | bs=256 | | 6900 | 7000 | 7100 | | 30/40 |",
-    )
-    rows = read(text).rows
-    assert estimate_mfu(rows[0]) == pytest.approx(100 * 920 * 24.3e9 / 156e12)
-    (scaling,) = find_published_scalings(rows)
-    assert scaling.points[1].efficiency["p_core"] == pytest.approx(7100 / (8 * 920))
-
-
-def test_the_peak_of_a_device_nobody_knows_is_not_invented() -> None:
-    assert estimate_mfu(row(table(HEADS, RULE, PLAIN))) is None
 
 
 @pytest.mark.parametrize(
