@@ -36,7 +36,12 @@ def test_twenty_commands_on_one_store_neither_fail_nor_remove_what_was_not_named
     names = [f"run-{number:02}" for number in range(KEPT + REMOVED)]
     for name in names:
         store.add(renamed(make_record(), name))
-    commands = [["rm", name] for name in names[KEPT:]] + [["runs"]] * 6 + [["runs", "--json"]] * 3 + [["gc"]] * 3
+    commands = (
+        [["rm", name] for name in names[KEPT:]]
+        + [["runs"]] * 6
+        + [["runs", "--json"]] * 3
+        + [["rm", "--older-than", "30d", "--checkpoints", "--yes"]] * 3
+    )
     random.Random(0).shuffle(commands)
     started = [
         subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`trainmark rm` and `gc`: what goes, what stays, and what is said of it."""
+"""`trainmark rm`: what goes, what stays, and what is said of it."""
 
 from __future__ import annotations
 
@@ -85,33 +85,43 @@ def test_nothing_is_removed_with_a_run_that_goes_on_nor_outside_of_the_store(
     assert left(store) == before
 
 
-def test_gc_takes_old_checkpoints_and_only_where_that_is_said_whole_runs(
+def test_what_is_chosen_by_age_is_listed_and_goes_only_with_yes(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = left(store)
-    assert main(["gc"]) == 0
+    assert main(["rm", "--older-than", "45d"]) == 0
     out, err = capsys.readouterr()
-    assert "2 removed, 1.95 KiB" in out
+    assert "would remove resnet50-older: " in out and "1 would be removed" in out
     assert "run vit-going is still running and is left alone" in err
+    assert main(["rm", "--older-than", "30d", "--checkpoints", "--yes"]) == 0
+    assert "2 removed, 1.95 KiB" in capsys.readouterr().out
     assert left(store) == before
     assert (store.runs / "resnet50-new" / "checkpoints").exists()
-    assert main(["gc", "run", "--older", "45d"]) == 2
-    assert "WHAT 'run' is not known; did you mean 'runs'?" in capsys.readouterr().err
-    assert main(["gc", "runs", "--older", "45d"]) == 0
+    assert main(["rm", "new", "--checkpoints"]) == 0
+    assert left(store) == before and not (store.runs / "resnet50-new" / "checkpoints").exists()
+    assert main(["rm", "--older-than", "45d", "--yes", "--dry-run"]) == 0
+    assert left(store) == before
+    assert main(["rm", "--older-than", "45d", "--yes"]) == 0
     assert left(store) == before - {"resnet50-older"}
-    assert main(["gc", "runs", "--older", "1h", "--keep", "1"]) == 0
-    assert left(store) == {"resnet50-new", "vit-going"}
 
 
-def test_gc_takes_from_the_cache_only_what_is_ours_and_old(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [[], ["new", "--older-than", "1d"], ["new", "--caches"], ["--caches"]])
+def test_a_removal_that_chooses_nothing_or_twice_is_refused(store: Store, words: list[str]) -> None:
+    before = left(store)
+    assert main(["rm", *words, "--yes"]) == 2
+    assert left(store) == before
+
+
+def test_of_the_cache_only_what_is_ours_and_old_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     cache = store.folder.parent / "cache"
     for name in ("mels", "taught-mels", "photos"):
         (cache / name).mkdir(parents=True)
     for name in ("mels", "photos"):
         os.utime(cache / name, (5000, 5000))
-    assert main(["gc", "caches"]) == 0
+    words = ["rm", "--older-than", "30d", "--caches", "--yes"]
+    assert main(words) == 0
     assert "caches are left alone while a run is in progress" in capsys.readouterr().err
     (store.runs / "vit-going" / "run.json").unlink()
     (store.runs / "vit-going").rmdir()
-    assert main(["gc", "caches"]) == 0
+    assert main(words) == 0
     assert {path.name for path in cache.iterdir()} == {"taught-mels", "photos"}

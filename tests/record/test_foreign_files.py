@@ -56,14 +56,14 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
-@pytest.mark.parametrize("command", [("runs",), ("report", "--format", "csv"), ("gc", "--dry-run")], ids=str)
+@pytest.mark.parametrize("command", [("runs",), ("report", "--format", "csv"), ("rm", "--older-than", "1d")], ids=str)
 def test_what_is_no_file_in_a_store_is_one_line_each(store: Store, cli: Cli, command: tuple[str, ...]) -> None:
     finished = cli(*command, "--store", store.folder)
     assert finished.returncode == 0, finished.stderr
     for name in STRANGE:
         (line,) = [line for line in finished.stderr.splitlines() if f"/{name}.json " in line]
         assert "is left out: it cannot be read: " in line
-    assert "good" in finished.stdout or command[0] == "gc"
+    assert "good" in finished.stdout or command[0] == "rm"
 
 
 def test_a_record_beside_them_is_shown_and_they_are_refused_in_a_sentence(store: Store, cli: Cli) -> None:
@@ -91,7 +91,12 @@ def test_a_run_folder_of_pipes_and_devices_is_read_without_them(store: Store, cl
 
 def test_no_name_of_a_file_reaches_the_terminal_raw(store: Store, cli: Cli) -> None:
     store.path("a\x1b[2J\n\x9b\u202erun: valid").write_text("{")
-    for words in (("runs",), ("gc", "--dry-run"), ("show", "\x1b]0;title\x07"), ("audit", "no\x1b[2Jsuch.json")):
+    for words in (
+        ("runs",),
+        ("rm", "--older-than", "1d"),
+        ("show", "\x1b]0;title\x07"),
+        ("audit", "no\x1b[2Jsuch.json"),
+    ):
         finished = cli(*words, "--store", store.folder)
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*finished.stdout, *finished.stderr}
         assert not [line for line in finished.stderr.splitlines() if line.startswith(("run:", "\\x9b"))]

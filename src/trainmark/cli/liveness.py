@@ -43,12 +43,12 @@ def has_processes(folder: RunFolder) -> bool | None:
     return False if alive and len(alive) == len(processes) else None
 
 
-def is_running(folder: RunFolder) -> bool:
-    """Whether a run without a record is most likely still running."""
+def is_running(folder: RunFolder, recent_s: float = RECENT_S) -> bool:
+    """Whether a run without a record is most likely still running; on another host, by its files."""
     alive = has_processes(folder)
     if alive is not None:
         return alive
-    return time.time() - last_modified_s([folder.path, *folder.path.glob("*.jsonl")]) < RECENT_S
+    return time.time() - last_modified_s([folder.path, *folder.path.glob("*.jsonl")]) < recent_s
 
 
 def last_modified_s(paths: list[Path]) -> float:

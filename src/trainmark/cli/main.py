@@ -25,7 +25,7 @@ from trainmark.record.language import LANGUAGES, locale_language, use_language
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
 """Commands that the help lists first."""
-_HEAD = re.compile(r'^ *NAME = "(\S+)"\n *HELP = "(.*)"$', re.MULTILINE)
+_HEAD = re.compile(r'^NAME = "(\S+)"\nHELP = "(.*)"$', re.MULTILINE)
 
 DESCRIPTION = "How fast, how accurately, at what power and how steadily this machine trains real models."
 EXAMPLES = """\
@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(Protocol):
-    """What a command's module holds; a module with several lists them in COMMANDS."""
+    """What a command's module holds."""
 
     NAME: str
     HELP: str
@@ -111,21 +111,15 @@ def list_commands() -> dict[str, CommandSource]:
 def load_command(name: str) -> Command | None:
     """The command of that name, ours or an installed package's."""
     if name in list_commands():
-        return next(
-            each for each in _commands_in(importlib.import_module(list_commands()[name].module)) if name == each.NAME
-        )
+        return cast(Command, importlib.import_module(list_commands()[name].module))
     for package in features.outside_packages():
         try:
-            offered = _commands_in(importlib.import_module(f"{package}.command"))
+            offered = cast(Command, importlib.import_module(f"{package}.command"))
         except Exception as error:
             raise NotReadyError(f"feature {package} cannot be loaded: {error}") from error
-        if found := [each for each in offered if name == each.NAME]:
-            return found[0]
+        if name == offered.NAME:
+            return offered
     return None
-
-
-def _commands_in(module: Any) -> Sequence[Command]:
-    return cast(Sequence[Command], getattr(module, "COMMANDS", (module,)))
 
 
 def build_parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser:
