@@ -73,7 +73,7 @@ def test_what_a_run_ends_with_is_chinese_and_the_record_stays_english() -> None:
     records = [doubtful(), a_vocoder_record()]
     with use_language("zh"):
         said = table.render(records, sentences=headline.write_headlines(records, []), width=400)
-    assert "在 本机 上" in said and "功耗采样未达到" in said
+    assert "在本机上" in said and "功耗采样未达到" in said
     assert "synthetic data" in records[0].dumps()
 
 

@@ -32,7 +32,7 @@ STEP = {"rank": 1, "first": "fc.weight", "allowed": "0.1", "differing": 2, "quan
             "few-steps",
             {"percent": None, "more": None},
             "too noisy to say what p_core is: a quieter machine would help",
-            "波动太大，无法判断，无法得出 p_core：换一台更空闲的机器会有帮助",
+            "p_core 波动太大，无法判断：换一台更空闲的机器会有帮助",
         ),
         (
             "drifting",

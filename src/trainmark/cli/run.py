@@ -93,7 +93,7 @@ def _print_result(result: Result, store: Store, *, as_json: bool, repeated: bool
         screen = screen_options(open_console())
         sys.stdout.write(table.render([add_cost(one, price) for one in records], sentences=headlines, **screen))
         for record in records:
-            sys.stdout.write(facts.describe_profile(record, **screen))
+            sys.stdout.write(facts.describe_profile(record, run_folder=store.runs / record.run_id, **screen))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")

@@ -55,7 +55,7 @@ def describe(
         *(build(record, _) for build in (facts.plan, facts.metrics, facts.precision, facts.fill)),
         *sections,
         _build_phases(record, max(6, min(_BAR_COLUMNS, writer.width - 58))),
-        facts.build_profile(record, _),
+        facts.build_profile(record, _, run_folder),
         _build_steps(record, spark),
         facts.ranks(record, _),
         *(_build_telemetry(machine, spark) for machine in record.telemetry.machines[:_MAX_MACHINES]),

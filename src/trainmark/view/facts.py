@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from trainmark import workloads
@@ -15,7 +16,6 @@ from trainmark.record.links import AllReduce, PairLink
 from trainmark.record.machine import (
     FlopsFacts,
     MachineTelemetry,
-    OperatorUse,
     Series,
     StepCheck,
     StepProfile,
@@ -50,41 +50,31 @@ class SensorCurve:
     values: Sequence[float]
 
 
-def _list_facts(*pairs: Pair) -> list[RecordFact]:
+def _list_facts(*pairs: Pair | tuple[str, str | None, bool]) -> list[RecordFact]:
     """Those that have a value."""
-    return [RecordFact(name, value) for name, value in pairs if value]
+    return [RecordFact(name, value, *local) for name, value, *local in pairs if value]
 
 
 def plan(record: Record, say: Say) -> FactSection:
     """What was asked for, and what differs from the reference recipe."""
     asked = record.plan
     data = asked.data.name + (f", {say('synthetic data')}" if asked.data.synthetic else "")
-    places = {
-        say("data folder"): asked.data.folder,
-        say("begins with"): asked.init_from,
-        say("resumed from"): asked.resume_from,
-    }
+    places = ((say("data folder"), asked.data.folder), (say("begins with"), asked.init_from))
     facts = _list_facts(
         (say("workload"), say("{workload}, counted in {item}").format(workload=asked.workload, item=record.item)),
         (say("workload from"), str(asked.workload_source or "")),
         (say("recipe"), asked.recipe_name),
-        (say("implementation"), str(asked.recipe.get("implementation", ""))),
         (say("topology"), asked.topology),
         (say("precision asked for"), asked.precision),
         (say("platform"), asked.platform),
         (say("data"), data if asked.data.folder else f"{data}, {say('made by the workload')}"),
         (say("runs until"), str(asked.limits)),
         (say("fingerprint"), asked.fingerprint[:16]),
-    )
-    facts += [RecordFact(name, place, local=True) for name, place in places.items() if place]
-    facts += _list_facts(
+        *((name, place, True) for name, place in (*places, (say("resumed from"), asked.resume_from))),
         (say("tags"), ", ".join(format_tags(record.tags))),
         (say("note"), record.note),
         ("fix_hp", say("reference → this run") if asked.deviations else say("/ (as the reference recipe)")),
-        *(
-            (change.name, f"{format_value(change.reference)} → {format_value(change.actual)}")
-            for change in asked.deviations
-        ),
+        *((one.name, f"{format_value(one.reference)} → {format_value(one.actual)}") for one in asked.deviations),
     )
     return FactSection(title=say("Plan"), facts=facts)
 
@@ -222,11 +212,6 @@ def fill(record: Record, say: Say) -> FactSection | None:
     found = record.environment.fill
     if found is None:
         return None
-    rows = []
-    for entry in found.curve:
-        memory = NOTHING if entry.memory_bytes is None else number(entry.memory_bytes / _GIB)
-        speed = [number(value) if value else NOTHING for value in (entry.items_per_s, entry.step_s)]
-        rows.append((str(entry.batch), *speed, memory, entry.unfit))
     return FactSection(
         title=say("Largest useful batch"),
         remark=say("found on one device"),
@@ -234,14 +219,22 @@ def fill(record: Record, say: Say) -> FactSection | None:
             batch=found.batch_per_device, reason=found.reason
         ),
         heads=(say("batch"), f"{record.item}/s", say("step s"), say("memory GiB"), say("why not")),
-        rows=rows,
+        rows=[
+            (
+                str(entry.batch),
+                *(number(value) if value else NOTHING for value in (entry.items_per_s, entry.step_s)),
+                NOTHING if entry.memory_bytes is None else number(entry.memory_bytes / _GIB),
+                entry.unfit,
+            )
+            for entry in found.curve
+        ],
         left=frozenset({4}),
     )
 
 
 def network(record: Record, say: Say) -> FactSection | None:
     """What the links between the ranks carried before training, and what a step sends over them."""
-    measured, sent = record.environment.link, _list_facts(*_list_levels(record, say), *_list_exchange(record, say))
+    measured, sent = record.environment.link, _list_facts(*_list_links(record, say))
     if not measured:
         return FactSection(title=say("Links"), facts=sent) if sent else None
     topology = Topology.parse(record.plan.topology)
@@ -249,28 +242,23 @@ def network(record: Record, say: Say) -> FactSection | None:
     return replace(link_table(measured, say), sentence=summary, facts=sent)
 
 
-def _list_levels(record: Record, say: Say) -> Iterator[Pair]:
-    """What explains the times of each collective over each kind of link."""
+def _list_links(record: Record, say: Say) -> Iterator[Pair]:
+    """What explains the times of each collective, what a step sends, and what there is to hide it behind."""
     where = {"node": say("inside a node"), "nodes": say("between nodes")}
-    for found in record.environment.link_levels:
+    for level in record.environment.link_levels:
         carried = say("latency {latency} ms, {speed} GB/s among {ranks} ranks").format(
-            latency=number(found.latency_s * 1e3), speed=number(found.bytes_per_s / 1e9), ranks=found.ranks
+            latency=number(level.latency_s * 1e3), speed=number(level.bytes_per_s / 1e9), ranks=level.ranks
         )
-        yield f"{where[found.level]}, {found.collective}", carried
-
-
-def _list_exchange(record: Record, say: Say) -> Iterator[Pair]:
-    """What a step sends over the links, and what there is to hide it behind."""
-    found = record.environment.exchange
-    if found is None:
+        yield f"{where[level.level]}, {level.collective}", carried
+    if (found := record.environment.exchange) is None:
         return
-    kind = f"{found.parallel}, {found.kind}" if found.parallel else found.kind
     sent = say("{kind}: {messages} messages, {size} together").format(
-        kind=kind, messages=found.messages, size=links.format_size(found.size_bytes)
+        kind=f"{found.parallel}, {found.kind}" if found.parallel else found.kind,
+        messages=found.messages,
+        size=links.format_size(found.size_bytes),
     )
     yield say("a step exchanges"), sent
-    types = (f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
-    yield say("exchanged in"), ", ".join(types)
+    yield say("exchanged in"), ", ".join(f"{links.format_size(size)} {name}" for name, size in found.dtypes.items())
     yield say("trained parameters"), None if found.parameters is None else f"{found.parameters:,}"
     yield say("backward of a step"), None if found.backward_s is None else f"{number(found.backward_s * 1e3)} ms"
 
@@ -351,11 +339,17 @@ def bands(record: Record, say: Say) -> FactSection | None:
 
 
 def restarts(record: Record, say: Say) -> FactSection | None:
-    facts = []
-    for restart in record.restarts:
-        lost = say("{lost} s lost").format(lost=number(restart.lost_s))
-        told = "; ".join(part for part in (lost, restart.reason, *restart.damaged) if part)
-        facts.append(RecordFact(say("from step {step}").format(step=restart.step), told))
+    facts = [
+        RecordFact(
+            say("from step {step}").format(step=restart.step),
+            "; ".join(
+                filter(
+                    None, (say("{lost} s lost").format(lost=number(restart.lost_s)), restart.reason, *restart.damaged)
+                )
+            ),
+        )
+        for restart in record.restarts
+    ]
     return FactSection(title=say("Restarts"), facts=facts) if facts else None
 
 
@@ -374,8 +368,7 @@ def data(record: Record, say: Say) -> FactSection | None:
 def environment(record: Record, say: Say) -> FactSection | None:
     """The machine and its software, as they were found."""
     found = {name: value for name, value in record.environment.to_json().items() if name not in _OWN_SECTIONS}
-    facts = list(_flatten(found))
-    return FactSection(title=say("Environment"), facts=facts) if facts else None
+    return FactSection(title=say("Environment"), facts=list(_flatten(found))) if found else None
 
 
 def telemetry_remark(machine: MachineTelemetry, say: Say) -> str:
@@ -460,45 +453,43 @@ def format_value(value: object) -> str:
 # The profile of a step: its longest operators, and what to try first
 
 
-def describe_profile(record: Record, *, width: int = 80, color: bool = False, encoding: str = "utf-8") -> str:
+def describe_profile(
+    record: Record, *, run_folder: Path, width: int = 80, color: bool = False, encoding: str = "utf-8"
+) -> str:
     """Where a step's time goes, for a terminal; empty where no step was profiled."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    draw_section(writer, build_profile(record, _))
+    draw_section(writer, build_profile(record, _, run_folder))
     return writer.getvalue()
 
 
-def build_profile(record: Record, say: Say) -> FactSection | None:
-    """Where the time of a step goes, operator by operator."""
+def build_profile(record: Record, say: Say, run_folder: Path | None = None) -> FactSection | None:
+    """Where the time of a step goes, operator by operator; the trace by its whole path where the folder is known."""
     found = record.environment.profile
     if found is None:
         return None
-    one = found.seconds / found.steps
-    facts = [
-        RecordFact(say("step"), f"{number(one)} s"),
-        RecordFact(say("nothing ran"), f"{100 * found.idle:.1f} %"),
-        RecordFact(say("launches a step"), number(found.launches / found.steps)),
-        *(RecordFact(say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
-    ]
-    if found.trace:
-        facts.append(RecordFact(say("trace"), f"{record.run_id}/{found.trace}"))
-    uses = [*found.operators, *([found.others] if found.others else [])]
+    facts = _list_facts(
+        (say("step"), f"{number(found.seconds / found.steps)} s"),
+        (say("nothing ran"), f"{100 * found.idle:.1f} %"),
+        (say("launches a step"), number(found.launches / found.steps)),
+        *((say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
+        (say("trace, for ui.perfetto.dev"), found.trace and str((run_folder or Path(record.run_id)) / found.trace)),
+    )
     return FactSection(
         title=say("Where a step's time goes"),
         remark=say("{count} steps after those that count, under the profiler").format(count=found.steps),
         facts=facts,
         heads=(say("operator"), say("ms a step"), say("share"), say("calls a step"), say("MiB a step")),
-        rows=[_row(use, found) for use in uses],
+        rows=[
+            (
+                use.name,
+                number(1e3 * use.seconds / found.steps),
+                f"{100 * use.seconds / found.seconds:.1f} %",
+                number(use.calls / found.steps),
+                number(round(use.size_bytes / found.steps / 2**20, 2)),
+            )
+            for use in (*found.operators, *([found.others] if found.others else []))
+        ],
         left=frozenset({0}),
-    )
-
-
-def _row(use: OperatorUse, found: StepProfile) -> tuple[str, ...]:
-    return (
-        use.name,
-        number(1e3 * use.seconds / found.steps),
-        f"{100 * use.seconds / found.seconds:.1f} %",
-        number(use.calls / found.steps),
-        number(round(use.size_bytes / found.steps / 2**20, 2)),
     )
 
 
