@@ -198,5 +198,5 @@ def test_so_much_training_may_be_asked_for_instead() -> None:
     ten, twenty = (cost.measure_work(runs, f"{count} epochs").items for count in (10, 20))
     assert twenty == pytest.approx(2 * ten)
     assert cost.measure_work(runs).why == "the length of the recipe, as no run here has met its target"
-    with pytest.raises(UsageError, match="is not 'target', 'N epochs'"):
+    with pytest.raises(UsageError, match="is not a length of training"):
         cost.measure_work(runs, "soon")

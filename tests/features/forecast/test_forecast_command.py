@@ -116,7 +116,7 @@ def test_the_back_test_shows_error_and_coverage(folder: Path, capsys: pytest.Cap
         (("eight", "--to", "2x8", "--batch-per-device", "0"), "--batch-per-device 0 is not a batch"),
         (("--backtest", "--to", "2x8"), "leave out runs"),
         (("--published", "vit", "--to", "1x1"), "no published table of vit"),
-        (("eight", "--to", "2x8", "--until", "soon"), "--until 'soon' is not"),
+        (("eight", "--to", "2x8", "--until", "soon"), "'soon' is not a length of training"),
     ],
 )
 def test_what_cannot_be_forecast_is_a_sentence_and_exit_2(

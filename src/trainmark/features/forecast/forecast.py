@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,7 +12,7 @@ from trainmark.features.forecast import rates, scaling_law
 from trainmark.features.forecast.rates import Known, OtherBatch, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
-from trainmark.record.recipe import Limits
+from trainmark.record.recipe import Limits, Span
 from trainmark.record.record import Record
 from trainmark.record.site import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.time_left import count_pauses
@@ -23,7 +22,6 @@ CHECKPOINT_S = 60.0
 MAX_NODE = 8
 """Devices per node up to which sizes double inside a node."""
 NEXT_DOUBLINGS = 3
-_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE][0-9]+)?) *(epochs|items|steps)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +160,7 @@ def to_json(found: Forecast) -> dict[str, Any]:
                 "rate_interval": rate.interval,
                 "efficiency": rate.efficiency,
                 "batch_per_device": rate.batch_per_device,
-                **(asdict(cost) if cost else {"time_s": None, "energy_kwh": None, "cost": None}),
+                **(asdict(cost) if cost else dict.fromkeys(("time_s", "energy_kwh", "cost"))),
             }
             for rate, cost in found.sizes
         ],
@@ -276,17 +274,13 @@ def _count_items_to_target(record: Record) -> tuple[float, str] | None:
 
 
 def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: float | None) -> tuple[float, str]:
-    if match := _AMOUNT.fullmatch(until.strip()):
-        amount = float(match[1].replace(",", "").replace("_", ""))
-        if match[2] == "items":
-            return amount, f"{amount:,.0f} items, as requested"
-        if match[2] == "steps":
-            return amount * per_step, f"{amount:,.0f} steps of the measured batch, as requested"
-        if steps_per_epoch is None:
-            raise UsageError("the run's record does not say how long an epoch is; use --until 'N items'")
-        return amount * steps_per_epoch * per_step, f"{amount:g} epochs, as requested"
     if until != "target":
-        raise UsageError(f"--until {until!r} is not 'target', 'N epochs', 'N steps' or 'N items'")
+        span = Span.parse(until)
+        per_epoch = steps_per_epoch * per_step if steps_per_epoch else None
+        per_unit = {"items": 1.0, "steps": per_step, "epochs": per_epoch}[span.unit]
+        if per_unit is None:
+            raise UsageError("the run's record does not say how long an epoch is; use --until 'N items'")
+        return span.count * per_unit, f"{span.count:,.0f} {span.unit}, as requested"
     last = replace(record.plan, limits=Limits()).last_step(
         first_step=0, steps_per_epoch=round(steps_per_epoch) if steps_per_epoch else None, items_per_step=per_step
     )
