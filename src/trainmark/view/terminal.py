@@ -233,7 +233,7 @@ def _head(writer: TerminalWriter, column: Column) -> Text:
 
 
 def _text(writer: TerminalWriter, cell: Cell, above: bool = False) -> Text:
-    first, *others = (writer.text(piece).plain.replace(" ", _NO_BREAK) for piece in cell.pieces)
+    first, *others = (writer.text(piece).plain.replace(" ", _NO_BREAK) for piece in cell.pieces or ("",))
     return writer.text("", cell.style).append(("\n" if above else " ").join(filter(None, (first, " ".join(others)))))
 
 
