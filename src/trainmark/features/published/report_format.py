@@ -279,7 +279,11 @@ def _write_flagperf_section(section: WrittenSection, lang: str, say: Say) -> Ite
     yield "* " + say("General metrics")
     yield ""
     columns = _list_columns(section, say)
-    metrics = [*_describe_runs(section, say), *(_describe_column(one, say) for one in columns if one.name)]
+    metrics = list(_describe_runs(section, say))
+    for column in filter(lambda column: column.name, columns):
+        text = Strong if column.strong else str
+        shown = text(say("{word}, see Performance").format(word=column.head))
+        metrics.append((text(column.name), shown, column.note))
     metrics.append((say("Further changes"), say("; ").join(_list_changes(section, say)) or say("none"), ""))
     yield from format_table((say("Metric"), say("Value"), say("Notes")), metrics)
     yield ""
@@ -327,11 +331,6 @@ def _describe_runs(section: WrittenSection, say: Say) -> Iterator[tuple[str, str
     yield say("Data set"), data.name, say("synthetic, not the real set") if data.synthetic else ""
     for name in dict.fromkeys(f"{row.vendor} {_label_device(row, section)}" for row in section.rows):
         yield say("Device name"), name, ""
-
-
-def _describe_column(column: _Column, say: Say) -> tuple[str, str, str]:
-    text = Strong if column.strong else str
-    return text(column.name), text(say("{word}, see Performance").format(word=column.head)), column.note
 
 
 def _list_columns(section: WrittenSection, say: Say) -> list[_Column]:
@@ -525,13 +524,12 @@ def _environment_table(section: WrittenSection, say: Say) -> list[str]:
 
 def _speed_table(section: WrittenSection, say: Say) -> list[str]:
     rate, score = f"FPS (p_train, {section.first.item}/s)", say("Score ({score})").format(score=_score_name(section))
-    return format_table(("GPU", "FP16", rate, score), (_speed_cells(row) for row in section.rows))
-
-
-def _speed_cells(row: PublishedRow) -> tuple[str, ...]:
-    topology = Topology.parse(row.topology)
-    count = f"x{topology.devices_per_node}" if topology.nodes == 1 else str(topology)
-    return f"{row.device} {count}", str(is_half(row.precision)), format_exact(row.p_train), format_exact(row.quality)
+    rows = []
+    for row in section.rows:
+        count = row.topology.replace("1x", "x", 1) if row.topology.startswith("1x") else row.topology
+        figures = (format_exact(row.p_train), format_exact(row.quality))
+        rows.append((f"{row.device} {count}", str(is_half(row.precision)), *figures))
+    return format_table(("GPU", "FP16", rate, score), rows)
 
 
 def _score_name(section: WrittenSection) -> str:
@@ -619,7 +617,8 @@ def format_command(plan: Plan, *, repeat: int = 1) -> str:
 def _list_arguments(plan: Plan, repeat: int) -> Iterator[str]:
     yield from ("trainmark", "run", plan.workload, "--recipe", "reference")
     for deviation in plan.deviations:
-        setting = f"{deviation.name}={_format_value(deviation.actual)}"
+        value = {True: "yes", False: "no"}[deviation.actual] if isinstance(deviation.actual, bool) else deviation.actual
+        setting = f"{deviation.name}={value}"
         if _PLAIN.fullmatch(setting):
             yield from ("--set", setting)
     yield from ("--topology", plan.topology, "--precision", plan.precision, "--platform", plan.platform_word)
@@ -630,10 +629,6 @@ def _list_arguments(plan: Plan, repeat: int) -> Iterator[str]:
             yield from (f"--{name}", f"{limit:g}" if isinstance(limit, float) else str(limit))
     if repeat > 1:
         yield from ("--repeat", str(repeat))
-
-
-def _format_value(value: object) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 FORMATS = {

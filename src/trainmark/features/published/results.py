@@ -28,7 +28,7 @@ from trainmark.features.published.cells import (
 )
 from trainmark.features.published.heads import MEASURES, QUANTITIES, SPREAD, WORDS, Head, is_quality, parse_head
 from trainmark.features.published.markdown import MarkdownRow, Table
-from trainmark.features.published.section import Section, TableRun, quote
+from trainmark.features.published.section import BOTH, Section, TableRun, quote
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.plan import Topology
 from trainmark.record.precision import PRECISIONS
@@ -184,8 +184,9 @@ class TableReader:
                 where = replace(where, device="", topology=Topology(nodes=1, devices_per_node=counted))
             run.device, run.topology, run.memory_total = where.device, where.topology or run.topology, where.memory_gib
             run.remarks += [where.remark] if where.remark else []
-            if where.worded is not None:
-                self.section.note_place(self.table, run.line, tidy(text), where)
+            if where.worded is not None:  # text and bracket give different numbers of devices
+                both = f"{where.worded}, {where.topology}"
+                self.section.add_statement(self.table, run.line, "configuration", tidy(text), both)
         elif head.kind == "config_file":
             match = _CONFIG_FILE.fullmatch(tidy(text))
             if match and not run.device:
@@ -320,7 +321,7 @@ class TableReader:
     def _read_result_and_target(self, run: TableRun, head: Head, text: str) -> bool:
         """`0.657/0.655`, where the page says that a cell holds result and target."""
         both = parse_figures(text, 2, "/")
-        if both is None or not (self.section.gives_target or self.section.says_both(head.word)):
+        if both is None or not (self.section.gives_target or BOTH.search(head.word)):
             return False
         if not self.configured:
             self.section.note(self.table, head, line=run.line, figure=both[0])

@@ -14,7 +14,6 @@ from trainmark.analysis.published_library import PageStatement
 from trainmark.features.published.cells import (
     VOCABULARY,
     Figure,
-    Place,
     is_blank,
     is_precision,
     normalize_precision,
@@ -38,7 +37,8 @@ MAX_DEVICES = 50
 _UNIT = re.compile(r"(?:单位[为是:]?|units?[:=]|\bin)\s*([A-Za-z%][A-Za-z /%]*)(?=[;,.()]|$)", re.IGNORECASE)
 _COUNTED = re.compile(r"图片|images|样本|samples|序列|sequences")
 _GOAL = re.compile(r"(>=|≥|>|<=|≤|<)\s*([0-9]+(?:\.[0-9]+)?)")
-_BOTH = re.compile(r"实际/目标|actual/target", re.IGNORECASE)
+BOTH = re.compile(r"实际/目标|actual/target", re.IGNORECASE)
+"""Says that cells hold result and target."""
 _UNTITLED = Source(title="", address="", date=None)
 """Until the whole page has been read."""
 
@@ -159,26 +159,18 @@ class Section:
         """Notes how the page names a quantity, and a figure of it."""
         if quantity := QUANTITIES.get(head.kind or ""):
             unit = (figure.unit if figure else "") or head.unit or self.units.get(head.kind or "") or None
-            self._add_statement(
+            self.add_statement(
                 table, line or table.heads.number, quantity, head.word, unit, figure.value if figure else None
             )
 
-    def note_place(self, table: Table, line: int, text: str, where: Place) -> None:
-        """Notes a configuration whose text and bracket give different numbers of devices."""
-        self._add_statement(table, line, "configuration", text, f"{where.worded}, {where.topology}", None)
-
-    def _add_statement(
-        self, table: Table, line: int, quantity: str, word: str, unit: str | None, value: float | None
+    def add_statement(
+        self, table: Table, line: int, quantity: str, word: str, unit: str | None, value: float | None = None
     ) -> None:
         place = f"table {table.index}, line {line}"
         self.said.append(PageStatement(place=place, quantity=quantity, word=word, unit=unit, value=value))
 
     def add_unread(self, line: int, text: str) -> None:
         self.unread.append(f"line {line}: {text}")
-
-    def says_both(self, text: str) -> bool:
-        """Whether a text says that cells hold result and target."""
-        return bool(_BOTH.search(text))
 
     def learn_metric(self, table: Table, columns: Sequence[Head], line: MarkdownRow) -> None:
         """Reads one row of the table of metrics: name, column and unit."""
@@ -198,7 +190,7 @@ class Section:
             self.precision = normalize_precision(value)
         elif kind == "quality" and self.quality_word is None:
             self.quality_word, self.quality_means = word or None, _find_meant_quality(note)
-            self.gives_target = self.says_both(note)
+            self.gives_target = bool(BOTH.search(note))
             if match := _GOAL.search(note):
                 self.target = float(match[2]), "higher" if match[1] in (">=", "≥", ">") else "lower"
         if kind in QUANTITIES:
