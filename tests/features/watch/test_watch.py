@@ -149,20 +149,6 @@ def test_a_rank_that_lags_is_named_with_how_far(store: Store) -> None:
     assert frame.step == 17
 
 
-def test_only_new_bytes_are_read_at_each_look(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(store).trained(20)
-    watched = watch.Watched(run.folder, store)
-    watched.read()
-    heard: list[object] = []
-    for log in watched.read().ranks:
-        monkeypatch.setattr(log, "add", heard.append)
-    watched.read()
-    assert heard == []
-    run.steps(1, 1)
-    watched.read()
-    assert [event.first for event in heard] == [20]
-
-
 def test_files_that_appear_later_and_torn_lines_are_waited_for(store: Store) -> None:
     folder = store.runs / RUN
     folder.mkdir(parents=True)
