@@ -37,7 +37,7 @@ def shards(tmp_path: Path, pictures: Path) -> Path:
     root = tmp_path / "shards"
     root.mkdir()
     for split, count in (("train", 4), ("val", 2)):
-        list(make.pack(pictures, split, root, shards=count))
+        make.pack(pictures, split, root, shards=count)
     return root
 
 
@@ -96,7 +96,7 @@ def test_shards_give_the_batches_that_folders_give(
 
 def test_how_images_are_dealt_to_shards_does_not_matter(tmp_path: Path, pictures: Path, shards: Path) -> None:
     (tmp_path / "other").mkdir()
-    list(make.pack(pictures, "train", tmp_path / "other", shards=1))
+    make.pack(pictures, "train", tmp_path / "other", shards=1)
     folders = contents(image_sets.open_split(pictures, "train"))
     assert folders == contents(image_sets.open_split(shards, "train"))
     assert folders == contents(image_sets.open_split(tmp_path / "other", "train"))

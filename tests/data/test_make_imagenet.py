@@ -58,8 +58,6 @@ def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
     assert (says["version"], says["seed"], says["long_side"]) == (make.VERSION, 5, 64)
     assert says["bytes"] == sum(path.stat().st_size for path in root.rglob("*.JPEG"))
     assert says["names"] == {"n90000000": "striped star", "n90000001": "spotted ring"}
-    lines = "".join(f"{digest}  {path}\n" for path, digest in contents(root).items())
-    assert says["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
 
 
 @pytest.mark.slow

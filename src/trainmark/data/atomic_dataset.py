@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
-import hashlib
 import json
 import os
 import secrets
@@ -54,25 +53,19 @@ class DatasetSpec:
     def matches(self, manifest: dict[str, Any]) -> bool:
         return self.identity.items() <= manifest.items()
 
-
-@dataclass(frozen=True)
-class WrittenFile:
-    path: str
-    """Relative to the root, with forward slashes."""
-    size: int
-    sha256: str
-
-
-Written = list[WrittenFile]
+    def measure(self, folder: Path) -> tuple[int, int]:
+        """Number of its files in a folder, and their bytes."""
+        sizes = [file.stat().st_size for pattern in self.patterns for file in folder.glob(pattern)]
+        return len(sizes), sum(sizes)
 
 
 def make_set(
     out: Path,
     spec: DatasetSpec,
     items: Sequence[Item],
-    write: Callable[[Path, Item], Written],
+    write: Callable[[Path, Item], None],
     *,
-    finish: Callable[[Path, Written], Written] = lambda _, written: written,
+    finish: Callable[[Path], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> None:
     """Makes the set in the folder `out`; returns at once if it is complete.
@@ -87,14 +80,13 @@ def make_set(
     unfinished = _hidden_path(out)
     try:
         unfinished.mkdir(parents=True)
-        written: Written = []
         # closed at once if `progress` raises: no process may still write when the folder is removed
-        with contextlib.closing(_write_chunks(unfinished, write, items)) as parts:
-            for done, part in parts:
-                written += part
+        with contextlib.closing(_write_chunks(unfinished, write, items)) as counts:
+            for done in counts:
                 if progress is not None:
                     progress(done, len(items))
-        _write_manifest(unfinished, spec, finish(unfinished, written))
+        finish(unfinished)
+        _write_manifest(unfinished, spec)
         _install(unfinished, out, spec)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -107,10 +99,9 @@ def make_set(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def write_file(root: Path, path: str, data: bytes) -> WrittenFile:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_bytes(data)
-    return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
+def write_file(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def check_range(option: str, number: int, least: int, most: int | None = None) -> None:
@@ -119,16 +110,15 @@ def check_range(option: str, number: int, least: int, most: int | None = None) -
         raise UsageError(f"--{option} {number} is out of range; give {least} {upward}")
 
 
-def _write_chunks(
-    root: Path, write: Callable[[Path, Item], Written], items: Sequence[Item]
-) -> Generator[tuple[int, Written], None, None]:
-    """Number of items made so far, and the files of the latest."""
+def _write_chunks(root: Path, write: Callable[[Path, Item], None], items: Sequence[Item]) -> Generator[int, None, None]:
+    """Number of items made so far."""
     chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
     done = 0
     if len(items) < WORTH_PROCESSES:
         for chunk in chunks:
+            _write_chunk(root, write, chunk)
             done += len(chunk)
-            yield done, _write_chunk(root, write, chunk)
+            yield done
         return
     # spawned, not forked: the caller may have threads
     pool = ProcessPoolExecutor(
@@ -141,28 +131,23 @@ def _write_chunks(
         futures = {pool.submit(_write_chunk, root, write, chunk): len(chunk) for chunk in chunks}
         try:
             for future in as_completed(futures):
+                future.result()
                 done += futures[future]
-                yield done, future.result()
+                yield done
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _write_chunk(root: Path, write: Callable[[Path, Item], Written], items: Sequence[Item]) -> Written:
-    return [file for item in items for file in write(root, item)]
+def _write_chunk(root: Path, write: Callable[[Path, Item], None], items: Sequence[Item]) -> None:
+    for item in items:
+        write(root, item)
 
 
 # Atomic installation
 
 
-def _write_manifest(root: Path, spec: DatasetSpec, written: Written) -> None:
-    lines = "".join(f"{file.sha256}  {file.path}\n" for file in sorted(written, key=lambda file: file.path))
-    manifest = {
-        **spec.identity,
-        **spec.notes,
-        "bytes": sum(file.size for file in written),
-        # hash of sha256sum's output for all files, sorted by path
-        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
-    }
+def _write_manifest(root: Path, spec: DatasetSpec) -> None:
+    manifest = {**spec.identity, **spec.notes, "bytes": spec.measure(root)[1]}
     (root / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     sync(root / MANIFEST)
     sync(root)
@@ -188,10 +173,9 @@ def _is_complete(folder: Path, spec: DatasetSpec) -> bool:
     if manifest is None or not spec.matches(manifest):
         return False
     try:
-        sizes = [file.stat().st_size for pattern in spec.patterns for file in folder.glob(pattern)]
+        return spec.measure(folder) == (spec.files, manifest.get("bytes"))
     except OSError:
         return False
-    return (len(sizes), sum(sizes)) == (spec.files, manifest.get("bytes"))
 
 
 def _refuse_foreign(folder: Path, spec: DatasetSpec) -> None:

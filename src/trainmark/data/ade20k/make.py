@@ -11,7 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from trainmark.data.ade20k.reader import OBJECT_INFO
-from trainmark.data.atomic_dataset import DatasetSpec, Progress, Written, check_range, make_set, write_file
+from trainmark.data.atomic_dataset import DatasetSpec, Progress, check_range, make_set, write_file
 from trainmark.data.imagenet import renderer, shapes
 
 VOID, BACKGROUND, GROUND, FIRST_FORM = 0, 1, 2, 3
@@ -94,7 +94,7 @@ def default_name() -> str:
     return f"scenes-v{VERSION}-{TRAIN}+{VAL}-{CLASSES}c-{LONG_SIDE}px-seed{SEED}"
 
 
-def _draw_scene(classes: int, seed: int, long_side: int, root: Path, scene: tuple[str, int]) -> Written:
+def _draw_scene(classes: int, seed: int, long_side: int, root: Path, scene: tuple[str, int]) -> None:
     split, number = scene
     # one generator per scene: no scene depends on another, nor on the process
     rng = np.random.default_rng([seed, list(SPLITS).index(split), number])
@@ -102,15 +102,13 @@ def _draw_scene(classes: int, seed: int, long_side: int, root: Path, scene: tupl
     png = io.BytesIO()
     Image.fromarray(mask).save(png, "PNG")
     name = f"ADE_{SPLITS[split]}_{number + 1:08d}"
-    return [
-        write_file(root, f"images/{split}/{name}.jpg", renderer.encode(pixels, rng)),
-        write_file(root, f"annotations/{split}/{name}.png", png.getvalue()),
-    ]
+    write_file(root / "images" / split / f"{name}.jpg", renderer.encode(pixels, rng))
+    write_file(root / "annotations" / split / f"{name}.png", png.getvalue())
 
 
-def _add_object_info(classes: int, root: Path, written: Written) -> Written:
+def _add_object_info(classes: int, root: Path) -> None:
     """Adds the table of classes, with ADE20K's columns; the shares are 0."""
     lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName"]
     for label in range(1, classes + 1):
         lines.append(f"{label}\t0\t0\t0\t{int(label < FIRST_FORM)}\t{class_name(label)}")
-    return [*written, write_file(root, OBJECT_INFO, ("\n".join(lines) + "\n").encode())]
+    write_file(root / OBJECT_INFO, ("\n".join(lines) + "\n").encode())

@@ -6,24 +6,15 @@ import contextlib
 import io
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from trainmark.data.atomic_dataset import (
-    DatasetSpec,
-    Progress,
-    Written,
-    WrittenFile,
-    check_range,
-    make_set,
-    write_file,
-)
-from trainmark.data.image_sets import SPLITS, ImageSet, Split, open_split
+from trainmark.data.atomic_dataset import DatasetSpec, Progress, check_range, make_set, write_file
+from trainmark.data.image_sets import SPLITS, Split, open_split
 from trainmark.data.imagenet import renderer, shapes
-from trainmark.record.atomic_files import sha256
 
 VERSION = 1
 """Increased whenever the same seed gives other images."""
@@ -93,42 +84,35 @@ def class_folder(index: int) -> str:
     return f"n{90_000_000 + index}"
 
 
-def _draw_image(seed: int, long_side: int, root: Path, image: tuple[Split, int, int]) -> Written:
+def _draw_image(seed: int, long_side: int, root: Path, image: tuple[Split, int, int]) -> None:
     split, index, number = image
     # one generator per image: no image depends on another, nor on the process
     rng = np.random.default_rng([seed, SPLITS.index(split), index, number])
     pixels = renderer.draw(index, rng, long_side=long_side)
     folder = class_folder(index)
-    return [write_file(root, f"{split}/{folder}/{folder}_{number}.JPEG", renderer.encode(pixels, rng))]
+    write_file(root / split / folder / f"{folder}_{number}.JPEG", renderer.encode(pixels, rng))
 
 
-def _pack_all(shards: int, root: Path, written: Written) -> Written:
-    if not shards:
-        return written
-    packed = [shard for split in SPLITS for shard in pack(root, split, root, shards=shards)]
-    for split in SPLITS:
+def _pack_all(shards: int, root: Path) -> None:
+    for split in SPLITS if shards else ():
+        pack(root, split, root, shards=shards)
+    for split in SPLITS if shards else ():
         shutil.rmtree(root / split)
-    return packed
 
 
-def pack(root: Path, split: Split, out: Path, *, shards: int) -> Iterator[WrittenFile]:
+def pack(root: Path, split: Split, out: Path, *, shards: int) -> None:
     """Packs a split into shuffled shards `split-000000.tar`, ... in `out`."""
     images = open_split(root, split)
     mixed = np.random.default_rng(0).permutation(len(images))
     for number in range(shards):
-        path = out / f"{split}-{number:06}.tar"
-        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as shard:
+        with tarfile.open(out / f"{split}-{number:06}.tar", "w", format=tarfile.PAX_FORMAT) as shard:
             for index in mixed[number::shards].tolist():
-                _add_image(shard, images, index)
-        yield WrittenFile(path.name, path.stat().st_size, sha256(path))
-
-
-def _add_image(shard: tarfile.TarFile, images: ImageSet, index: int) -> None:
-    key = PurePosixPath(images.path(index)).stem
-    for name, data in ((f"{key}.jpg", images.read(index)), (f"{key}.cls", str(images.labels[index]).encode())):
-        header = tarfile.TarInfo(name)
-        header.size = len(data)
-        shard.addfile(header, io.BytesIO(data))
+                key = PurePosixPath(images.path(index)).stem
+                label = str(images.labels[index]).encode()
+                for name, data in ((f"{key}.jpg", images.read(index)), (f"{key}.cls", label)):
+                    header = tarfile.TarInfo(name)
+                    header.size = len(data)
+                    shard.addfile(header, io.BytesIO(data))
 
 
 MAPPING = "LOC_synset_mapping.txt"

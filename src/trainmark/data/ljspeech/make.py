@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from trainmark.data import audio
-from trainmark.data.atomic_dataset import DatasetSpec, Progress, Written, check_range, make_set, write_file
+from trainmark.data.atomic_dataset import DatasetSpec, Progress, check_range, make_set, write_file
 from trainmark.data.ljspeech.formants import RATE_HZ, synthesize
 from trainmark.data.ljspeech.sentences import sentence
 
@@ -58,13 +58,13 @@ def clip_id(number: int) -> str:
     return f"TM{number // _CHAPTER + 1:03d}-{number % _CHAPTER + 1:04d}"
 
 
-def _read_clip(seed: int, root: Path, number: int) -> Written:
+def _read_clip(seed: int, root: Path, number: int) -> None:
     _, spoken = sentence(number, seed)
     # one seed per clip: no clip depends on another, nor on the process
     samples = synthesize(spoken, seed * MAX_CLIPS + number)
-    return [write_file(root, f"wavs/{clip_id(number)}.wav", audio.encode_wav(samples))]
+    write_file(root / "wavs" / f"{clip_id(number)}.wav", audio.encode_wav(samples))
 
 
-def _add_metadata(clips: int, seed: int, root: Path, written: Written) -> Written:
+def _add_metadata(clips: int, seed: int, root: Path) -> None:
     lines = "".join("|".join((clip_id(number), *sentence(number, seed))) + "\n" for number in range(clips))
-    return [*written, write_file(root, METADATA, lines.encode())]
+    write_file(root / METADATA, lines.encode())

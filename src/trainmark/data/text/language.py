@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,18 +28,6 @@ class RandomLine(NamedTuple):
     tokens: tuple[str, ...]
     nats: float
     """-ln of the line's probability."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entropy:
-    """Exact means over all lines."""
-
-    nats_per_line: float
-    tokens_per_line: float
-
-    @property
-    def nats_per_token(self) -> float:
-        return self.nats_per_line / self.tokens_per_line
 
 
 def random_line(seed: int, split: int, number: int) -> RandomLine:
@@ -91,21 +78,6 @@ def vocabulary() -> tuple[str, ...]:
             for phrase in phrases:
                 found |= {capitalise(phrase[0]) if place == 0 else phrase[0], *phrase[1:]}
     return (END, *sorted(found))
-
-
-def entropy() -> Entropy:
-    templates = parse_templates()
-    nats = math.log(len(templates))
-    tokens = 0.0
-    for template in templates:
-        for part in template:
-            if isinstance(part, str):
-                tokens += 1 / len(templates)
-                continue
-            tokens += sum(map(len, part.phrases)) / len(part.phrases) / len(templates)
-            if isinstance(part, Slot):
-                nats += math.log(len(part.phrases)) / len(templates)
-    return Entropy(nats_per_line=nats, tokens_per_line=tokens + 1)
 
 
 def capitalise(word: str) -> str:

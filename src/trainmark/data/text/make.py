@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainmark.data.atomic_dataset import DatasetSpec, Progress, Written, check_range, make_set, write_file
+from trainmark.data.atomic_dataset import DatasetSpec, Progress, check_range, make_set, write_file
 from trainmark.data.text import language
 from trainmark.data.text.token_files import INDEX, SPLITS, WORDS, Index, TokenFile, TokenSplit
 
@@ -25,15 +25,10 @@ def make(root: Path, *, lines: int = LINES, seed: int = SEED, progress: Progress
     del progress
     check_range("lines", lines, MIN_LINES, MAX_LINES)
     check_range("seed", seed, 0)
-    entropy = language.entropy()
     spec = DatasetSpec(
         things="synthetic lines",
         identity={"generator": "trainmark text", "set": "text", "version": VERSION, "lines": lines, "seed": seed},
-        notes={
-            "about": "Lines of a language made by trainmark; nobody wrote them",
-            "entropy_nats_per_line": entropy.nats_per_line,
-            "entropy_nats_per_token": entropy.nats_per_token,
-        },
+        notes={"about": "Lines of a language made by trainmark; nobody wrote them"},
         patterns=("*.bin", INDEX, WORDS),
         files=len(SPLITS) + 2,
     )
@@ -45,11 +40,11 @@ def default_name() -> str:
     return f"text-v{VERSION}-{LINES}-seed{SEED}"
 
 
-def _write_lines(root: Path, contents: tuple[int, int]) -> Written:
+def _write_lines(root: Path, contents: tuple[int, int]) -> None:
     lines, seed = contents
     words = language.vocabulary()
     ids = {word: number for number, word in enumerate(words)}
-    written, splits = [], {}
+    splits = {}
     for place, name in enumerate(SPLITS):
         count = lines if name == "train" else max(1, lines // FOR_VALIDATION)
         tokens: list[int] = []
@@ -59,9 +54,9 @@ def _write_lines(root: Path, contents: tuple[int, int]) -> Written:
             tokens += [ids[token] for token in line.tokens]
             text_bytes += len(language.join_tokens(line.tokens).encode())
             nats += line.nats
-        written.append(write_file(root, f"{name}.bin", np.array(tokens, "<u2").tobytes()))
+        write_file(root / f"{name}.bin", np.array(tokens, "<u2").tobytes())
         file = TokenFile(name=f"{name}.bin", tokens=len(tokens), dtype="uint16")
         splits[name] = TokenSplit(files=(file,), largest=max(tokens), text_bytes=text_bytes, nats=nats)
     index = Index(splits=splits, source="synthetic")
-    written.append(write_file(root, WORDS, json.dumps(words, ensure_ascii=False).encode()))
-    return [*written, write_file(root, INDEX, index.to_json())]
+    write_file(root / WORDS, json.dumps(words, ensure_ascii=False).encode())
+    write_file(root / INDEX, index.to_json())
