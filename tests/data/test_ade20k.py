@@ -182,15 +182,12 @@ def test_every_damage_is_named(own: Path) -> None:
     Path(train.mask_path(1)).write_bytes(png(np.full((4, 4), 99, np.uint8)))
     Path(train.mask_path(2)).write_bytes(png(np.ones((4, 4), np.uint8)))
     Path(train.mask_path(3)).unlink()
-    stranger = own / "annotations" / "validation" / "ADE_val_00000099.png"
-    stranger.write_bytes(png(np.ones((4, 4), np.uint8)))
     report = prepare.verify(own)
     said = {Path(found.subject).name: found.sentence for found in report.problems}
     assert "truncated" in said["ADE_train_00000001.jpg"]
     assert "holds 99" in said["ADE_train_00000002.jpg"]
     assert "its mask is 4x4" in said["ADE_train_00000003.jpg"]
     assert "cannot be read" in said["ADE_train_00000004.jpg"]
-    assert [Path(found.subject).name for found in report.notes] == ["ADE_val_00000099.png"]
     Path(train.path(3)).unlink()
     assert "3 train and 3 val scenes, " in prepare.verify(own).sentence()
     assert "where 4 train and 3 val scenes were expected" in prepare.verify(own).sentence()
@@ -221,7 +218,7 @@ def zip_set(root: Path, archive: Path, top: str = "ADEChallengeData2016") -> Pat
 
 
 def unpack(archive: Path, out: Path, any_archive: bool = False) -> str:
-    return prepare.prepare(out, any_archive=any_archive, progress=lambda _: None, zip=archive)
+    return prepare.prepare(out, any_archive=any_archive, progress=lambda *_: None, zip=archive)
 
 
 def test_the_archive_becomes_a_set_and_a_second_time_nothing_is_written(root: Path, tmp_path: Path) -> None:

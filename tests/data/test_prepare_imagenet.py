@@ -20,7 +20,7 @@ import pytest
 from scipy.io import savemat
 
 from trainmark.data.imagenet.prepare import prepare, read_devkit_labels
-from trainmark.data.preparation import ArchiveProgress, ReportProgress
+from trainmark.data.preparation import ReportProgress
 from trainmark.record.errors import NotReadyError
 
 CLASSES = ["n01440764", "n01443537", "n02105855"]
@@ -92,7 +92,7 @@ def tree(root: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def run(archives: Archives, out: Path, *, any_archive: bool = True, progress: ReportProgress = lambda _: None) -> int:
+def run(archives: Archives, out: Path, *, any_archive: bool = True, progress: ReportProgress = lambda *_: None) -> int:
     """Number of files written."""
     said = prepare(
         out,
@@ -114,10 +114,10 @@ def test_the_archives_become_folders_of_classes(archives: Archives, tmp_path: Pa
 
 
 def test_progress_ends_where_the_archive_does(archives: Archives, tmp_path: Path) -> None:
-    seen: list[ArchiveProgress] = []
-    run(archives, tmp_path / "out", progress=seen.append)
-    assert [at.phase for at in seen if at.done_bytes == at.total_bytes] == ["train", "val"]
-    assert all(at.done_bytes <= at.total_bytes for at in seen)
+    seen: list[tuple[str, int, int]] = []
+    run(archives, tmp_path / "out", progress=lambda *at: seen.append(at))
+    assert [phase for phase, done_bytes, total_bytes in seen if done_bytes == total_bytes] == ["train", "val"]
+    assert all(done_bytes <= total_bytes for _, done_bytes, total_bytes in seen)
 
 
 @pytest.mark.parametrize("damage", ["none", "missing file", "cut file"])
@@ -153,7 +153,7 @@ def rename_until_told_to_wait(*args, **kwargs):
 
 archives.os.rename = rename_until_told_to_wait
 prepare(
-    Path(out), any_archive=True, progress=lambda _: None,
+    Path(out), any_archive=True, progress=lambda *_: None,
     train_tar=Path(train), val_tar=Path(val), devkit=Path(devkit),
 )
 """

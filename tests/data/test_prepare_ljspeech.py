@@ -63,7 +63,7 @@ def archive(tmp_path: Path) -> Archive:
     return Archive(tmp_path)
 
 
-def run(archive: Archive, out: Path, *, any_archive: bool = True, progress: ReportProgress = lambda _: None) -> str:
+def run(archive: Archive, out: Path, *, any_archive: bool = True, progress: ReportProgress = lambda *_: None) -> str:
     return prepare_module.prepare(out, any_archive=any_archive, progress=progress, tar=archive.path)
 
 
@@ -94,14 +94,7 @@ def test_prepared_twice_only_what_went_missing_is_written(archive: Archive, tmp_
     assert tree(out) == archive.unpacked
 
 
-def test_the_wrong_set_is_known_by_its_counts(
-    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prepare_module, "MD5", hashlib.md5(archive.path.read_bytes()).hexdigest())
-    phases: list[str] = []
-    with pytest.raises(NotReadyError, match="8 clips unpacked where 13100 were expected"):
-        run(archive, tmp_path / "out", any_archive=False, progress=lambda at: phases.append(at.phase))
-    assert phases == ["checksum", "unpack"]
+def test_the_wrong_set_is_known_by_its_counts(archive: Archive, tmp_path: Path) -> None:
     del archive.files[f"{TOP}/wavs/LJ001-0002.wav"]
     archive.write()
     with pytest.raises(NotReadyError, match=r"lacks 1 of the 8 clips .*'LJ001-0002\.wav'"):

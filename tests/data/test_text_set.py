@@ -233,7 +233,7 @@ def test_shards_of_llm_c_are_read_in_the_order_of_their_names(tmp_path: Path) ->
     shard(tmp_path / "train" / "a.bin", [50256, 1, 2])
     val = shard(tmp_path / "v.bin", [3, 4])
     said = datasets.find("text").prepare(
-        tmp_path / "out", any_archive=False, progress=lambda _: None, train=tmp_path / "train", val=val, tokenizer=None
+        tmp_path / "out", any_archive=False, progress=lambda *_: None, train=tmp_path / "train", val=val, tokenizer=None
     )
     assert said == "6 tokens of train, 2 tokens of val, from llm.c files"
     assert tokens_of(tmp_path / "out").read(0, 6).tolist() == [50256, 1, 2, 7, 8, 9]

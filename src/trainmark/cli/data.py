@@ -15,7 +15,6 @@ from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
     from trainmark.data import Option
-    from trainmark.data.preparation import ArchiveProgress
     from trainmark.data.verification import Report
 
 NAME = "data"
@@ -186,8 +185,7 @@ def _progress_counter(things: str) -> Callable[[int, int], None]:
     return show_count
 
 
-def _show_progress(at: ArchiveProgress) -> None:
-    share = 100 * at.done_bytes / max(1, at.total_bytes)
-    line = f"{at.phase}: {share:.0f} %"
+def _show_progress(phase: str, done_bytes: int, total_bytes: int) -> None:
     if sys.stderr.isatty():
-        print(f"\r{line}      ", end="", file=sys.stderr, flush=True)
+        share = 100 * done_bytes / max(1, total_bytes)
+        print(f"\r{phase}: {share:.0f} %      ", end="", file=sys.stderr, flush=True)

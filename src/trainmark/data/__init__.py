@@ -71,7 +71,7 @@ class DataSet:
         """Writes the synthetic set atomically; returns at once if it is complete."""
         self._module("make").make(out, progress=progress, **contents)
 
-    def prepare(self, out: Path, *, any_archive: bool, progress: Callable[[Any], None], **files: Path | None) -> str:
+    def prepare(self, out: Path, *, any_archive: bool, progress: Callable[..., None], **files: Path | None) -> str:
         """Unpacks the published archives and returns a summary."""
         sentence: str = self._module("prepare").prepare(out, any_archive=any_archive, progress=progress, **files)
         return sentence

@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -140,9 +140,8 @@ class BadImage(ValueError):  # noqa: N818 - reads as what it is
     """An incomplete or undecodable image; the message is the reason."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Header:
-    """Header of an ordinary JPEG."""
+class _Header(NamedTuple):
+    """Of an ordinary JPEG."""
 
     width: int
     height: int

@@ -18,16 +18,8 @@ from trainmark.record.errors import NotReadyError
 PROGRESS_EVERY_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArchiveProgress:
-    """Progress of one phase: `checksum`, or the part of the set that is unpacked."""
-
-    phase: str
-    done_bytes: int
-    total_bytes: int
-
-
-ReportProgress = Callable[[ArchiveProgress], None]
+ReportProgress = Callable[[str, int, int], None]
+"""Called with the phase, which is `checksum` or the part of the set that is unpacked, and its bytes done and in all."""
 
 
 @contextmanager
@@ -78,8 +70,8 @@ def unpack(
         done_bytes += member.size
         if done_bytes - reported >= PROGRESS_EVERY_BYTES:
             reported, total_bytes = done_bytes, max(total_bytes, done_bytes)
-            report(ArchiveProgress(phase=phase, done_bytes=done_bytes, total_bytes=total_bytes))
-    report(ArchiveProgress(phase=phase, done_bytes=done_bytes, total_bytes=done_bytes))
+            report(phase, done_bytes, total_bytes)
+    report(phase, done_bytes, done_bytes)
     return Unpacked(files=files, written=written)
 
 
@@ -94,7 +86,7 @@ def check_md5(archive: Path, wanted: str, report: ReportProgress) -> None:
                 done_bytes += len(data)
                 if done_bytes - reported >= PROGRESS_EVERY_BYTES or done_bytes == total_bytes:
                     reported = done_bytes
-                    report(ArchiveProgress(phase="checksum", done_bytes=done_bytes, total_bytes=total_bytes))
+                    report("checksum", done_bytes, total_bytes)
     except OSError as error:
         raise NotReadyError(f"cannot read {archive}: {error.strerror}") from error
     found = digest.hexdigest()

@@ -27,23 +27,12 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[SceneCounts]:
     splits = [reader.open_split(root, split) for split in SPLITS]
     seen = Findings()
     for scenes in splits:
-        _note_unpaired_masks(seen, scenes, {mask for other in splits if other is not scenes for mask in other.masks})
         check = partial(_check_scene, scenes, decode)
         seen.merge(map_parallel(check, range(len(scenes)), decode, "images and masks"))
     pixels = seen.counts["pixels"]
     ignored = seen.counts["ignored"] / pixels if pixels else None
     found = SceneCounts(train=len(splits[0]), val=len(splits[1]), ignored=ignored)
     return seen.report(found, reader.expected_counts(root))
-
-
-def _note_unpaired_masks(seen: Findings, scenes: SceneSet, others: set[str]) -> None:
-    """Masks without an image, in folders that hold masks of one split."""
-    folders = {mask.rpartition("/")[0] for mask in scenes.masks} - {mask.rpartition("/")[0] for mask in others}
-    named = set(scenes.masks)
-    for below in sorted(folders):
-        for name in reader.list_files(scenes.root / below, scenes.layout.mask_ending):
-            if f"{below}/{name}" not in named:
-                seen.add(f"{below}/{name}", note="is the mask of no image and was left out")
 
 
 def _check_scene(scenes: SceneSet, decode: Decode, index: int) -> Findings:

@@ -51,7 +51,6 @@ class SceneLayout:
     """Where an unpacked archive keeps them, relative to the folder that a user gives."""
     labels: Mapping[int, int]
     """Mask value to class; other values are UNKNOWN."""
-    mask_ending: str = ".png"
     list_pairs: Callable[[Path, Split], Pairs]
     names: Callable[[Path], tuple[str, ...]]
     published: SceneCounts
@@ -192,7 +191,6 @@ LAYOUTS = (
         list_pairs=_list_cityscapes_pairs,
         names=lambda _: tuple(CITYSCAPES_IDS.values()),
         published=SceneCounts(train=2_975, val=500),
-        mask_ending="_gtFine_labelIds.png",
     ),
 )
 

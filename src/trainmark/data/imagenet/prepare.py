@@ -154,7 +154,7 @@ def prepare(
     # files fill whole blocks: about 2 % more than their bytes
     with prepare_folder(out, [train_tar, val_tar], source="image-net.org", ratio=1.02) as destination:
         if not any_archive:
-            check_md5(devkit, _DEVKIT_MD5, lambda _: None)
+            check_md5(devkit, _DEVKIT_MD5, progress)
         labels = read_devkit_labels(devkit)
         classes = {_wnid_of(member) for member in tar_members(train_tar, train_tar.name, _LIMITS)}
         if unknown := sorted(set(labels.values()) - classes):

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from trainmark.data.preparation import ArchiveProgress, ReportProgress, lock_folder
+from trainmark.data.preparation import ReportProgress, lock_folder
 from trainmark.data.text import token_files
 from trainmark.data.text.token_files import (
     INDEX,
@@ -94,7 +94,7 @@ def prepare(
     tokenizer: Path | None = None,
     column: str | None = None,
     any_archive: bool = True,
-    progress: ReportProgress = lambda _: None,
+    progress: ReportProgress = lambda *_: None,
 ) -> str:
     """Writes the tokens of both splits to `out`, then the index, so that a set without one is unfinished.
 
@@ -227,7 +227,7 @@ def _import_token_files(
             raise NotReadyError(f"{path} holds the token {low}; tokens are 0 or more, so it is damaged")
         files.append(file)
         largest, done = max(largest, int(tokens.max())), done + file.bytes
-        progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
+        progress(name, done, total)
     return TokenSplit(files=tuple(files), largest=largest)
 
 
@@ -259,7 +259,7 @@ def _tokenize_files(
                 text_bytes, tokens = text_bytes + len(document.encode()), tokens + len(found)
                 largest = max(largest, int(found.max(initial=0)))
             done += path.stat().st_size
-            progress(ArchiveProgress(phase=name, done_bytes=done, total_bytes=total))
+            progress(name, done, total)
     if not tokens:
         file.unlink()
         raise NotReadyError(f"the files of --{name} hold no text")
