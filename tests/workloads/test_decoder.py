@@ -126,6 +126,7 @@ def test_the_learning_rates_are_the_published_ones() -> None:
 
 def test_the_reference_recipes_take_the_published_batches() -> None:
     gpt, llama = recipe_of("gpt124m"), recipe_of("llama8b")
+    assert (gpt.evaluate_in, llama.evaluate_in) == ("fp32", "same")
     assert gpt.batch_per_device * 8 * gpt.context == 524_288
     assert (gpt.steps * 524_288, gpt.eval_tokens, gpt.target) == (4_999_610_368, 20 * 524_288, 3.28)
     assert llama.step_batch_per_device * 8 == 32
@@ -167,6 +168,18 @@ def test_the_loss_in_chunks_and_its_gradients_are_the_plain_ones(chunk: int, dty
         assert chunked is not None
         assert chunked.dtype == plain.dtype
         torch.testing.assert_close(chunked.float(), plain.float(), rtol=tolerance, atol=tolerance)
+
+
+def test_weight_decay_leaves_norms_alone() -> None:
+    model = TextDecoder(TINY)
+    workload = workloads.load("llama8b")
+    optimizer = workload.optimizer(model.parameters(), replace(TINY, learning_rate=0.5, weight_decay=0.1))
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight.detach(), before[name] * (1.0 if "norm" in name else 0.95))
 
 
 def test_fast_gives_the_loss_and_gradients_of_plain() -> None:

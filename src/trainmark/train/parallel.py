@@ -24,7 +24,7 @@ from trainmark.record.machine import ExchangeShape
 from trainmark.train.clock import Clock
 from trainmark.workloads.pieces import Piece
 
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 """Layers that keep float32 weights in every precision."""
 TIMED_BACKWARDS = 12
 """About as many steps as warm-up has, so that the marks change no result."""
@@ -118,7 +118,7 @@ class OneDevice:
     def narrow_weights(self, model: nn.Module, dtype: torch.dtype) -> None:
         """Casts the weights of all layers but norms to a narrower type; called before `wrap`, unless it is float32."""
         for module in model.modules():
-            if not isinstance(module, _NORMS):
+            if not isinstance(module, NORMS):
                 for parameter in module.parameters(recurse=False):
                     parameter.data = parameter.data.to(dtype)
 

@@ -19,7 +19,7 @@ from trainmark.record.errors import UsageError
 from trainmark.record.precision import Precision
 from trainmark.record.recipe import Recipe
 from trainmark.train.clock import Clock
-from trainmark.train.parallel import Exchange, ExchangeTally, OneDevice
+from trainmark.train.parallel import NORMS, Exchange, ExchangeTally, OneDevice
 from trainmark.workloads import weights
 from trainmark.workloads.pieces import Piece, Region, Stored, full_region, map_leaves
 from trainmark.workloads.tensor_group import ShardedInit, local_part
@@ -143,7 +143,8 @@ Fill = Callable[[nn.Module], None]
 class ShardedParallel(OneDevice):
     """Weights are all-gathered block by block and freed again; gradients are reduce-scattered.
 
-    Master weights are float32: narrower weights are only gathered as such, and gradients are reduced in float32. With
+    Master weights are float32: narrower weights are only gathered as such, all but those of norms, and gradients are
+    reduced in float32. With
     `by_node` (HSDP), each node holds a whole sharded network, and nodes average gradients. With `tensor` above 1, so
     many ranks of a node compute each block together (`train/py`), and their weights are sharded over
     these groups. Exposed communication is, on a CPU, every exchange; on other devices exchanges within blocks, the wait
@@ -200,7 +201,7 @@ class ShardedParallel(OneDevice):
 
     def type_of(self, weight: Tensor) -> torch.dtype:
         """The type that is gathered, in which a step computes."""
-        return self._policy.param_dtype or weight.dtype
+        return weight.dtype if id(weight) in self._norm_weights else self._policy.param_dtype or weight.dtype
 
     def wrap(self, model: nn.Module) -> nn.Module:
         blocks = getattr(model, "blocks", ())
@@ -217,13 +218,18 @@ class ShardedParallel(OneDevice):
                 )
             shard(model, self._all["tensor"], partial(self._exchange, hidden=False))
         self._compile_blocks(model)
-        for part in (*blocks, model):
-            fully_shard(part, mesh=self._mesh, mp_policy=self._policy)
+        norms = [module for module in model.modules() if isinstance(module, NORMS) and list(module.parameters())]
+        if self._policy.param_dtype is None:
+            norms = []  # of the type of all others, so that they need no exchange of their own
+        for part in (*norms, *blocks, model):
+            policy = MixedPrecisionPolicy() if part in norms else self._policy
+            fully_shard(part, mesh=self._mesh, mp_policy=policy)
             self._count_exchanges(cast("FSDPModule", part))
         if self._timer and not self._device.is_cpu:
             self._mark_waits(blocks, self._timer)
         model.to_empty(device=self._device.torch)
         self._fill(model)
+        self._norm_weights = {id(weight) for norm in norms for weight in norm.parameters()}
         self._model = cast("FSDPModule", model)
         return model
 

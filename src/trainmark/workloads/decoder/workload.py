@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -266,8 +267,12 @@ class LanguageModel(KnownWorkload):
         return TextDecoder(recipe)
 
     def optimizer(self, parameters: Iterable[Tensor], recipe: DecoderRecipe) -> torch.optim.Optimizer:
+        """AdamW, which decays no norm: by the rule of both references, nothing of one dimension."""
+        weights = list(parameters)
+        norms = [weight for weight in weights if weight.dim() < 2]
+        groups: list[dict[str, Any]] = [{"params": [weight for weight in weights if weight.dim() > 1]}]
         return torch.optim.AdamW(
-            parameters,
+            groups + ([{"params": norms, "weight_decay": 0.0}] if norms else []),
             lr=recipe.learning_rate,
             betas=(recipe.adam_beta1, recipe.adam_beta2),
             eps=recipe.adam_eps,
