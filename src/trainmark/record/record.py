@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Annotated, Any, Literal, get_type_hints
@@ -177,38 +177,19 @@ class Record:
         return extract_series(self.timeline, self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        document = {
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        document: dict[str, Any] = {
             "schema": RECORD_SCHEMA,
             "kind": KIND,
-            "run_id": self.run_id,
-            "created": self.created,
-            "trainmark": self.trainmark,
-            "revision": self.revision,
-            "status": self.status,
-            "ended": self.ended,
-            "group": self.group,
+            **msgspec.to_builtins({name: value for name, value in plain.items() if value != _OPTIONAL.get(name, ...)}),
             "plan": self.plan.to_json(),
-            "item": self.item,
             "metrics": {alias: quantity_to_json(quantity) for alias, quantity in self.metrics.items()},
-            "coverage": self.coverage,
-            "quality": asdict(self.quality),
-            "doubts": [
-                {"code": doubt.code, "text": doubt.text, **({"values": dict(doubt.values)} if doubt.values else {})}
-                for doubt in self.doubts
-            ],
             "phases": {phase: ns / 1e9 for phase, ns in self.timeline.phases_ns.items()},
-            "restarts": [asdict(restart) for restart in self.restarts],
             "environment": self.environment.to_json(),
-            "skipped_files": list(self.skipped_files),
-            "artifacts": msgspec.to_builtins(self.artifacts),
-            "data_facts": dict(self.data_facts),
-            "telemetry": msgspec.to_builtins(self.telemetry),
-            "event_files": dict(self.event_files),
         }
-        if self.tags:
-            document["tags"] = dict(self.tags)
-        if self.note is not None:
-            document["note"] = self.note
+        for doubt in document["doubts"]:
+            if not doubt["values"]:
+                del doubt["values"]
         if self.workload_facts:
             document["workload_facts"] = self.workload_facts.to_json()
         series: dict[str, Any] = {"warmup_steps": self.timeline.warmup_steps, "steady_from": self.timeline.steady_from}
@@ -341,34 +322,21 @@ class _Trace(msgspec.Struct, frozen=True, kw_only=True):
     rank: Count
     host: str = ""
     phases_ns: dict[str, Count] = {}
-    wait_ns: list[Count] | None = None
-    compute_ns: list[Count] | None = None
-    exchange_ns: list[Count] = []
-    items: list[tuple[Count, Count]] | None = None
+    wait_ns: Sequence[Count] = ()
+    compute_ns: Sequence[Count] = ()
+    exchange_ns: Sequence[Count] = ()
+    items: Sequence[tuple[Count, Count]] = ()
     memory_peak_bytes: Count | None = None
     sums: RankSums | None = None
 
     def __post_init__(self) -> None:
-        if self.sums is not None:
-            return
-        if self.wait_ns is None or self.compute_ns is None or self.items is None:
-            raise ValueError("a rank has its series, or what they sum to")
         steps = len(self.compute_ns)
         if not len(self.wait_ns) == sum(count for count, _ in self.items) == steps or len(self.exchange_ns) > steps:
             raise ValueError(f"{steps} steps have one wait and one count of items each")
 
     def to_trace(self) -> RankTrace:
-        return RankTrace(
-            rank=self.rank,
-            host=self.host,
-            phases_ns=self.phases_ns,
-            wait_ns=() if self.wait_ns is None else self.wait_ns,
-            compute_ns=() if self.compute_ns is None else self.compute_ns,
-            exchange_ns=self.exchange_ns or (),
-            items=() if self.items is None else [value for count, value in self.items for _ in range(count)],
-            memory_peak_bytes=self.memory_peak_bytes,
-            sums=self.sums,
-        )
+        items = () if self.sums else [value for count, value in self.items for _ in range(count)]
+        return RankTrace(**{**msgspec.structs.asdict(self), "items": items})
 
 
 class _Series(msgspec.Struct, frozen=True, kw_only=True):
