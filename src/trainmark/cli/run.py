@@ -12,6 +12,7 @@ from trainmark import features
 from trainmark.analysis.beside import find_published_rows
 from trainmark.analysis.comparison import make_repeats_document
 from trainmark.analysis.quantities import add_cost
+from trainmark.cli.group_screen import find_screen, show_screen
 from trainmark.cli.options import add_run_options, options_from_args
 from trainmark.cli.progress import show_progress
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
@@ -87,20 +88,24 @@ def _print_result(result: Result, store: Store, *, as_json: bool, repeated: bool
         document = make_repeats_document(result.records) if repeated else plain[0] if len(plain) == 1 else plain
         json.dump(document, sys.stdout, ensure_ascii=False)
         print()
+        if records and (page := _write_page(records, store)):
+            print_status(f"page: {page}")
+    elif records and (screen := find_screen(records)):
+        show_screen(screen, records, store, _write_page(records, store, screen.PAGE))
     elif records:
         price = site.load().price
         headlines = (*headline.write_headlines(records, find_published_rows(records, store.folder)), *result.left_out)
-        screen = screen_options(open_console())
-        sys.stdout.write(table.render([add_cost(one, price) for one in records], sentences=headlines, **screen))
+        shape = screen_options(open_console())
+        sys.stdout.write(table.render([add_cost(one, price) for one in records], sentences=headlines, **shape))
         for record in records:
-            sys.stdout.write(facts.describe_profile(record, run_folder=store.runs / record.run_id, **screen))
+            sys.stdout.write(facts.describe_profile(record, run_folder=store.runs / record.run_id, **shape))
             show(f"record: {store.path(record.run_id)}")
             for artifact in record.artifacts:
                 show(f"sample: {store.runs / record.run_id / artifact.file}  {artifact.caption}")
         if again := resume_command(records[-1], store):
             show(f"to resume: {again}")
-    if records and (page := _write_page(records, store)):
-        (print_status if as_json else show)(f"page: {page}")
+        if page := _write_page(records, store):
+            show(f"page: {page}")
 
 
 def resume_command(record: Record, store: Store) -> str | None:
@@ -112,11 +117,11 @@ def resume_command(record: Record, store: Store) -> str | None:
     return shlex.join(["trainmark", "run", "--resume", record.run_id.rpartition("-")[2], *elsewhere])
 
 
-def _write_page(records: Sequence[Record], store: Store) -> str | None:
+def _write_page(records: Sequence[Record], store: Store, name: str | None = None) -> str | None:
     """The path of the page of these runs; a failure to write it is printed and fails nothing."""
     try:
         for feature in features.offers("run_page"):
-            return str(feature.leave_page(records, store, site.load().price))
+            return str(feature.leave_page(records, store, site.load().price, name))
         return None
     except Exception as error:  # the records are on disk: a broken page must not fail the run
         print_status(f"trainmark: the page of these runs could not be made: {error}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trainmark import api, features
 from trainmark.analysis.published_lookup import load_published_rows
 from trainmark.analysis.quantities import add_cost
+from trainmark.cli.group_screen import find_screen, show_screen
 from trainmark.cli.options import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.record import escape
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 NAME = "show"
 HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
 EXAMPLES = """\
-  trainmark show                          the newest run
+  trainmark show                          the newest run, or all runs of the command that made it
   trainmark show --all                    all that is known of it
   trainmark show 7d00aa                   by the beginning or the end of its id
   trainmark show results/record.json      from a file
@@ -59,6 +60,14 @@ def run(args: argparse.Namespace) -> int:
         if not (repeats := find_group(args.run or "", store)):
             raise
         _show_group([add_cost(one, price) for one in repeats] if not args.json else repeats, args, screen)
+        return 0
+    together = find_group(record.group, store) if record.group and not args.run else []
+    if len(together) > 1 and not (args.json or args.markdown or args.all):
+        if drawn := find_screen(together):
+            page = store.folder / "reports" / drawn.PAGE
+            show_screen(drawn, together, store, str(page) if page.is_file() else None)
+        else:
+            _show_group([add_cost(one, price) for one in together], args, screen)
         return 0
     if args.json:  # as it was written, without what a reader's price makes of it
         text = json.dumps(record.to_json(), allow_nan=False) + "\n"

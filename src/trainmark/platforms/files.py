@@ -100,6 +100,8 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
     collectives: Annotated[str, _make_meta(_WORD, "a backend of torch.distributed, such as nccl, or none")]
     """The torch.distributed backend, or `none`."""
     precisions: tuple[str, ...]
+    usual_precision: str = "fp32"
+    """What people train in on these devices; `run` without a workload takes it."""
     plugin: Annotated[str, _make_meta(rf"^{_VARIABLE}(\.{_VARIABLE})*$", "the name of a module")] | None = None
     """Module whose import registers the device with torch."""
     python: Annotated[str, _make_meta(_WORD, "the name of a module beside the file")] | None = None
@@ -131,6 +133,7 @@ class PlatformFile(msgspec.Struct, frozen=True, kw_only=True):
         if not self.precisions:
             raise ValueError("precisions is empty; list those that the devices support")
         _check_known("precision", self.precisions, PRECISIONS)
+        _check_known("usual_precision", [self.usual_precision], self.precisions)
         _check_pattern("out_of_memory", self.out_of_memory)
         for key in ("host_settings", "deterministic_settings"):
             for variable, value in getattr(self, key).items():

@@ -209,6 +209,10 @@ class WorkloadFacts:
     """What published opinions of the same model are held to."""
     bands: tuple[LossBand, ...] = ()
     """Where the losses of public runs of its reference recipe lay."""
+    first_run: Whole = 0
+    """Its place among the full-size networks of `run` without a workload; 0: it is tried only with more time."""
+    learns_first: bool = False
+    """Its recipe smoke is what `run` without a workload trains to a target."""
     shows: ShowFacts | None = None
     """What `trainmark sample` asks of a trained network; None where it has nothing to show."""
 
@@ -230,7 +234,16 @@ class WorkloadFacts:
     def to_json(self) -> dict[str, Any]:
         """The part that records keep, for readers without the workload."""
         document = asdict(self)
-        for name in ("sample_words", "on_pages", "quality_on_pages", "listening_test", "bands", "shows"):
+        for name in (
+            "sample_words",
+            "on_pages",
+            "quality_on_pages",
+            "listening_test",
+            "bands",
+            "shows",
+            "first_run",
+            "learns_first",
+        ):
             del document[name]
         for quality in document["qualities"]:
             for name in ("on_pages", "meaning", "caution", "beware"):

@@ -141,6 +141,8 @@ def _find_records(words: Sequence[str], limit: int | None, store: Store) -> tupl
     for damaged in contents.damaged:
         print_status(str(damaged))
     newest = contents.rows[: NEWEST if limit is None else limit or None]
+    if limit is None and newest and newest[0].group:  # all runs of the newest command
+        newest = [row for row in newest if row.group == newest[0].group]
     if not newest:
         raise UsageError(f"the store {store.folder} holds no records yet; 'trainmark run' makes one")
     return [read_record(store.path(row.run_id)) for row in newest], []

@@ -65,13 +65,13 @@ class ReportInputs:
     """Link back to the site."""
 
 
-def leave_page(records: Sequence[Record], store: Store, price: Price | None = None) -> Path:
+def leave_page(records: Sequence[Record], store: Store, price: Price | None = None, name: str | None = None) -> Path:
     """Draws the page that a run ends with, and keeps it: its checks need the record alone;
     `report` and `audit` also check its events."""
     checks = {record.run_id: audit_record(record) for record in records}
     folders = find_run_folders(records, store)
     inputs = collect_inputs(records, store, checks=checks, folders=folders, price=price, language=locale_language())
-    return save_page(f"{records[-1].run_id}.html", render(inputs), store)
+    return save_page(name or f"{records[-1].run_id}.html", render(inputs), store)
 
 
 def collect_inputs(
