@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,17 +155,6 @@ class StoreContents:
     """Unique short names of these runs: the last part of the id, or all of it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Listing:
-    rows: list[StoreRow]
-    count: int
-    """Of all that fit."""
-    damaged: list[tuple[str, str]]
-    """Names and reasons."""
-    files: set[str]
-    """The names of all record files."""
-
-
 def default_folder() -> Path:
     """$TRAINMARK_STORE, else trainmark's folder among the user's data."""
     if chosen := os.environ.get("TRAINMARK_STORE"):
@@ -236,26 +225,26 @@ class Store:
 
     def rows(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> list[StoreRow]:
         """Rows of the records, newest first; damaged files are only in `contents`."""
-        return self._list(wanted or RunFilter(), limit, count_all=False).rows
+        return self._list(self._file_names(), wanted or RunFilter(), limit, count_all=False)[0]
 
     def contents(self, wanted: RunFilter | None = None, *, limit: int | None = None) -> StoreContents:
         """The contents of the folder, filtered and limited."""
-        folders = self._folder_names()
-        found = self._list(wanted or RunFilter(), limit)
-        left = [name for name in folders if f"{name}.json" not in found.files]
+        folders, files = self._folder_names(), self._file_names()
+        rows, damaged, count = self._list(files, wanted or RunFilter(), limit)
+        left = [name for name in folders if f"{name}.json" not in files]
         unrecorded = sort_newest_first(make_folder_row(self.runs / name) for name in left)
-        shown = [*(row.run_id for row in found.rows), *left]
+        shown = [*(row.run_id for row in rows), *left]
         return StoreContents(
-            rows=found.rows,
-            count=found.count,
-            damaged=[Damaged(path=self.records / name, reason=reason) for name, reason in found.damaged],
+            rows=rows,
+            count=count,
+            damaged=damaged,
             unrecorded=[row for row in unrecorded if wanted is None or wanted.fits(row)],
-            names=_shorten_names(shown, {*left, *(name.removesuffix(".json") for name in found.files)}),
+            names=_shorten_names(shown, {*left, *(name.removesuffix(".json") for name in files)}),
         )
 
     def rebuild(self) -> int:
         """Rebuilds the index; returns the number of records."""
-        return self._list(RunFilter(), None, anew=True).count
+        return self._list(self._file_names(), RunFilter(), None, anew=True)[2]
 
     def run_ids(self) -> list[str]:
         """The ids of all record files, unordered; a file may be damaged."""
@@ -365,23 +354,25 @@ class Store:
         except OSError:
             return []
 
-    def _list(self, wanted: RunFilter, limit: int | None, *, count_all: bool = True, anew: bool = False) -> _Listing:
-        """Reads only files that the index does not know, as records are never rewritten."""
-        files, index = self._file_names(), StoreIndex(self.index, anew=anew)
-        found = {name: self._read_row(name) for name in files - index.names()}
+    def _list(
+        self, files: Set[str], wanted: RunFilter, limit: int | None, *, count_all: bool = True, anew: bool = False
+    ) -> tuple[list[StoreRow], list[Damaged], int]:
+        """The newest rows that fit, damaged files, and how many rows fit in all; reads only files that the index does
+        not know, as records are never rewritten."""
+        index = StoreIndex(self.index, anew=anew)
+        found = {name: self._read_row(name) for name in sorted(files - index.names())}
         new, gone = [row for row in found.values() if isinstance(row, StoreRow)], index.names() - files
         if new or gone:
             index.update(new, gone)
-        damaged = sorted((name, reason) for name, reason in found.items() if isinstance(reason, str))
+        damaged = [Damaged(path=self.records / name, reason=why) for name, why in found.items() if isinstance(why, str)]
         fitting = filter(wanted.fits, index.rows())
         try:
             rows = list(itertools.islice(fitting, limit))
-            count = len(files) - len(damaged) if wanted == RunFilter() else len(rows)
-            if count_all and wanted != RunFilter():
-                count += sum(1 for _ in fitting)
+            if wanted == RunFilter():
+                return rows, damaged, len(files) - len(damaged)
+            return rows, damaged, len(rows) + (sum(1 for _ in fitting) if count_all else 0)
         except msgspec.MsgspecError:
-            return self._list(wanted, limit, count_all=count_all, anew=True)
-        return _Listing(rows=rows, count=count, damaged=damaged, files=files)
+            return self._list(files, wanted, limit, count_all=count_all, anew=True)
 
     def _read_row(self, name: str) -> StoreRow | str:
         """The row of a record file, or why it is no record."""
