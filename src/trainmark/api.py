@@ -362,12 +362,9 @@ def report(
         from trainmark.view.publish import make_publishable
 
         shown = list(make_publishable(shown).records)
-    folders = {record.run_id: kept.runs / record.run_id for record in chosen}
     if price is None and not publish:
         price = site.load().price
-    text: str = output.render(
-        format, shown, store=kept, language=language, folders=folders, published=publish, price=price
-    )
+    text: str = output.render(format, shown, store=kept, language=language, published=publish, price=price)
     if path is not None:
         write_report(Path(path), text, kept)
     return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainmark.record.audit import SEVERITIES, Audit, collect_findings, find_reason, name_outcome, summarise
-from trainmark.record.checks import CheckResult
 from trainmark.view.terminal import TerminalWriter
 
 STYLES = {"failed": "bold red", "doubt": "bold yellow", "note": "bold"}
@@ -25,22 +24,16 @@ def render(
         head = writer.text(f"{SEVERITIES[finding.verdict]}: {finding.subject}", STYLES[finding.verdict])
         head.append_text(writer.text(f"  {finding.name}", "dim"))
         writer.put(head)
-        writer.put(finding.evidence, _sentence(finding.sentence), f"Check {finding.remedy}.", indent=2)
+        sentence = f"{finding.sentence[:1].upper()}{finding.sentence[1:]}."
+        writer.put(finding.evidence, sentence, f"Check {finding.remedy}.", indent=2)
         writer.put("")
     if everything:
         for audit in audits:
             writer.put(writer.text(audit.title, "bold"))
             for entry in audit.checks:
-                writer.put(writer.text(_line(entry), "" if entry.findings else "dim"), indent=2)
+                reason = find_reason(entry)
+                line = f"{name_outcome(entry)}: {entry.claim}" + (f" ({reason})" if reason else "")
+                writer.put(writer.text(line, "" if entry.findings else "dim"), indent=2)
             writer.put("")
     writer.put(f"{summarise(audits)}.")
     return writer.getvalue()
-
-
-def _line(entry: CheckResult) -> str:
-    line = f"{name_outcome(entry)}: {entry.claim}"
-    return f"{line} ({find_reason(entry)})" if find_reason(entry) else line
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

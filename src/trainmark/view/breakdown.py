@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,13 +28,6 @@ class TimeStep:
     """Where its bar begins."""
     kind: Literal["total", "phase", "part"] = "phase"
     """A number's time, a phase that is taken off, or a part of the last number's."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluations:
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    """One row per evaluation, oldest first."""
 
 
 def split_time(record: Record) -> list[TimeStep]:
@@ -94,8 +86,8 @@ def format_rate(step: TimeStep, record: Record) -> str:
     return f"{number(quantity.value)} {quantity.unit}" if quantity is not None and quantity.value is not None else ""
 
 
-def list_evaluations(record: Record, say: Say) -> Evaluations:
-    """Every evaluation with all it measured."""
+def list_evaluations(record: Record, say: Say) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Heads and rows of every evaluation, oldest first, with all it measured."""
     history = record.quality.history
     names = list(dict.fromkeys(name for evaluation in history for name in evaluation.values))
     rows = [
@@ -107,4 +99,4 @@ def list_evaluations(record: Record, say: Say) -> Evaluations:
         )
         for evaluation in history
     ]
-    return Evaluations(heads=[say("step"), say("epoch"), *names, say("samples")], rows=rows)
+    return [say("step"), say("epoch"), *names, say("samples")], rows

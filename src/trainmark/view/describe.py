@@ -195,18 +195,17 @@ def _build_telemetry(machine: MachineTelemetry, spark: Callable[..., str]) -> Fa
 
 
 def _build_quality(record: Record) -> FactSection:
-    quality, every = record.quality, list_evaluations(record, _)
+    quality, (heads, rows) = record.quality, list_evaluations(record, _)
     shown = _("{quality} {value}, target {goal}: {verdict}").format(
         quality=quality_word(quality.name),
         value=format_quality(quality),
         goal=format_goal(quality),
         verdict=_(verdict(record)),
     )
-    rows = list(every.rows)
     if (left_out := len(rows) - _MAX_EVALUATIONS) > 0:
-        middle = ("…", *[""] * (len(every.heads) - 2), _("{count} more").format(count=left_out))
+        middle = ("…", *[""] * (len(heads) - 2), _("{count} more").format(count=left_out))
         rows = [*rows[: _MAX_EVALUATIONS // 2], middle, *rows[-(_MAX_EVALUATIONS // 2) :]]
-    return FactSection(title=_("Quality"), sentence=shown, heads=every.heads, rows=rows)
+    return FactSection(title=_("Quality"), sentence=shown, heads=heads, rows=rows)
 
 
 def _draw_artifacts(writer: TerminalWriter, record: Record, run_folder: Path | None) -> None:

@@ -100,7 +100,7 @@ def test_every_row_shows_its_doubts_and_the_audits_verdict(folder: Path, tmp_pat
     rows = re.findall(r"<tr data-kind=.*?</tr>", text, re.DOTALL)
     assert len(rows) > 5
     assert all('class="severity ' in row and "data-severity=" in row for row in rows)
-    assert "What the audit found" in text and "Pages these rows were read from" in text
+    assert "What the audit found" in text
     vit = (out / "vit.html").read_text(encoding="utf-8")
     assert 'data-severity="wrong"' in vit, "of which the library has rows"
 

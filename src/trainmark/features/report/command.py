@@ -11,7 +11,7 @@ from trainmark.analysis.beside import find_published_rows
 from trainmark.analysis.published_lookup import find_subject
 from trainmark.cli.options import add_price_options, read_price
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, show
-from trainmark.features.report import output, run_page
+from trainmark.features.report import output
 from trainmark.features.report.output import list_formats
 from trainmark.features.report.trend import select_trend_rows
 from trainmark.record import escape
@@ -82,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
         records, rows = _find_trend_records(args, store), []
     if args.published:
         rows = [*rows, *(row for row in find_published_rows(records, store.folder) if row not in rows)]
-    folders = run_page.find_run_folders(records, store)
     if args.publish:
         records = _make_publishable(records, labels=args.labels)
     if rows and form not in WITH_ROWS:
@@ -93,7 +92,6 @@ def run(args: argparse.Namespace) -> int:
         rows,
         store=store,
         language=args.lang,
-        folders=folders,
         published=args.publish,
         trend=args.trend is not None,
         # a price is private: a shared copy has one only if requested

@@ -99,7 +99,7 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
     unit = "" if found.unit in ("", "-") else found.unit
     word = quality_word(found.name)
     aim = say("target {goal}").format(goal=format_goal(found))
-    every = list_evaluations(record, say)
+    heads, rows = list_evaluations(record, say)
     x = chart.exact_axis(0, max(points[-1][0], 1) * 1.04)
     sentence = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
@@ -119,8 +119,8 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
         y_unit=unit,
         lines=[chart.Line(name=word, points=points, color=4, dots=len(points) <= 40)],
         rules={aim: ((x.low, found.goal), (x.high, found.goal))},
-        heads=every.heads,
-        rows=every.rows[-_MAX_EVALUATIONS:],
+        heads=heads,
+        rows=rows[-_MAX_EVALUATIONS:],
         counts_x=True,
     )
 

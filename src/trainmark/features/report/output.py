@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -22,7 +21,7 @@ from trainmark.record import escape
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import UsageError, nearest
-from trainmark.record.format import device_name, number
+from trainmark.record.format import device_name
 from trainmark.record.index import parse_instant
 from trainmark.record.language import locale_language
 from trainmark.record.metrics import METRICS
@@ -133,7 +132,13 @@ def _make_suite(name: str, record: Record, checks: Sequence[CheckResult]) -> Ele
         seconds,
     )
     cases = [run, *map(_make_case, checks)]
-    return junit_suite(name, created=record.created, properties=_list_properties(record), cases=cases, seconds=seconds)
+    return junit_suite(
+        name,
+        created=record.created,
+        properties={"run": record.run_id, "device": device_name(record)},
+        cases=cases,
+        seconds=seconds,
+    )
 
 
 def _make_case(check: CheckResult) -> JunitCase:
@@ -146,22 +151,6 @@ def _make_case(check: CheckResult) -> JunitCase:
     if check.verdict in ("failed", "doubt"):
         return JunitCase(check.claim, "failed", lines, SEVERITIES[check.findings[0].verdict])
     return JunitCase(check.claim, "passed", lines)  # worth knowing, but no reason to fail a build
-
-
-def _list_properties(record: Record) -> dict[str, str]:
-    plan = record.plan
-    p_core = record.metrics.get("p_core")
-    facts = {
-        "run": record.run_id,
-        "device": device_name(record),
-        "recipe": plan.recipe_name,
-        "topology": plan.topology,
-        "precision": record.precision,
-        "fingerprint": plan.fingerprint,
-    }
-    if p_core is not None and p_core.value is not None:
-        facts["p_core"] = f"{number(p_core.value, 6)} {p_core.unit}"
-    return facts
 
 
 # OpenMetrics, for Prometheus by way of node_exporter's textfile folder, and for merge-request widgets
@@ -261,45 +250,47 @@ def render(
     *,
     store: Store,
     language: str | None = None,
-    folders: Mapping[str, Path] | None = None,
     published: bool = False,
     price: Price | None = None,
     trend: bool = False,
 ) -> str:
-    """The report as text; `folders` are the runs' own by their ids, where their artifacts and events lie. Forms for
-    people and spreadsheets include the cost at a `price`; a page with a `trend` charts plans from run to run.
+    """The report as text. Forms for people and spreadsheets include the cost at a `price`; a page with a `trend` charts
+    plans from run to run.
 
     The records of a `published` copy name other hosts than their events do, and are audited alone.
     """
-    language, folders = language or locale_language(), folders or {}
+    language, folders = language or locale_language(), {record.run_id: store.runs / record.run_id for record in records}
 
     def audit(record: Record) -> tuple[CheckResult, ...]:
-        folder = None if published else folders.get(record.run_id)
-        return audit_record(record, folder if folder and folder.is_dir() else None)
+        folder = folders[record.run_id]
+        return audit_record(record, folder if folder.is_dir() and not published else None)
 
-    if form == "html":
-        inputs = collect_inputs(
-            records,
-            store,
-            rows,
-            checks={record.run_id: audit(record) for record in records},
-            folders=folders,
-            price=price,
-            language=language,
-            published=published,
-            trends=compute_trends(records) if trend else (),
-            facts=collect_facts(records, store, language),
-        )
-        return render_page(inputs)
-    with_rows = {"markdown": to_markdown, "csv": to_csv, "json": to_json}
     if form in ("markdown", "csv"):
         records = [add_cost(record, price or Price()) for record in records]
-    if form in with_rows:
-        return with_rows[form](records, rows)
-    if form == "junit":
-        return to_junit(records, audit)
-    if form == "openmetrics":
-        return to_openmetrics(records)
+    match form:
+        case "html":
+            inputs = collect_inputs(
+                records,
+                store,
+                rows,
+                checks={record.run_id: audit(record) for record in records},
+                price=price,
+                language=language,
+                published=published,
+                trends=tuple(compute_trends(records)) if trend else (),
+                facts=collect_facts(records, store, language),
+            )
+            return render_page(inputs)
+        case "markdown":
+            return to_markdown(records, rows)
+        case "csv":
+            return to_csv(records, rows)
+        case "json":
+            return to_json(records, rows)
+        case "junit":
+            return to_junit(records, audit)
+        case "openmetrics":
+            return to_openmetrics(records)
     for feature in features.offers("report_format"):
         if form in feature.FORMATS:
             return str(feature.FORMATS[form](records, language=language, folders=folders))

@@ -40,8 +40,6 @@ class ShownResult:
     """Where its name leads: to its page, a part of this one, or the page it was published on."""
     aside: Child
     """Below the name: when, or from which page."""
-    source: str = ""
-    """The title of the page it was published on."""
     created: str
     workload: str
     title: str
@@ -147,7 +145,6 @@ def make_row_result(row: PublishedRow, findings: Sequence[CheckResult] = ()) -> 
         name=row.name.removeprefix(PREFIX),
         link=row.source.address if row.source.address.startswith(("https://", "http://")) else None,
         aside=row.source.title,
-        source=row.source.title,
         created=row.source.date or "",
         workload=row.workload,
         title=title(row.workload),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from trainmark import __version__, features
 from trainmark.analysis import beside
@@ -69,8 +70,7 @@ def leave_page(records: Sequence[Record], store: Store, price: Price | None = No
     """Draws the page that a run ends with, and keeps it: its checks need the record alone;
     `report` and `audit` also check its events."""
     checks = {record.run_id: audit_record(record) for record in records}
-    folders = find_run_folders(records, store)
-    inputs = collect_inputs(records, store, checks=checks, folders=folders, price=price, language=locale_language())
+    inputs = collect_inputs(records, store, checks=checks, price=price, language=locale_language())
     return save_page(name or f"{records[-1].run_id}.html", render(inputs), store)
 
 
@@ -79,31 +79,20 @@ def collect_inputs(
     store: Store,
     rows: Sequence[PublishedRow] = (),
     *,
-    checks: Mapping[str, tuple[CheckResult, ...]],
-    folders: Mapping[str, Path],
     price: Price | None,
-    language: str,
     published: bool = False,
-    trends: Sequence[Trend] = (),
-    facts: Mapping[str, Sequence[FactSection]] | None = None,
+    **shown: Any,
 ) -> ReportInputs:
-    """What the page of these runs shows today; `folders` are the runs' own by their ids."""
+    """What the page of these runs shows today, beside what is given."""
     return ReportInputs(
         records=tuple(add_cost(record, price or Price()) for record in records),
         rows=tuple(rows),
         beside=tuple(find_published_rows(records, store.folder)),
-        checks=checks,
-        folders=folders,
-        facts=facts or {},
-        trends=tuple(trends),
+        folders={record.run_id: store.runs / record.run_id for record in records},
         samples={} if published else {record.run_id: store.samples / record.run_id for record in records},
         made=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-        language=language,
+        **shown,
     )
-
-
-def find_run_folders(records: Iterable[Record], store: Store) -> dict[str, Path]:
-    return {record.run_id: store.runs / record.run_id for record in records}
 
 
 def collect_facts(records: Sequence[Record], store: Store, language: str) -> dict[str, list[FactSection]]:

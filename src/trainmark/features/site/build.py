@@ -205,7 +205,7 @@ def _draw_table_page(site: _Site, workload: str) -> str:
         tables.draw_filter(results, ("kind", "severity", "vendor", "precision"), say("Filter results"), say),
         _draw_table(results, say),
     )
-    body = el("main", table, _draw_findings(results, say), _draw_sources(results, say))
+    body = el("main", table, _draw_findings(results, say))
     return _draw_page(site, title(workload), workload, body)
 
 
@@ -266,14 +266,6 @@ def _draw_result_findings(result: ShownResult, say: Say) -> Markup:
         el("ul", sentences),
         id=(result.findings_link or "")[1:],
     )
-
-
-def _draw_sources(results: Sequence[ShownResult], say: Say) -> Markup | None:
-    pages = dict.fromkeys((one.source, one.link) for one in results if one.kind == "published")
-    if not pages:
-        return None
-    entries = [el("li", el("a", name, href=link, rel="noreferrer") if link else name) for name, link in pages]
-    return el("section", el("h2", say("Pages these rows were read from")), el("ol", entries, class_="origins"))
 
 
 def _draw_page(site: _Site, heading: str, workload: str | None, body: Markup) -> str:
