@@ -122,12 +122,6 @@ def test_any_quality_is_read_under_the_pages_own_name(head: str, cell: str, name
     assert page.unread == ()
 
 
-def test_of_two_columns_of_one_kind_none_takes_the_others_place() -> None:
-    row = only(read("| Model | GPU | Top1 | Top5 | ips |", "| Sailnet | Q9-X x4 | 0.684 | 0.881 | 1236 |"))
-    assert (row.quality_name, row.quality) == ("acc1", 68.4)
-    assert kept(row) == {"acc5": 88.1, "ips": 1236}
-
-
 @pytest.mark.parametrize(
     ("head", "cell", "item", "rate"),
     [
@@ -179,44 +173,61 @@ def test_devices_are_counted_wherever_the_table_counts_them() -> None:
     assert kept(row)["FPS"] == 28.68
 
 
-def test_a_column_cards_may_count_them() -> None:
-    row = only(read("| Cards | Speed(s/step) | Time(h) | GPU Mem(MiB) | mAP(%) |", "| 8 | 0.5 | 8.5 | 20480 | 36.1 |"))
-    assert (row.device, row.topology, row.e2e_time_s, row.mem_used_gib) == ("Q9-X", "1x8", 30600, 20)
-    assert (row.quality, row.quality_unit, kept(row)) == (36.1, "%", {"Speed": 0.5})
-
-
-def test_a_time_without_a_unit_is_not_taken_for_seconds() -> None:
-    heads = "| GPU | Training time | AUC |"
-    assert only(read(heads, "| Q9-X x8 | 8h30min | 0.7 |")).e2e_time_s == 30600
-    row = only(read(heads, "| Q9-X x8 | 5 | 0.7 |"))
-    assert (row.e2e_time_s, kept(row)) == (None, {"Training time": 5})
-
-
-def test_a_precision_that_is_a_number_is_no_type() -> None:
-    row = only(read("| GPU | Precision | Recall |", "| Q9-X x8 | 0.91 | 0.9 |"))
-    assert (row.precision, row.quality_name, row.quality, kept(row)) == ("unknown", "Precision", 0.91, {"Recall": 0.9})
-
-
-def test_a_name_of_a_quality_may_hold_a_colon() -> None:
-    row = only(read("| GPU | Result |", "| Q9-X x8 | mAP@0.5:0.95: 36.1 mAP@0.5: 54 |"))
-    assert (row.quality_name, row.quality, kept(row)) == ("mAP@0.5:0.95", 36.1, {"mAP@0.5": 54})
+@pytest.mark.parametrize(
+    ("heads", "cells", "fields", "beside"),
+    [
+        (
+            "| Model | GPU | Top1 | Top5 | ips |",
+            "| Sailnet | Q9-X x4 | 0.684 | 0.881 | 1236 |",
+            {"quality_name": "acc1", "quality": 68.4},
+            {"acc5": 88.1, "ips": 1236},
+        ),
+        (
+            "| Cards | Speed(s/step) | Time(h) | GPU Mem(MiB) | mAP(%) |",
+            "| 8 | 0.5 | 8.5 | 20480 | 36.1 |",
+            {"device": "Q9-X", "topology": "1x8", "e2e_time_s": 30600, "mem_used_gib": 20, "quality_unit": "%"},
+            {"Speed": 0.5},
+        ),
+        ("| GPU | Training time | AUC |", "| Q9-X x8 | 8h30min | 0.7 |", {"e2e_time_s": 30600}, {}),
+        ("| GPU | Training time | AUC |", "| Q9-X x8 | 5 | 0.7 |", {"e2e_time_s": None}, {"Training time": 5}),
+        (
+            "| GPU | Precision | Recall |",
+            "| Q9-X x8 | 0.91 | 0.9 |",
+            {"precision": "unknown", "quality_name": "Precision", "quality": 0.91},
+            {"Recall": 0.9},
+        ),
+        (
+            "| GPU | Result |",
+            "| Q9-X x8 | mAP@0.5:0.95: 36.1 mAP@0.5: 54 |",
+            {"quality_name": "mAP@0.5:0.95", "quality": 36.1},
+            {"mAP@0.5": 54},
+        ),
+        ("| GPU | FPS | FID |", "| Q9-X | 16.1 | 120.5 |", {"topology": "unknown", "quality": 120.5}, {"FPS": 16.1}),
+        (
+            "| Model | keel | miou | fps |",
+            "| Sailnet | 0.9488 | 0.653 | 65.3 samples/sec |",
+            {"device": "Q9-X", "quality_name": "mIoU", "p_train": 65.3},
+            {"keel": 0.9488},
+        ),
+        (
+            "| Model | GPUs | Easy/Medium/Hard Set | Ips |",
+            "| Sailnet | Q9-X x8 | 0.886/0.860/0.753 | 8.68 |",
+            {},
+            {"Easy": 0.886, "Medium": 0.86, "Hard Set": 0.753, "Ips": 8.68},
+        ),
+    ],
+)
+def test_each_figure_of_a_row_is_what_its_head_and_its_own_words_say(
+    heads: str, cells: str, fields: dict[str, object], beside: dict[str, object]
+) -> None:
+    row = only(read(heads, cells))
+    assert {name: getattr(row, name) for name in fields} == fields
+    assert kept(row) == beside
 
 
 @pytest.mark.parametrize("text", ["bs=256(global)", "global_bs=256", "GBS=256", "globalbs=2M"])
 def test_a_batch_of_all_devices_is_not_one_devices(text: str) -> None:
     assert only(metrics(HEADS, f"| Q9单机8卡（1x8） | fp32 | {text} | | 1 | 2 | 3 | | |")).batch_per_device is None
-
-
-def test_a_bare_device_is_one_of_nobody_knows_how_many() -> None:
-    row = only(read("| Model | GPU | FPS | FID |", "| Sailnet | Q9-X | 16.1 | 120.5 |"))
-    assert (row.device, row.topology, row.devices) == ("Q9-X", "unknown", None)
-    assert row.quality == 120.5
-
-
-def test_a_table_without_devices_is_of_the_only_one_the_page_names() -> None:
-    row = only(read("| Model | keel | miou | fps |", "| Sailnet | 0.9488 | 0.653 | 65.3 samples/sec |"))
-    assert (row.device, row.quality_name, row.p_train) == ("Q9-X", "mIoU", 65.3)
-    assert kept(row) == {"keel": 0.9488}
 
 
 def test_results_are_not_taken_for_a_list_of_machines_nor_machines_for_results() -> None:
@@ -229,11 +240,6 @@ def test_a_row_whose_cells_stand_under_other_heads_is_refused_with_its_text() ->
     page = read("| GPU | FP32 | mAP |", "| Sailnet | Q9-X x8 | 41.2 |")
     assert page.rows == ()
     assert page.unread[0] == "line 13: its cells do not stand under their heads: 'Sailnet | Q9-X x8 | 41.2'"
-
-
-def test_several_figures_in_a_cell_follow_the_names_of_their_head() -> None:
-    page = read("| Model | GPUs | Easy/Medium/Hard Set | Ips |", "| Sailnet | Q9-X x8 | 0.886/0.860/0.753 | 8.68 |")
-    assert kept(only(page)) == {"Easy": 0.886, "Medium": 0.86, "Hard Set": 0.753, "Ips": 8.68}
 
 
 def test_rates_of_two_tables_are_one_run_only_where_nothing_differs() -> None:

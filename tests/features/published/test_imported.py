@@ -83,10 +83,6 @@ def test_a_page_cannot_take_the_name_of_a_row_that_comes_with_trainmark(tmp_path
     assert len(set(names)) == len(names)
 
 
-def test_a_store_without_imports_has_none(tmp_path: Path) -> None:
-    assert imported.load_rows(tmp_path / "nowhere") == ()
-
-
 def spoil(change: Any) -> str:
     row = {**vars(read.read_page(TEXT, name="page.md").rows[0])}
     row["source"] = vars(row["source"])
@@ -100,18 +96,13 @@ def spoil(change: Any) -> str:
     [
         "",
         "not JSON",
-        "[]",
-        "null",
         "{}",
         "[" * 100_000,
         spoil(lambda document, row: document.update(kind="another")),
         spoil(lambda document, row: document.update(rows=7)),
-        spoil(lambda document, row: document.update(imported=None)),
         spoil(lambda document, row: row.update(p_core="fast")),
-        spoil(lambda document, row: row.update(p_core=True)),
         spoil(lambda document, row: row.update(p_core=float("nan"))),
         spoil(lambda document, row: row.update(topology="many")),
-        spoil(lambda document, row: row.update(name="run")),
         spoil(lambda document, row: row.update(device=None)),
         spoil(lambda document, row: row.update(source={"title": 1, "address": "", "date": None})),
         spoil(lambda document, row: row.pop("mem_used_gib")),
