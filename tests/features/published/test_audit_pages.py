@@ -12,9 +12,8 @@ from trainmark import workloads
 from trainmark.analysis import published_library as library
 from trainmark.analysis.peaks import find_card
 from trainmark.analysis.published_library import PageStatement, PublishedPage
-from trainmark.features.published.audit import audit, audit_page, group_by_source
+from trainmark.features.published.audit import audit, group_by_source
 from trainmark.features.published.read import read_page
-from trainmark.record.audit import Audit
 from trainmark.record.checks import CheckResult
 from trainmark.record.published_row import PublishedDetail, PublishedRow
 from trainmark.record.workload_facts import derive_facts
@@ -22,11 +21,11 @@ from trainmark.view.audit_screen import render
 
 
 def find_results(page: PublishedPage, code: str | None = None) -> list[CheckResult]:
-    return [finding for entry in audit_page(page) for finding in entry.findings if code in (None, finding.name)]
+    return [finding for entry in audit(page).checks for finding in entry.findings if code in (None, finding.name)]
 
 
 def check(page: PublishedPage, code: str) -> CheckResult:
-    return next(entry for entry in audit_page(page) if entry.name == code)
+    return next(entry for entry in audit(page).checks if entry.name == code)
 
 
 def find_page(title: str) -> PublishedPage:
@@ -52,7 +51,7 @@ def page(*rows: PublishedRow, **changes: Any) -> PublishedPage:
 
 
 def test_an_honest_row_passes_and_what_could_not_be_looked_at_is_said() -> None:
-    checked = audit_page(page(replace(HONEST, e2e_time_s=54_000.0)))
+    checked = audit(page(replace(HONEST, e2e_time_s=54_000.0))).checks
     assert not any(entry.findings for entry in checked)
     assert all(entry.sentence for entry in checked if entry.verdict == "unknown")
 
@@ -306,7 +305,7 @@ def test_what_is_known_of_a_training_is_what_is_trained(name: str) -> None:
 
 
 def test_the_page_about_audits_shows_what_is_printed() -> None:
-    audits = [Audit(title=page.title, checks=audit_page(page)) for page in group_by_source(library.load_rows())]
+    audits = list(map(audit, group_by_source(library.load_rows())))
     shown = (Path(__file__).parents[3] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert render(audits, width=110) in shown, "paste what 'COLUMNS=110 trainmark audit published' prints"
 

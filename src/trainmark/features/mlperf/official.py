@@ -25,15 +25,6 @@ MAX_SECONDS = 120
 MAX_TEXT = 300
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    ruleset: str
-    logs: list[str]
-    folder: str | None
-    """None for a single log, of which only compliance is checked."""
-    closed: bool
-    description: str | None
-
-
 class OfficialVerdict(msgspec.Struct, kw_only=True):
     compliance: dict[str, list[str]] = {}
     """Complaints by log."""
@@ -54,15 +45,15 @@ def ask_mlcommons(folder: ResultFolder) -> OfficialVerdict | str:
     if folder.round is None:
         return f"mlcommons' checkers know no benchmark {folder.benchmark or 'without a name'!r}"
     described = folder.description_file if folder.whole and folder.description is not None else None
-    question = Question(
-        ruleset=f"{folder.round}.0",
-        logs=[str(log.path.absolute()) for log in folder.logs],
-        folder=str(folder.path.absolute()) if folder.whole else None,
-        closed=folder.division == "closed",
-        description=str(described) if described else None,
-    )
+    question = {
+        "ruleset": f"{folder.round}.0",
+        "logs": [str(log.path.absolute()) for log in folder.logs],
+        "folder": str(folder.path.absolute()) if folder.whole else None,
+        "closed": folder.division == "closed",
+        "description": str(described) if described else None,
+    }
     try:
-        return _open_process().apply_async(_answer, (question,)).get(timeout=MAX_SECONDS)
+        return _open_process().apply_async(_answer, kwds=question).get(timeout=MAX_SECONDS)
     except multiprocessing.TimeoutError:
         _open_process().terminate()
         _open_process.cache_clear()
@@ -91,8 +82,11 @@ MESSAGES = io.StringIO()
 """What the checkers log, by which most of them answer."""
 
 
-def _answer(question: Question) -> OfficialVerdict:
-    compliance = {Path(log).name: _check_compliance(log, question.ruleset) for log in question.logs}
+def _answer(
+    *, ruleset: str, logs: list[str], folder: str | None, closed: bool, description: str | None
+) -> OfficialVerdict:
+    """The folder is None for a single log, of which only compliance is checked."""
+    compliance = {Path(log).name: _check_compliance(log, ruleset) for log in logs}
     verdict = OfficialVerdict(compliance=compliance)
 
     def complaints(name: str, check: Callable[[], Any]) -> None:
@@ -101,20 +95,20 @@ def _answer(question: Question) -> OfficialVerdict:
         try:
             check()
             verdict.complaints[name] = [
-                line.replace(f"{question.folder}/", "").strip()[:MAX_TEXT] for line in MESSAGES.getvalue().splitlines()
+                line.replace(f"{folder}/", "").strip()[:MAX_TEXT] for line in MESSAGES.getvalue().splitlines()
             ]
         except Exception as error:
             verdict.complaints[name] = [f"it ended with {_describe_error(error)}"]
 
-    if question.folder and question.closed:
-        seeds = _import_checker("package_checker.seed_checker").SeedChecker(question.ruleset)
-        complaints("seeds", lambda: seeds.check_seeds(question.logs))
-        verdict.convergence = _check_convergence(question.folder, question.ruleset)
-    if question.description:
+    if folder and closed:
+        seeds = _import_checker("package_checker.seed_checker").SeedChecker(ruleset)
+        complaints("seeds", lambda: seeds.check_seeds(logs))
+        verdict.convergence = _check_convergence(folder, ruleset)
+    if description:
         systems = _import_checker("system_desc_checker.system_desc_checker")
         # the words for a status came with 4.1, and their check asks for them in 4.0 already
-        ruleset = "3.1.0" if question.ruleset == "4.0.0" else question.ruleset
-        complaints("system", lambda: systems.check_system_desc(question.description, "training", ruleset))
+        ruleset = "3.1.0" if ruleset == "4.0.0" else ruleset
+        complaints("system", lambda: systems.check_system_desc(description, "training", ruleset))
     return verdict
 
 

@@ -107,10 +107,6 @@ class MlperfRun:
         return {}
 
     @property
-    def reached(self) -> bool:
-        return self.record.quality.reached
-
-    @property
     def why_open(self) -> tuple[str, ...]:
         """What keeps the run out of the closed division; nothing where it may be in it."""
         if self.benchmark.target is None:
@@ -177,7 +173,9 @@ def format_log(
     # Everything a worker does from its first line on counts as the run: it opens its data and tries a batch there,
     # which the rules allow no initialisation to touch.
     started = run.log.startup_ns
-    ended = run.log.evaluations[-1].elapsed_ns if run.reached else _find_end(run.log)
+    ended = run.log.evaluations[-1].elapsed_ns
+    if not record.quality.reached:
+        ended = max(ended, sum((run.log.phases_ns or run.log.before_ns).values()) + run.log.busy_ns)
     events = [
         *((0, key, value, {}) for key, value in head.items()),
         (0, "init_start", None, {}),
@@ -185,7 +183,7 @@ def format_log(
         (started, "init_stop", None, {}),
         (started, "run_start", None, {}),
         *_list_training(run),
-        (ended, "run_stop", None, {"status": "success" if run.reached else "aborted"}),
+        (ended, "run_stop", None, {"status": "success" if record.quality.reached else "aborted"}),
     ]
     kinds = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
     lines = []
@@ -276,13 +274,6 @@ def _list_provenance(record: Record) -> dict[str, Any]:
         "doubts": [doubt.text for doubt in record.doubts],
         "rank0": record.event_files.get("rank0.jsonl"),
     }
-
-
-def _find_end(log: RankLog) -> int:
-    """When the run ended, in ns since the launch."""
-    phases = log.phases_ns or log.before_ns
-    last = log.evaluations[-1].elapsed_ns
-    return max(last, sum(phases.values()) + log.busy_ns)
 
 
 def _as_integer(value: Any) -> Any:

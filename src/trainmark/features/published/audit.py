@@ -671,19 +671,11 @@ CHECKS: tuple[Check[PublishedPage], ...] = (
 
 def audit(page: PublishedPage) -> Audit:
     """All findings on a page; a page without figures is empty."""
-    return Audit(title=page.title, checks=audit_page(page), empty=not has_figures(page))
-
-
-def audit_page(page: PublishedPage) -> tuple[CheckResult, ...]:
-    if has_figures(page):
-        return run_checks(CHECKS, page, page.title)
+    if any(row.has_figures for row in page.rows):
+        return Audit(title=page.title, checks=run_checks(CHECKS, page, page.title))
     why = "no row of the page holds a figure" if page.rows else "no row of results was read"
     left = [mark_unchecked(entry.code, entry.title, why) for entry in CHECKS if entry is not unread_lines]
-    return (*left, *run_checks([unread_lines], page, page.title))
-
-
-def has_figures(page: PublishedPage) -> bool:
-    return any(row.has_figures for row in page.rows)
+    return Audit(title=page.title, checks=(*left, *run_checks([unread_lines], page, page.title)), empty=True)
 
 
 def group_by_source(rows: Iterable[PublishedRow]) -> list[PublishedPage]:
@@ -711,7 +703,13 @@ def add_findings(page: PublishedPage) -> PublishedPage:
 def attach_findings(
     rows: Sequence[PublishedRow], doubts: Mapping[str, tuple[CheckResult, ...]]
 ) -> tuple[PublishedRow, ...]:
-    def describe(one: CheckResult) -> RowFinding:
-        return RowFinding(verdict=SEVERITIES[one.verdict], check=one.name, sentence=one.sentence)
-
-    return tuple(replace(row, findings=tuple(map(describe, doubts.get(row.name, ())))) for row in rows)
+    return tuple(
+        replace(
+            row,
+            findings=tuple(
+                RowFinding(verdict=SEVERITIES[one.verdict], check=one.name, sentence=one.sentence)
+                for one in doubts.get(row.name, ())
+            ),
+        )
+        for row in rows
+    )

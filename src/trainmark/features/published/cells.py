@@ -105,13 +105,6 @@ class Place:
     """Text of a further bracket."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchCell:
-    size: int
-    per_device: bool
-    """Whether the text states it."""
-
-
 def parse_item(unit: str | None) -> str | None:
     """What a rate in this unit counts: `images` of `imgs/sec`, `mel frames` of `mel frames/s`; None where no items."""
     slash = re.fullmatch(r"([^/]{1,40}?) ?/ ?([A-Za-z秒]{1,6})\.?", tidy(unit or ""))
@@ -239,10 +232,11 @@ def _parse_topology(text: str) -> Topology | None:
         return None
 
 
-def parse_batch(text: str) -> BatchCell | None:
-    """The batch named in `bs=256,lr=0.8`, `per_device_bs=4` or `SDK V2.2,bs:128,8x`; never a global one."""
+def parse_batch(text: str) -> tuple[int, bool] | None:
+    """The batch named in `bs=256,lr=0.8`, `per_device_bs=4` or `SDK V2.2,bs:128,8x`, and whether the text says it is
+    of one device; never a global one."""
     match = _BATCH.search(tidy(text))
-    return BatchCell(size=int(match["size"]), per_device=bool(match["each"] or match["of"])) if match else None
+    return (int(match["size"]), bool(match["each"] or match["of"])) if match else None
 
 
 def normalize_precision(text: str) -> str:

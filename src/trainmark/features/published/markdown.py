@@ -113,12 +113,8 @@ def _parse_line(line: str, number: int) -> Heading | Fact | None:
 
 def strip_markup(text: str) -> str:
     """What a reader of the rendered page sees: without emphasis, links, entities and escapes, on one line."""
-    return " ".join(html.unescape(_MARKS.sub(_unmark, text)).split())
-
-
-def _unmark(match: re.Match[str]) -> str:
-    escaped, broken, link = match.groups()
-    return escaped or link or (" " if broken else "")
+    plain = _MARKS.sub(lambda match: match[1] or match[3] or (" " if match[2] else ""), text)
+    return " ".join(html.unescape(plain).split())
 
 
 def _blank_code(lines: Sequence[str]) -> list[str]:

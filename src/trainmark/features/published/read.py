@@ -139,7 +139,11 @@ def _read_sections(found: Layout, page: str) -> list[Section]:
             section = Section(page=page)
             sections.append(section)
         if isinstance(part, Heading):
-            _add_heading(section, part)
+            section.latest = part.text
+            if part.level == 1 and section.title is None:
+                section.title = tidy(part.text) or None
+            elif section.heading is None and names.find_workload(part.text):
+                section.heading = part.text
         elif isinstance(part, Fact):
             if _is_accelerator(part):
                 section.add_device(tidy(part.value))
@@ -177,14 +181,6 @@ def _read_table(section: Section, table: Table, columns: list[Head]) -> None:
     if not is_environment:
         shown = ", ".join(quote(cell, 20) for cell in table.heads.cells[:8])
         section.add_unread(table.heads.number, f"this table has no columns that are known: {shown}")
-
-
-def _add_heading(section: Section, part: Heading) -> None:
-    section.latest = part.text
-    if part.level == 1 and section.title is None:
-        section.title = tidy(part.text) or None
-    elif section.heading is None and names.find_workload(part.text):
-        section.heading = part.text
 
 
 def _is_accelerator(part: Part) -> bool:

@@ -201,8 +201,7 @@ class TableReader:
         elif head.kind == "precision":
             run.precision = normalize_precision(text)
         elif head.kind == "fix_hp":
-            named = parse_batch(text)
-            run.batch = named.size if named else None
+            run.batch, _ = parse_batch(text) or (None, False)
             if match := _PRECISION_SETTING.search(tidy(text)):
                 run.precision = run.precision or normalize_precision(match[1])
         elif head.kind == "software":
@@ -350,7 +349,7 @@ def _configure(run: TableRun, text: str) -> None:
     for word in words:
         found, where = parse_batch(word), parse_place(word)
         if found and run.fix_hp is None:
-            run.fix_hp, run.batch = f"bs={found.size}", found.size if found.per_device else None
+            run.fix_hp, run.batch = f"bs={found[0]}", found[0] if found[1] else None
         elif run.topology is None and where.topology is not None and not where.device:
             run.topology, rest = where.topology, []
         else:
