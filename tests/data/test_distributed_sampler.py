@@ -188,21 +188,3 @@ def test_one_device_sees_every_sample_once_whatever_views_are_asked_for() -> Non
     plain, repeated = all_ranks(20, 4, 1), all_ranks(20, 4, 1, repeated_views=3)
     assert [share.indices.tolist() for share in plain[0]] == [share.indices.tolist() for share in repeated[0]]
     assert all(share.views is None for share in repeated[0])
-
-
-def test_views_and_lengths_do_not_go_together() -> None:
-    with pytest.raises(ValueError, match="cannot be combined with bucketing"):
-        next(
-            rank_batches(
-                8,
-                batch_per_device=2,
-                world=2,
-                rank=0,
-                seed=0,
-                epoch=0,
-                shuffle=True,
-                lengths=np.arange(8),
-                bucket_batches=2,
-                repeated_views=3,
-            )
-        )

@@ -259,12 +259,6 @@ def test_no_more_batches_are_decoded_ahead_than_memory_was_set_aside_for(root: P
         assert taken == 4
 
 
-def test_an_evaluation_share_without_samples_gives_no_batches(root: Path) -> None:
-    with open_pool(root, 1) as pool:
-        nothing = rank_share(1, batch_per_device=8, world=2, rank=0)
-        assert list(pool.batches("val", nothing, transform="eval")) == []
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("damage", "reason"), [("truncate", "truncated"), ("delete", "No such file"), ("empty", "empty")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, Splits, expected_clips, open_splits, read_metadata, split_sizes
+from trainmark.data.ljspeech.reader import Clip, Splits, expected_clips, open_splits, read_metadata
 from trainmark.record.errors import NotReadyError
 
 
@@ -115,23 +115,6 @@ def test_a_folder_that_is_no_speech_set_is_refused(tmp_path: Path) -> None:
         read_metadata(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("count", "sizes"),
-    [
-        (13_100, (500, 100)),
-        (6_550, (250, 50)),
-        (1_000, (38, 16)),
-        (419, (16, 16)),
-        (128, (16, 16)),
-        (100, (12, 12)),
-        (8, (1, 1)),
-        (7, (0, 0)),
-    ],
-)
-def test_the_splits_keep_their_proportion_and_are_never_tiny(count: int, sizes: tuple[int, int]) -> None:
-    assert split_sizes(count) == sizes
-
-
 def test_the_published_number_of_clips_is_split_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"{name}|a|text {name}" for name in names(13_100)]
     speech_folder(tmp_path, lines, [])
@@ -230,14 +213,6 @@ def test_a_made_set_is_held_to_its_manifest_and_others_to_nothing(tmp_path: Path
     assert expected_clips(tmp_path) is None
     (tmp_path / "trainmark-set.json").write_text(json.dumps({"clips": 10}))
     assert expected_clips(tmp_path) == 10
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"clips": "9"}', '{"clips": true}', '{"clips": -1}', "\udcff"])
-def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> None:
-    make_set(tmp_path, 1)
-    (tmp_path / "trainmark-set.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(NotReadyError, match=r"trainmark-set\.json"):
-        expected_clips(tmp_path)
 
 
 @pytest.mark.parametrize(("count", "whole"), [(12_001, 13_100), (13_101, 13_100), (12_000, None)])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -77,12 +75,6 @@ def test_no_two_images_are_alike_and_another_seed_gives_others(tmp_path: Path) -
     make.make(tmp_path / "b", **SMALL, seed=1)
     hashes = [*contents(tmp_path / "a").values(), *contents(tmp_path / "b").values()]
     assert len(set(hashes)) == len(hashes) == 20
-
-
-def test_a_larger_set_holds_the_images_of_a_smaller_one(tmp_path: Path) -> None:
-    make.make(tmp_path / "small", **SMALL)
-    make.make(tmp_path / "large", **{**SMALL, "classes": 3, "train_per_class": 4})
-    assert contents(tmp_path / "small").items() <= contents(tmp_path / "large").items()
 
 
 def test_progress_is_told_up_to_the_last_image(tmp_path: Path) -> None:
@@ -184,12 +176,6 @@ def test_another_generated_set_is_refused_and_kept(tmp_path: Path) -> None:
     assert contents(tmp_path / "set") == before
 
 
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    make.make(tmp_path / "set", **SMALL)
-    assert len(contents(tmp_path / "set")) == 10
-
-
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotReadyError, match="Not a directory; choose another folder"):
@@ -211,13 +197,6 @@ def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, i
     assert names(tmp_path) == []
 
 
-def test_making_images_needs_no_torch() -> None:
-    code = "import sys, trainmark.data.imagenet.make; sys.exit('torch' in sys.modules)"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
-
-
 # The images
 
 
@@ -228,40 +207,11 @@ def test_there_are_a_thousand_different_classes_in_the_order_of_their_folders() 
     assert all(len(folder) == 9 for folder in folders)
 
 
-def test_the_first_classes_share_neither_outline_nor_surface() -> None:
-    surfaces, outlines = zip(*(shapes.form(index)[0].split(" ") for index in range(27)), strict=True)
-    assert len(set(surfaces)) == len(set(outlines)) == 27
-
-
-@pytest.mark.parametrize("index", range(0, 1000, 23))
-def test_every_kind_of_thing_can_be_drawn(index: int) -> None:
-    pixels = renderer.draw(index, np.random.default_rng(index), long_side=96)
-    assert pixels.dtype == np.uint8
-    assert max(pixels.shape) == 96
-    assert pixels.shape[2] == 3
-    assert pixels.std() > 5
-
-
-@pytest.mark.parametrize("name", shapes.OUTLINES)
-def test_an_outline_is_neither_a_speck_nor_larger_than_its_box(name: str) -> None:
-    pose = renderer.Pose(x=50, y=50, radius=40, a=40, b=0, c=0, d=40)
-    mask = np.asarray(renderer._mask(shapes.OUTLINES[name], pose, (100, 100)))
-    assert 0.12 < (mask > 127).mean() < 0.6
-    assert not mask[:3].any()
-    assert not mask[-3:].any()
-    assert not mask[:, :2].any()
-    assert not mask[:, -2:].any()
-
-
-@pytest.mark.parametrize("name", shapes.SURFACES)
-def test_a_surface_shows_both_colours_unless_it_is_plain(name: str) -> None:
-    axis = np.linspace(-1, 1, 200, dtype=np.float32)
-    u, v = np.meshgrid(axis, axis)
-    noise = renderer._blotches(375)[:200, :200]
-    pattern = shapes.SURFACES[name](u, v, noise)
-    assert pattern.dtype == np.float32
-    share = (pattern > 0).mean()
-    assert share == 0 if name == "plain" else 0.1 < share < 0.9
+def test_a_seed_gives_the_pixels_it_gave_when_records_were_made() -> None:
+    digest = hashlib.sha256()
+    for index in range(40):  # every outline and every surface
+        digest.update(renderer.draw(index, np.random.default_rng(index), long_side=64).tobytes())
+    assert digest.hexdigest()[:16] == "4c530a06fd4c2061"
 
 
 def test_a_full_size_file_is_like_a_photograph(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,6 @@ def test_the_links_of_a_topology_are_summed_up_and_shown_by_size(
     [(plan, store)] = asked
     assert (plan.topology, plan.platform) == ("1x2", "cpu")
     assert store == tmp_path / "store"
-
-
-@pytest.mark.usefixtures("asked")
-def test_json_holds_every_section_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--topology", "1x2", "--platform", "cpu", "--json") == 0
-    section = json.loads(capsys.readouterr().out)["sections"][0]
-    assert (section["name"], section["verdict"], section["remedy"]) == ("links", "ok", "")
-    assert section["results"] == rows()
 
 
 def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
@@ -195,14 +186,6 @@ def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.M
         call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu")
 
 
-def test_a_probe_of_hosts_that_was_interrupted_has_failed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(remote_run, "query_hosts", lambda *words, **more: (None, 130))
-    assert call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu") == 130
-    assert "ended before the links were measured" in capsys.readouterr().out
-
-
 def test_hosts_need_a_topology() -> None:
     with pytest.raises(UsageError, match="needs a topology, such as --topology 2x8"):
         call("--hosts", "a,b")
@@ -309,13 +292,6 @@ def test_the_screen_fits_the_width_and_the_encoding_and_leaves_remedies_whole(wi
     [remedy] = [section.remedy for section in SECTIONS if section.remedy]
     assert remedy in shown
     assert all(cell_len(line) <= width for line in shown.splitlines() if remedy not in line)
-
-
-def test_color_only_repeats_what_the_words_say() -> None:
-    colored = screen(color=True)
-    assert "\x1b[" in colored
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
-    assert [line.rstrip() for line in plain.splitlines()] == screen().splitlines()
 
 
 def test_hostile_text_on_the_screen_is_shown_and_not_obeyed() -> None:

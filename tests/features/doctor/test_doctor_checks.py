@@ -100,13 +100,6 @@ def test_a_quota_below_the_cores_is_said_and_doubted_where_more_threads_are_aske
     assert (found.verdict, found.remedy) == ("doubt", "export OMP_NUM_THREADS=1")
 
 
-@pytest.mark.parametrize("kind", QUOTAS)
-def test_a_run_counts_the_cores_its_quota_leaves(tree: Tree, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert cores.count_usable_cores(tree({})) == 8
-    assert cores.count_usable_cores(tree(QUOTAS[kind])) == 1
-
-
 @pytest.mark.parametrize(
     "contents",
     [
