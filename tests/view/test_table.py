@@ -203,15 +203,6 @@ def test_that_a_run_did_not_reach_its_end_is_told_once() -> None:
     assert "0.3125 % unfinished" in markdown([lost])
 
 
-def test_doubts_are_notes_said_once_with_the_rows_they_hold_for() -> None:
-    own = Doubt(code="drifting", text="the steps are not steady")
-    first = make_record()
-    second = make_record(doubts=(*first.doubts, own))
-    page = markdown([first, second])
-    assert page.count(first.doubts[0].text) == 1
-    assert "1. row 2: the steps are not steady" in page
-
-
 def test_what_is_missing_is_a_dash_and_a_reason_never_zero() -> None:
     record = make_record(timeline=make_timeline(steps=4), quality=make_quality(value=None, history=()), doubts=())
     page = markdown([record])
@@ -275,7 +266,3 @@ def test_a_stream_that_carries_only_ascii_gets_only_ascii(width: int) -> None:
     shown.encode("ascii")
     assert "+/-" in shown
     assert "?" not in shown
-
-
-def test_no_records_is_said() -> None:
-    assert render([]) == markdown([]) == "no records\n"

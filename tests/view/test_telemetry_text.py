@@ -72,13 +72,3 @@ def test_a_sampler_that_ended_early_and_many_devices_are_said() -> None:
     assert "Power, device 7" in shown
     assert "Power, device 8" not in shown
     assert "and 2 more devices" in shown
-
-
-def test_a_record_without_telemetry_has_no_such_section() -> None:
-    assert "Telemetry" not in describe.describe(make_record())
-
-
-def test_a_terminal_without_block_signs_gets_plain_ones() -> None:
-    shown = describe.describe(make_record(telemetry={"machines": [machine()]}), encoding="ascii")
-    assert "▁" not in shown
-    assert "Power" in shown

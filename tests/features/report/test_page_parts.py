@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 from support import shown
-from support.records import doubt, make_record, make_timeline
+from support.records import doubt, in_environment, make_record, make_timeline
 
 from trainmark.analysis import published_library as library
 from trainmark.features.report.artifacts import (
@@ -23,12 +23,14 @@ from trainmark.features.report.artifacts import (
 )
 from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.record.audit import conclude, doubtful
+from trainmark.record.doubts import collect_doubts
 from trainmark.record.language import translator
 from trainmark.record.machine import Artifact
 from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
 from trainmark.record.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
-from trainmark.view import breakdown, chart, frame
+from trainmark.view import breakdown, chart, frame, table
+from trainmark.view.describe import describe
 from trainmark.view.element import el, join_markup
 
 PACKAGE = Path(frame.__file__).parent
@@ -217,6 +219,20 @@ def test_a_chinese_page_tells_a_doubt_once_and_why_a_run_ended_in_chinese() -> N
     card = html.partition("结果可信吗")[2].partition("</section>")[0]
     assert "<li>全局批量 32，小于参考训练配置的 256</li>" in card and "要求的时间已到" in card
     assert "global batch" not in html and "the time asked for" not in html
+
+
+def test_a_step_that_stood_still_and_a_sleep_are_told_by_table_show_and_page() -> None:
+    timeline = make_timeline()
+    compute_ns = list(timeline.slowest.compute_ns)
+    compute_ns[30] = 30 * max(compute_ns)
+    (trace,) = timeline.ranks
+    stopped = dataclasses.replace(timeline, ranks=(dataclasses.replace(trace, compute_ns=compute_ns),))
+    record = in_environment(make_record(timeline=stopped), suspended_s=45.0)
+    doubted = dataclasses.replace(record, doubts=tuple(collect_doubts(record, reference_global_batch=32)))
+    for view in (table.render([doubted]), describe(doubted), render(ReportInputs(records=(doubted,)))):
+        text = " ".join(view.split())
+        assert re.search(r"step 31 took [\d.]+ s, \d+ times the median: [^;]*; it is in p_core, and in p_whole", text)
+        assert "the machine slept for 45 s during the run" in text
 
 
 def test_a_page_of_nothing_but_published_rows_can_be_made() -> None:

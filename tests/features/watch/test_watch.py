@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -380,16 +378,6 @@ def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.Ca
     assert "<img" in told
     for sign in ("\x1b", "\u202e", "\x07"):
         assert sign not in told
-
-
-def test_a_stream_that_carries_only_ascii_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(store).trained(30)
-    run.event(0, "evaluation", step=20, epoch=0.7, values={"acc1": 80.0}, samples=64, elapsed_ns=1)
-    store.add(renamed(make_record(), RUN))
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert watch.follow(watch.Watched(run.folder, store), lambda seconds: None) == 0
-    stream.flush()
 
 
 def test_a_store_without_runs_says_how_to_make_one(store: Store) -> None:
