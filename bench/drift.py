@@ -3,7 +3,8 @@
     python bench/drift.py [--tries 400]
 
 Series are drawn: steps that resemble their neighbours, with and without a warm-up, at several lengths and noises. Below
-it the coverage of the 95 % interval on skewed and correlated steps, on the logarithm and symmetric around the mean.
+it the coverage of the 95 % interval on skewed, correlated and slowly wandering steps, on the logarithm and symmetric
+around the mean.
 """
 
 from __future__ import annotations
@@ -38,6 +39,15 @@ NOISES = {
     "correlation 0.8": correlated(0.8),
     "heavy tails, correlation 0.5": correlated(0.5, heavy=True),
 }
+
+
+def wandering(correlation: float, share: float = 1 / 3) -> Noise:
+    """A slow wander, this share of the independent noise that lies over it."""
+    noise, slow = correlated(0.0), correlated(correlation)
+    return lambda rng, n: noise(rng, n) + share * slow(rng, n)
+
+
+WANDERS = {f"wander {correlation:g}": wandering(correlation) for correlation in (0.9, 0.95, 0.98)}
 
 
 def drifts(step_s: Series) -> bool:
@@ -101,6 +111,8 @@ def main() -> None:
             continue
         given, symmetric, below = coverage(noise, n, sigma, tries)
         print(f"  {n}; {name}; {sigma:g}: {given:.1f}, {symmetric:.1f} ({below:.1f})", flush=True)
+    for n, (name, noise) in product((30, 50, 100, 200, 400, 1000), WANDERS.items()):
+        print(f"  {n}; {name}; 0.03: {coverage(noise, n, 0.03, tries)[0]:.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -108,6 +108,13 @@ def test_what_the_docstring_admits_is_so_rare_spikes_escape_short_series() -> No
     assert coverage(long, 1.04) > 0.9 - SAMPLING_ERROR / 2
 
 
+@pytest.mark.parametrize(("n", "least", "most"), [(100, 0.68, 0.78), (400, 0.80, 0.90), (1000, 0.84, 0.93)])
+def test_what_the_docstring_admits_is_so_a_slow_wander_is_half_seen(n: int, least: float, most: float) -> None:
+    rng = np.random.default_rng(5)
+    rows = 1 + 0.03 * correlated(rng, n, 0) + 0.01 * correlated(rng, n, 0.98)
+    assert least <= coverage(rows, 1.0) <= most
+
+
 def test_the_interval_covers_a_ratio_whose_items_vary_from_step_to_step() -> None:
     rng = np.random.default_rng(7)
     frames = rng.integers(20_000, 90_000, (REPLICATES, 100)).astype(float)

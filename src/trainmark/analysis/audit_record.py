@@ -82,6 +82,11 @@ class RecordCase:
         pairs = {name: (recorded.get(name), found.get(name)) for name in sorted({*recorded, *found})}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
+    @property
+    def is_of_this_version(self) -> bool:
+        """Another may have defined warm-up, drift and intervals otherwise, and not have known a doubt."""
+        return self.record.trainmark == trainmark.__version__ and self.document.get("schema") == RECORD_SCHEMA
+
     def require_steps(self) -> None:
         if self.record.means_only:
             raise CannotCheckError(str(self.record.means_only))
@@ -214,8 +219,9 @@ def _compute_again(case: RecordCase) -> Iterator[tuple[str, tuple[object, ...], 
     computed = withhold(computed) if record.status == "invalid" else computed
     for alias in (alias for alias in FOLLOWING if alias in record.metrics):
         one, other = record.metrics[alias], computed[alias]
-        found, again = ((each.unit, each.value, *(each.interval or (None, None))) for each in (one, other))
-        yield alias, found, again
+        yield alias, (one.unit, one.value), (other.unit, other.value)
+        if case.is_of_this_version:
+            yield f"interval of {alias}", one.interval or (None,), other.interval or (None,)
     last = quality.history[-1].values.get(quality.name) if quality.history else None
     goal = float(record.plan.recipe["target"])
     reached = last is not None and meets_goal(last, goal, quality.better)
@@ -238,9 +244,7 @@ def _summarise_again(record: Record) -> Iterator[tuple[str, tuple[object, ...], 
 def doubts(case: RecordCase) -> Iterator[CheckResult]:
     record, known = case.record, workloads.facts_of(case.record)
     case.require_steps()
-    # another version may not have known it, or defined warm-up, drift and intervals otherwise
-    same = record.trainmark == trainmark.__version__ and case.document.get("schema") == RECORD_SCHEMA
-    bad = wrong if same else doubtful
+    bad = wrong if case.is_of_this_version else doubtful
     reference = known.reference if known else None
     asked = collect_doubts(record, reference_global_batch=reference.global_batch if reference else 0)
     # without its reference, that doubt is taken at its word
