@@ -137,6 +137,40 @@ def test_a_file_that_will_not_do_is_one_sentence_and_exit_2(
     assert said.count("\n") == 1
 
 
+LOSS = "        return cross_entropy(model(batch.tokens[:, :-1]), batch.tokens[:, 1:])"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "sentence"),
+    [
+        ("return self.guess(", "raise ValueError('no gate')  # ", "in forward: ValueError: no gate"),
+        (
+            "nn.Linear(64, 12)",
+            "nn.Linear(65, 12)",
+            "in forward: RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+        ),
+        (LOSS, LOSS.replace("[:, 1:]", ""), "in loss: RuntimeError: Expected target size"),
+        (LOSS, LOSS.replace("1:])", '1:], reduction="none")'), "the workload's loss is of shape (64, 8)"),
+        ("        pairs = ", "        raise OSError('no sums')\n        pairs = ", "in lines: OSError: no sums"),
+        ("return Sums(", "return Sum(", "in open_data: NameError: name 'Sum' is not defined"),
+        ("return Reader()", "return Read()", "in build: NameError: name 'Read' is not defined"),
+    ],
+    ids=["forward", "shapes", "loss", "no scalar", "data", "opening", "build"],
+)
+def test_an_error_in_a_users_file_is_the_users(cli: Cli, tmp_path: Path, right: str, wrong: str, sentence: str) -> None:
+    file = written(tmp_path, SUMS.replace(right, wrong))
+    ended = cli("run", file, "--recipe", "smoke", "--steps", "2", "--platform", "cpu", "--quiet", "--debug")
+    assert ended.returncode == 4, ended.stderr
+    assert sentence in ended.stderr
+    assert "internal error" not in ended.stderr and "unexpected" not in ended.stderr
+    assert "Traceback" in ended.stderr
+    if "loss is of" not in sentence:
+        assert re.search(rf"{file}, line [0-9]+, {sentence[:10]}", ended.stderr)
+        assert f'File "{file}", line' in ended.stderr
+    if "in build" not in sentence:
+        assert re.search(r"what was measured is kept in .*, the traceback in .*/rank0\.log", ended.stderr)
+
+
 def test_a_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "./no/such/model.py"]) == 2
     assert re.search(r"workload file .*/no/such/model.py cannot be read", capsys.readouterr().err)

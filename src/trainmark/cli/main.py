@@ -20,7 +20,15 @@ from trainmark.cli.terminal import print_status, standard_streams
 from trainmark.launch.signals import Terminated, raise_on_sigterm
 from trainmark.platforms import device_errors
 from trainmark.record import escape
-from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, UsageError, is_process_limit, nearest
+from trainmark.record.errors import (
+    NO_PROCESSES,
+    NotReadyError,
+    TrainmarkError,
+    UsageError,
+    WorkloadError,
+    is_process_limit,
+    nearest,
+)
 from trainmark.record.language import LANGUAGES, locale_language, use_language
 
 FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
@@ -198,6 +206,7 @@ def _execute(words: Sequence[str], *, debug: bool) -> int:
         disable_plugins(words)
         top = build_parser(words)
         args = top.parse_words(words)
+        args.debug = debug
         if args.command is None:
             top.print_help()
             return 2
@@ -235,6 +244,13 @@ def _execute(words: Sequence[str], *, debug: bool) -> int:
             name = escape.terminal(str(getattr(error, "filename", "")))
             print_status(f"trainmark: {name[:60]}... is too long for the name of a file")
             return UsageError.exit_code
+        from trainmark.workloads import outside  # late: most commands need no workload
+
+        if own := outside.describe_error(error):
+            if debug:
+                traceback.print_exc()
+            print_status(f"trainmark: {escape.terminal(own)}")
+            return WorkloadError.exit_code
         traceback.print_exc()
         print_status(f"trainmark: internal error, please report: {type(error).__name__}: {error}")
         return 1

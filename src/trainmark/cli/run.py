@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     mark_result_saved()
     for complaint in result.complaints:
         print_status(f"trainmark: {complaint}")
+    if args.debug and result.error and result.error.log:
+        print_status(result.error.log.read_text(encoding="utf-8", errors="replace"))
     if result.is_leader:
         _print_result(result, session.open_store(options), as_json=args.json, repeated=args.repeat > 1)
         if args.sweep and not args.json:

@@ -194,7 +194,9 @@ def _make_reported_fault(workers: WorkerProcesses, log: RankLog, failed: Failed)
         sentence = f"{_name_rank(workers, log)} failed {_describe_position(log)}: {sentence}"
         if failed.exit_code not in endings.SAME_AGAIN:  # their message says all
             sentence = _append_log(workers, log, sentence)
-    return Fault(error=error_from_exit_code(failed.exit_code, sentence), consequence=failed.consequence)
+    error = error_from_exit_code(failed.exit_code, sentence)
+    error.log = workers.folder / f"rank{log.rank}.log"
+    return Fault(error=error, consequence=failed.consequence)
 
 
 def _name_rank(workers: WorkerProcesses, log: RankLog) -> str:
@@ -300,7 +302,8 @@ def _conclude(outcome: Outcome, store: Store, signals: list[int]) -> Outcome:
             raise error_from_exit_code(found.exit_code, sentence) from error
         raise
     if found:
-        found = error_from_exit_code(found.exit_code, record.ended)
+        log, found = found.log, error_from_exit_code(found.exit_code, record.ended)
+        found.log = log
     elif number := endings.BY_SIGNAL.get(record.ended):
         found = SignalError(record.ended, number)
     elif record.status == "invalid":

@@ -237,7 +237,8 @@ class _Session:
         complaints: tuple[str, ...] = ()
         error = outcome.error
         if error:
-            complaints = (str(error), f"what was measured is kept in {outcome.folder}")
+            traceback = f", the traceback in {error.log}" if error.log else ""
+            complaints = (str(error), f"what was measured is kept in {outcome.folder}{traceback}")
         elif self._options.strict and (complaints := find_strict_violations(outcome.record)):
             error = InvalidResultError("; ".join(complaints))
         result = Result(records=(outcome.record,), error=error, complaints=complaints)

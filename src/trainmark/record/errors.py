@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -14,6 +15,8 @@ class TrainmarkError(Exception):
     exit_code = 1
     record: Any = None
     """The Record of a run that failed, where it left one."""
+    log: Path | None = None
+    """The log of the rank that failed, which holds its traceback."""
 
 
 class UsageError(TrainmarkError):

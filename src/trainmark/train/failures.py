@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainmark.platforms import device_errors
 from trainmark.record.errors import NO_PROCESSES, NotReadyError, TrainmarkError, WorkloadError, is_process_limit
 from trainmark.record.events import Failed
+from trainmark.workloads import outside
 
 if TYPE_CHECKING:
     from trainmark.platforms.platform import Device
@@ -35,6 +36,8 @@ def make_failed_event(rank: int, error: BaseException) -> Failed:
         code, sentence = WorkloadError.exit_code, device
     elif isinstance(error, KeyboardInterrupt):
         code, sentence = 130, "interrupted before the first step"
+    elif own := outside.describe_error(error):
+        code, sentence = WorkloadError.exit_code, own
     else:
         where = f" at {place}" if (place := device_errors.find_own_line(error)) else ""
         code, sentence = 1, f"unexpected {type(error).__name__}{where}: {device_errors.first_line(error)}"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.platforms import scaled_matmul
 from trainmark.platforms.platform import Device
+from trainmark.record.errors import WorkloadError
 from trainmark.record.precision import Precision
 from trainmark.train.parallel import OneDevice, convert_master_weights
 
@@ -159,6 +160,11 @@ class Stepper:
         else:
             with self._autocast:
                 loss = self._loss(self.model, part)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise WorkloadError(
+                f"the workload's loss is of {what}; return the mean of the batch, one number in a tensor"
+            )
         weight = 1.0 if part is batch and self._world == 1 else self._weight(part, batch)
         weighted = loss if weight == 1 else loss * weight
         self.parallel.before_backward()

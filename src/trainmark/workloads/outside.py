@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+import traceback
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 
 GROUP = "trainmark.workloads"
 """Entry-point group of workloads."""
+
+
+_loaded: set[str] = set()
+"""Files of external workloads that this process has executed."""
+
+
+def describe_error(error: BaseException) -> str | None:
+    """The user's own error in a sentence, with the innermost line of an external workload in its traceback; None for
+    an error that no such workload was part of."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _loaded]
+    if not frames:
+        return None
+    where = f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}"
+    return f"{where}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def is_file(word: str) -> bool:
@@ -47,9 +62,11 @@ def from_package(entry: metadata.EntryPoint) -> tuple[Workload, WorkloadSource]:
     where = f"entry point {entry.name} = {entry.value}"
     try:
         found = entry.load()
-        code = Path(str(sys.modules[entry.module].__file__)).read_bytes()
+        file = str(sys.modules[entry.module].__file__)
+        code = Path(file).read_bytes()
     except Exception as error:  # any exception of an external module becomes a message
         raise UsageError(f"{where} cannot be loaded: {type(error).__name__}: {error}") from error
+    _loaded.add(file)
     workload = _check(getattr(found, "WORKLOAD", found), where)
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.module
     return workload, WorkloadSource(package=package, entry=entry.name, sha256=hashlib.sha256(code).hexdigest())
@@ -82,6 +99,7 @@ def _execute_file(path: Path, code: bytes, sha256: str) -> ModuleType:
         return sys.modules[name]
     module = ModuleType(name)
     module.__file__ = str(path)
+    _loaded.add(str(path))
     sys.modules[name] = module
     try:
         exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - the file is what the user runs
