@@ -23,7 +23,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["rum"], "COMMAND 'rum' is not known; did you mean 'run'?"),
         (["run", "--depth"], "argument '--depth' is not known; see 'trainmark run --help'"),
-        (["run", "--compile"], "argument '--compile' is not known; see 'trainmark run --help'"),
+        (["run", "--compile"], "argument '--compile' is not known; write --set compiled=yes"),
+        (["run", "--batch-size", "4"], "argument '--batch-size' is not known; write --set batch_per_device=N"),
+        (["run", "--gpus=8"], "argument '--gpus=8' is not known; write --topology 1xN"),
+        (["show", "--lr", "1"], "argument '--lr' is not known; see 'trainmark show --help'"),
         (["run", "--budget", "soon"], "--budget 'soon' is not a duration; try '90s', '3m' or '1h'"),
         (["run", "vit", "--set", "batchsize=4"], "'batchsize' is not known; there are batch_per_device, batch_norm"),
         (["explain", "latency"], "word 'latency' is not known; 'trainmark explain' lists them"),
@@ -173,22 +176,30 @@ def test_planning_twice_gives_the_same_fingerprint(capsys: pytest.CaptureFixture
     assert len(prints) == 1
 
 
-def test_the_list_names_workloads_recipes_and_platforms(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_is_short_and_has_the_details_of_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     said = capsys.readouterr().out
-    for word in (
-        "resnet50",
-        "reference",
-        "fill",
-        "quick",
-        "smoke",
-        "cpu",
-        "nvidia",
-        "differs from reference: bs=256,lr=0.8",
-    ):
+    assert len(said.splitlines()) <= 24
+    for word in ("resnet50", "tacotron2", "mel frames", "smoke", "cpu", "nvidia"):
         assert word in said
+    assert main(["list", "resnet50"]) == 0
+    assert "differs from reference: bs=256,lr=0.8" in capsys.readouterr().out
+    assert main(["list", "nvidia"]) == 0
+    assert "amp-bf16" in capsys.readouterr().out
+    assert main(["list", "resnet5"]) == 2
+    assert "did you mean 'resnet50'?" in capsys.readouterr().err
     assert main(["list", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"workloads", "platforms"}
+
+
+def test_the_help_has_every_command_in_a_group_on_one_line_of_80(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and len(line) <= 80]
+    assert {*list_commands()} <= {*listed}
+    assert [line for line in lines if line in ("Measure:", "Read:", "Judge:", "Cluster:", "Publish:", "Keep:")] == [
+        *("Measure:", "Read:", "Judge:", "Cluster:", "Publish:", "Keep:")
+    ]
 
 
 OUTSIDE = """

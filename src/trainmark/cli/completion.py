@@ -15,7 +15,8 @@ RUNS = "runs"
 NEWEST = 50
 """How many runs are offered."""
 NAME = "completion"
-HELP = "Print a script that completes commands, options, their values and runs in bash, zsh or fish."
+GROUP = "Keep"
+HELP = "Print a script that completes words in bash, zsh or fish."
 EXAMPLES = """\
   trainmark completion bash > ~/.local/share/bash-completion/completions/trainmark
   trainmark completion zsh > ~/.zfunc/_trainmark      with fpath+=~/.zfunc before compinit in ~/.zshrc

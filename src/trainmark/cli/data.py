@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainmark.data.verification import Report
 
 NAME = "data"
+GROUP = "Keep"
 HELP = "Make, prepare or verify a data set."
 EXAMPLES = """\
   trainmark data make imagenet --out /tmp/shapes --classes 20 --train-per-class 200

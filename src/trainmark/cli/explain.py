@@ -11,7 +11,8 @@ from trainmark.view.glossary import draw_all, draw_one, find_by_translated_name,
 from trainmark.view.terminal import TerminalWriter
 
 NAME = "explain"
-HELP = "Explain what a number, a phase or another word of the tables means."
+GROUP = "Read"
+HELP = "Explain what a number, a phase or another word means."
 EXAMPLES = """\
   trainmark explain                       every word, one line each
   trainmark explain p_core                one of them in full

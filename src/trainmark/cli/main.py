@@ -31,27 +31,46 @@ from trainmark.record.errors import (
 )
 from trainmark.record.language import LANGUAGES, locale_language, use_language
 
-FIRST = ("run", "plan", "list", "runs", "show", "report", "compare")
-"""Commands that the help lists first."""
-_HEAD = re.compile(r'^NAME = "(\S+)"\nHELP = "(.*)"$', re.MULTILINE)
+GROUPS = {
+    "Measure": ("run", "list", "plan", "watch"),
+    "Read": ("show", "runs", "report", "explain"),
+    "Judge": ("compare",),
+    "Cluster": ("doctor", "fleet"),
+    "Publish": ("published",),
+    "Keep": ("data",),
+}
+"""Groups of commands in the order of the help, each with those that it lists first."""
+MEANT = {
+    **dict.fromkeys(("--batch-size", "--batch", "--bs", "--batch-per-device"), "--set batch_per_device=N"),
+    **dict.fromkeys(("--lr", "--learning-rate"), "--set learning_rate=X"),
+    **dict.fromkeys(("--compile", "--compiled", "--torch-compile"), "--set compiled=yes"),
+    **dict.fromkeys(("--amp", "--bf16", "--fp16", "--fp32", "--tf32", "--dtype"), "--precision amp-bf16"),
+    **dict.fromkeys(("--gpus", "--gpu", "--devices", "--num-gpus", "--nproc-per-node", "--ngpus"), "--topology 1xN"),
+    **dict.fromkeys(("--nodes", "--nnodes"), "--topology NODESxDEVICES"),
+    **dict.fromkeys(("--device", "--backend"), "--platform NAME"),
+    **dict.fromkeys(("--workers", "--num-workers"), "--set input_workers=N"),
+    **dict.fromkeys(("--model", "--workload"), "the workload without an option: trainmark run NAME"),
+    **dict.fromkeys(("--max-steps", "--iterations", "--iters"), "--steps N"),
+    **dict.fromkeys(("--time", "--timeout", "--duration"), "--budget 5m"),
+    **dict.fromkeys(("--pretrained", "--weights", "--checkpoint"), "--init-from FILE"),
+    **dict.fromkeys(("--output", "--out-dir"), "--store DIR"),
+}
+"""What to write for options of other programs."""
+_HEAD = re.compile(r'^NAME = "(\S+)"\nGROUP = "(\w+)"\nHELP = "(.*)"$', re.MULTILINE)
 
 DESCRIPTION = "How fast, how accurately, at what power and how steadily this machine trains real models."
 EXAMPLES = """\
 examples:
-  trainmark run                                     every workload at full size, a few minutes
-  trainmark run resnet50 --recipe smoke             a small network trained to > 90 % in seconds
-  trainmark run tacotron2 --recipe smoke            a small network that learns to speak, in minutes
-  trainmark sample last "Hello there."              what it has learned, to be heard
-  trainmark run resnet50 --recipe reference --topology 1x8 --data /data/imagenet
-  trainmark show                                    the newest result; --all for everything known of it
-  trainmark report last --html out.html             the same as a page to read and share
-  trainmark compare A B                             is B faster than A, and how surely
-  trainmark audit published:vit                     what cannot be right in published rows
-  trainmark explain p_core                          what a number means
+  trainmark run                            what this machine reaches, in three minutes
+  trainmark run resnet50 --recipe smoke    a small network trained to > 90 %
+  trainmark show                           the newest result
+  trainmark compare A B                    is B faster than A, and how surely
+  trainmark audit published:vit            what cannot be right in published rows
+  trainmark explain p_core                 what a number means
 
-exit codes: 0 valid result, 1 internal error, 2 invalid argument, 3 machine not ready, 4 workload failed,
-5 result not valid, 6 regression, 7 inconclusive, 124 hang, 130 and 143 interrupted.
-Documentation: docs/ in the source tree."""
+'trainmark COMMAND --help' has the options of a command. Exit codes: 0 valid result, 1 internal error, 2 invalid
+argument, 3 machine not ready, 4 workload failed, 5 result not valid, 6 regression, 7 inconclusive, 124 hang,
+130 and 143 interrupted."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,6 +97,8 @@ class Parser(argparse.ArgumentParser):
             options = [*found.parser.options(), *self.options()]
             see = f"see '{found.parser.prog} --help'"
             close = nearest(rest[0], options, otherwise=see) if rest[0].startswith("-") else see
+            if "--set" in options and (meant := MEANT.get(rest[0].partition("=")[0])):
+                close = f"write {meant}"
             raise UsageError(f"argument {rest[0]!r} is not known; {close}")
         return found
 
@@ -99,6 +120,7 @@ class Command(Protocol):
 
 
 class CommandSource(NamedTuple):
+    group: str
     help: str
     module: str
 
@@ -110,10 +132,26 @@ def list_commands() -> dict[str, CommandSource]:
     found: dict[str, CommandSource] = {}
     for path in (*sorted(package.glob("cli/*.py")), *sorted(package.glob("features/*/*command.py"))):
         module = ".".join(("trainmark", *path.relative_to(package).with_suffix("").parts))
-        for name, text in _HEAD.findall(path.read_text(encoding="utf-8")):
-            found[name] = CommandSource(help=text, module=module)
-    first = [name for name in FIRST if name in found]
-    return {name: found[name] for name in (*first, *sorted(found.keys() - {*first}))}
+        for name, group, text in _HEAD.findall(path.read_text(encoding="utf-8")):
+            found[name] = CommandSource(group=group, help=text, module=module)
+
+    def place(name: str) -> tuple[int, int, str]:
+        group = found[name].group
+        first = GROUPS[group]
+        return [*GROUPS].index(group), first.index(name) if name in first else len(first), name
+
+    return {name: found[name] for name in sorted(found, key=place)}
+
+
+def describe_commands() -> str:
+    """Every command with its help, by group."""
+    lines = []
+    for group in GROUPS:
+        lines += ["", f"{group}:"]
+        for name, source in list_commands().items():
+            if source.group == group:
+                lines.append(f"  {name:<11} {source.help}")
+    return "\n".join(lines)
 
 
 def load_command(name: str) -> Command | None:
@@ -134,20 +172,27 @@ def build_parser(words: Sequence[str] = (), *, complete: bool = False) -> Parser
     """With the options of the command named by the first word, or with those of all where `complete`."""
     top = Parser(
         prog="trainmark",
-        description=DESCRIPTION,
+        usage="trainmark [-h] [--version] [--debug] COMMAND ...",
+        description=f"{DESCRIPTION}\n{describe_commands()}",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"trainmark {__version__}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error, not only its sentence")
-    subparsers = top.add_subparsers(dest="command", metavar="COMMAND", required=False)
+    subparsers = top.add_subparsers(
+        prog="trainmark",
+        dest="command",
+        metavar="COMMAND",
+        help=None if complete else argparse.SUPPRESS,  # the description has them
+        required=False,
+    )
     meant = load_command(words[0]) if words and not words[0].startswith("-") else None
-    for name, source in list_commands().items():
+    for name in list_commands():
         if complete:
             _add_command(subparsers, load_command(name))
         elif meant is None:
-            subparsers.add_parser(name, help=source.help)
+            subparsers.add_parser(name)
     _add_command(subparsers, meant)
     return top
 

@@ -14,6 +14,15 @@ from trainmark.record import site
 from trainmark.record.errors import UsageError
 from trainmark.record.site import MAX_PUE, MIN_PUE, Price
 
+TOPICS = {
+    "what to train": ("recipe", "settings", "precision", "data", "seed", "init_from"),
+    "where": ("platform", "topology", "sweep", "hosts", "port", "join_timeout_s", "trust"),
+    "how long": (*LIMITS, "budget_s", "repeat"),
+    "when something goes wrong": ("resume", "max_restarts", "skip_bad", "hang_timeout_s", "strict"),
+    "what is kept and shown": ("store", "group", "tags", "note", "profile", "quiet"),
+}
+"""The options of a run as its help groups them."""
+
 
 def add_price_options(parser: argparse.ArgumentParser, desc: str = "like 2.10/h") -> None:
     parser.add_argument(
@@ -62,22 +71,23 @@ def parse_price(price: str | None, pue: float | None, usual: Price) -> Price:
 
 def add_options(parser: argparse.ArgumentParser, *groups: str, metavar: str = "WORKLOAD", **helps: str) -> None:
     """Adds the options of these groups; `metavar` and `helps` override what another command means by them."""
-    lengths = parser.add_mutually_exclusive_group()
-    for each in fields(RunOptions):
-        option = read_option(each)
-        if option.group not in groups:
-            continue
-        more: dict[str, Any] = {"help": helps.get(each.name, option.help)}
-        if not option.flag:
-            parser.add_argument(each.name, nargs="*", metavar=metavar, **more)
-            continue
-        if option.metavar is None:
-            more |= {"action": "store_true"}
-        elif each.default == ():
-            more |= {"action": "append", "default": [], "metavar": option.metavar}
-        else:
-            more |= {"type": option.parse, "default": each.default, "metavar": option.metavar}
-        (lengths if each.name in LIMITS else parser).add_argument(option.flag, dest=each.name, **more)
+    known = {each.name: each for each in fields(RunOptions) if read_option(each).group in groups}
+    if "workloads" in known:
+        text = helps.get("workloads", read_option(known["workloads"]).help)
+        parser.add_argument("workloads", nargs="*", metavar=metavar, help=text)
+    for topic, names in TOPICS.items():
+        shown = parser.add_argument_group(topic)
+        lengths = shown.add_mutually_exclusive_group() if known.keys() & {*LIMITS} & {*names} else shown
+        for each in (known[name] for name in names if name in known):
+            option = read_option(each)
+            more: dict[str, Any] = {"help": helps.get(each.name, option.help)}
+            if option.metavar is None:
+                more |= {"action": "store_true"}
+            elif each.default == ():
+                more |= {"action": "append", "default": [], "metavar": option.metavar}
+            else:
+                more |= {"type": option.parse, "default": each.default, "metavar": option.metavar}
+            (lengths if each.name in LIMITS else shown).add_argument(option.flag, dest=each.name, **more)
 
 
 def add_run_options(parser: argparse.ArgumentParser, *further: str, **helps: str) -> None:

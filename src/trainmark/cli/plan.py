@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainmark.record.plan import Plan
 
 NAME = "plan"
+GROUP = "Measure"
 HELP = "Print the decided plan and run nothing."
 EXAMPLES = """\
   trainmark plan resnet50 --recipe reference --topology 1x8

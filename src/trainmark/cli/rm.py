@@ -25,7 +25,8 @@ from trainmark.record.timeline import ENDING
 UNCHANGED_S = 24 * 3600.0
 """A run of another host without a record counts as running until its files are unchanged for this long."""
 NAME = "rm"
-HELP = "Remove runs from the store with all their files, or only old checkpoints or caches."
+GROUP = "Keep"
+HELP = "Remove runs with all their files, or only checkpoints or caches."
 EXAMPLES = """\
   trainmark rm a1b2c3 5a8c9d0e                   a run, and all runs of a group
   trainmark rm a1b2c3 --checkpoints              only its checkpoints; record and events stay

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NO_RECORD = "no record"
 NAME = "runs"
+GROUP = "Read"
 HELP = "List the runs in the store, newest first."
 EXAMPLES = """\
   trainmark runs                          the newest 20 runs

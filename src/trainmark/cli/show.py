@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainmark.record.record import Record
 
 NAME = "show"
-HELP = "Show one run: its table, notes and files; with --all its plan, metrics, phases, steps, quality and machine."
+GROUP = "Read"
+HELP = "Show one run: table, notes and files; --all for everything known."
 EXAMPLES = """\
   trainmark show                          the newest run, or all runs of the command that made it
   trainmark show --all                    all that is known of it

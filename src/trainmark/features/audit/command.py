@@ -19,7 +19,8 @@ from trainmark.record.store import Store, default_folder, find_group, series_rea
 from trainmark.view.audit_screen import render
 
 NAME = "audit"
-HELP = "Check runs, published pages and MLPerf logs for what is impossible or implausible."
+GROUP = "Judge"
+HELP = "Find what is impossible in runs, published pages and MLPerf logs."
 EXAMPLES = """\
   trainmark audit                         the newest run, gathered anew from its events
   trainmark audit 7d00aa record.json      runs by id, and record files

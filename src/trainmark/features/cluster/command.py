@@ -12,6 +12,7 @@ from trainmark.launch import cluster_env
 from trainmark.launch.cluster_job import ClusterJob
 
 NAME = "launch"
+GROUP = "Cluster"
 HELP = "Print a run as a Slurm script or a Kubernetes job."
 EXAMPLES = """\
   trainmark launch render slurm resnet50 --recipe reference --topology 2x8 --platform nvidia --data /data/imagenet \\

@@ -12,7 +12,8 @@ from trainmark.record.errors import UsageError
 from trainmark.record.store import Store, default_folder
 
 NAME = "compare"
-HELP = "Tell whether B is faster than A, by how much and how surely; refuses unlike things."
+GROUP = "Judge"
+HELP = "Tell whether B is faster than A, by how much and how surely."
 EXAMPLES = """\
   trainmark compare a1b2c3 d4e5f6                  two runs, by the beginnings or ends of their ids
   trainmark compare 5a8c9d0e 7b1f2a3c              two groups of repeats, as 'run --repeat 5' makes them

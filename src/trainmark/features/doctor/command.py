@@ -25,6 +25,7 @@ PROBE_S, QUICK_S = 20.0, 2.0
 """Time to measure the devices for; with --quick."""
 
 NAME = "doctor"
+GROUP = "Cluster"
 HELP = "Check this machine, or measure the links between ranks."
 EXAMPLES = """\
   trainmark doctor                              is this machine ready for a run, and how fast are its devices?

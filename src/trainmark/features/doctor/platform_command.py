@@ -22,7 +22,8 @@ from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.precision import PRECISIONS
 
 NAME = "platform"
-HELP = "Check that a platform's devices do what a run relies on, or draft a file for new ones."
+GROUP = "Cluster"
+HELP = "Check what a platform's devices do, or draft a file for new ones."
 EXAMPLES = """\
   trainmark platform check nvidia          the cards of this machine, in a minute or less
   trainmark platform check mine.toml       a platform file of your own

@@ -10,7 +10,8 @@ from trainmark.record import escape
 from trainmark.record.store import Store, default_folder
 
 NAME = "export"
-HELP = "Write the weights of a run for safetensors, torchvision or transformers."
+GROUP = "Keep"
+HELP = "Write weights for safetensors, torchvision or transformers."
 EXAMPLES = """\
   trainmark export last                                  model.safetensors, config.json and a model card
   trainmark export last-resnet50 --to torchvision        a state_dict for torchvision.models.resnet50

@@ -29,7 +29,8 @@ from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import save_page, write_report
 
 NAME = "fleet"
-HELP = "Run one workload on every node separately, and name slow hosts, cables and paths."
+GROUP = "Cluster"
+HELP = "Run one workload on every node, and name slow hosts and cables."
 EXAMPLES = """\
   trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200     all hosts in parallel, then one verdict
   trainmark fleet resnet50 --hosts a,b,c,d --topology 1x8 --steps 200 --links   and the links, pair by pair

@@ -27,7 +27,8 @@ from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import write_report
 
 NAME = "forecast"
-HELP = "Forecast speed, time, energy and cost at sizes that were not run, with intervals."
+GROUP = "Judge"
+HELP = "Forecast speed, time and cost at sizes that were not run."
 EXAMPLES = """\
   trainmark forecast a1b2 c3d4 --to 2x8,64x8         from runs that differ in their topology alone
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3

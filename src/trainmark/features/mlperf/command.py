@@ -30,7 +30,8 @@ from trainmark.view.audit_screen import render
 from trainmark.view.publish import make_publishable
 
 NAME = "package"
-HELP = "Write runs as an MLPerf Training submission folder: logs, system description, how to run it again."
+GROUP = "Publish"
+HELP = "Write runs as an MLPerf Training submission folder."
 EXAMPLES = """\
   trainmark package mlperf a1 b2 c3 d4 e5 --org Lumen --out lumen-4.0    five runs of one plan, five seeds
   trainmark package mlperf a1 b2 c3 d4 e5 --org Lumen --out lumen-4.0 --division open --status onprem

@@ -14,7 +14,8 @@ from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
 
 NAME = "published"
-HELP = "Show the rows of published benchmark tables, and of pages you have imported, with their sources."
+GROUP = "Publish"
+HELP = "Show rows of published benchmark tables, with their sources."
 EXAMPLES = """\
   trainmark published                     every row
   trainmark published vit                 those of one workload

@@ -18,7 +18,8 @@ from trainmark.record.store import default_folder
 from trainmark.view.published_table import render
 
 NAME = "import"
-HELP = "Read the result tables of published pages and MLPerf logs into the store, and list what could not be read."
+GROUP = "Publish"
+HELP = "Read published pages and MLPerf logs into the store."
 EXAMPLES = """\
   trainmark import README.md                  a page in Markdown, as FlagPerf or DeepSpark publish results
   trainmark import FlagPerf/training          every page of a folder; what is not of results is named and left out

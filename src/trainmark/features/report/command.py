@@ -27,7 +27,8 @@ from trainmark.view.frame import save_page, write_report
 from trainmark.view.publish import make_publishable
 
 NAME = "report"
-HELP = "Make a page of runs to read and share, or Markdown, CSV, JSON, JUnit, OpenMetrics, a published form, an mllog."
+GROUP = "Read"
+HELP = "Make a page of runs, or Markdown, CSV, JSON, JUnit, other forms."
 EXAMPLES = """\
   trainmark report                        a page of the newest 10 runs, in the store
   trainmark report --trend resnet50       its plans from run to run, steps marked

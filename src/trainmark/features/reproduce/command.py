@@ -15,7 +15,8 @@ from trainmark.launch.options import RunOptions
 from trainmark.record.store import find_runs
 
 NAME = "reproduce"
-HELP = "Run the plan of an earlier run again on this machine, then compare the two."
+GROUP = "Judge"
+HELP = "Run the plan of an earlier run again, then compare the two."
 EXAMPLES = """\
   trainmark reproduce last                         the newest run, once more
   trainmark reproduce a1b2c3 --repeat 5            five times, as one run cannot show what changes between processes

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from trainmark.record.sample import SampleDocument, SpeechScores
 
 NAME = "sample"
-HELP = "Run a trained network: read a text aloud, resynthesize a sound, classify an image."
+GROUP = "Keep"
+HELP = "Run a trained network: speech, sound, an image's class, text."
 EXAMPLES = """\
   trainmark sample last                                  the newest run, on an example of its own data
   trainmark sample last-tacotron2 "It can speak." --vocoder last-wavenet

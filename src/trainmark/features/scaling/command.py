@@ -15,7 +15,8 @@ from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.store import Store, default_folder, find_records, read_record
 
 NAME = "scaling"
-HELP = "Show how well runs scale over topologies, with intervals; refuses runs that are not alike."
+GROUP = "Judge"
+HELP = "Show how well runs scale over topologies, with intervals."
 EXAMPLES = """\
   trainmark scaling                       every group of like runs in the store
   trainmark scaling a1b2 c3d4             two runs, by the beginnings or ends of their ids

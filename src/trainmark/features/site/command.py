@@ -12,7 +12,8 @@ from trainmark.features.site.build import build
 from trainmark.record.language import LANGUAGES, locale_language
 
 NAME = "site"
-HELP = "Make a static web site of a folder of records and published pages: one table per workload, one page per run."
+GROUP = "Publish"
+HELP = "Make a static web site of a folder of records and pages."
 EXAMPLES = """\
   trainmark site results --out public              records, imported pages, pages in Markdown and MLPerf results
   trainmark site ~/.local/share/trainmark --out public --publish

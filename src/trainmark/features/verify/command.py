@@ -35,7 +35,8 @@ from trainmark.record.store import Store
 from trainmark.record.trust import check_plan, trust_file
 
 NAME = "verify"
-HELP = "Check the arithmetic: repeat the same steps bit by bit, or compare them with another chip."
+GROUP = "Judge"
+HELP = "Check the arithmetic: the same steps again, bit by bit."
 EXAMPLES = """\
   trainmark verify resnet50 --recipe smoke          30 steps twice, every bit of loss, gradients and weights compared
   trainmark verify resnet50 --topology 1x8          the same on eight devices; names the one that differs

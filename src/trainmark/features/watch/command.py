@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NAME = "watch"
+GROUP = "Measure"
 HELP = "Watch a run in progress, from another terminal."
 EXAMPLES = """\
   trainmark watch                         the run in progress, until it ends
