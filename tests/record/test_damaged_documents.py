@@ -8,14 +8,15 @@ import random
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support.clean_records import ON_A_CARD, RESTARTED
 from support.damages import Mutation, mutations
-from support.records import make_plan
 
 from trainmark.analysis import comparison
 from trainmark.analysis.audit_record import audit_document
@@ -28,11 +29,9 @@ from trainmark.record import events, gather
 from trainmark.record.errors import TrainmarkError
 from trainmark.record.events import EventWriter
 from trainmark.record.index import make_row
-from trainmark.record.links import AllReduce
-from trainmark.record.machine import Artifact, BatchTry, CpuInfo, DeviceInfo
 from trainmark.record.plan import Plan
+from trainmark.record.recipe import Limits
 from trainmark.record.record import Record, parse
-from trainmark.record.run_folder import HEAD_FILE, PLAN_FILE
 from trainmark.record.store import Store, make_subject, read_record
 from trainmark.view import FORMATS, compare_screen, table
 from trainmark.view.describe import describe
@@ -43,135 +42,34 @@ TRIES = int(os.environ.get("TRAINMARK_TRIES", "400"))
 LOOKS = 2 if TRIES < 10_000 else 8
 """How many of the views a record is shown in; which ones changes from record to record."""
 OLD = sorted((Path(__file__).parent.parent / "fixtures" / "records").glob("schema*/*.json"))
-SECOND = 1_000_000_000
 
 
-def write_run(folder: Path) -> Path:
-    """A run of two ranks with a sampler, a restart and every kind of event."""
-    folder.mkdir(parents=True)
-    plan = make_plan(topology="1x2", recipe_name="fill")
-    (folder / PLAN_FILE).write_text(json.dumps(plan.to_json()), encoding="utf-8")
-    head = {
-        "run_id": folder.name,
-        "created": "2026-01-01T00:00:00Z",
-        "group": "b1653973",
-        "item": "images",
-        "target": {"name": "acc1", "unit": "%", "better": "higher"},
-        "reference_global_batch": 256,
-    }
-    (folder / HEAD_FILE).write_text(json.dumps(head), encoding="utf-8")
-    for rank in range(2):
-        write(folder / f"rank{rank}.jsonl", of_rank(rank))
-    write(folder / "telemetry0.jsonl", of_sampler())
-    tried = [BatchTry(batch=size, items_per_s=9.5, step_s=0.8, memory_bytes=2**30) for size in (4, 8)]
-    write(folder / "launcher.jsonl", [events.BatchFound(batch_per_device=8, reason="it fits", took_s=2.5, curve=tried)])
-    return folder
-
-
-def write(path: Path, kinds: list[events.Event]) -> None:
-    log = EventWriter(path)
-    for event in kinds:
-        log.write(event)
-    log.close()
-
-
-def of_rank(rank: int) -> list[events.Event]:
-    def steps(first: int, count: int) -> events.Steps:
-        return events.Steps(
-            first=first,
-            wait_ns=[SECOND // 100] * count,
-            compute_ns=[SECOND + rank + step * 1000 for step in range(count)],
-            exchange_ns=[SECOND // 10] * count,
-            items=[8] * count,
-            loss=[2.5 - 0.1 * step for step in range(count)],
-        )
-
-    begin = events.Begin(rank=rank, host="here", pid=2**22 + 1 + rank, startup_ns=SECOND)
-    machine = events.EnvironmentSeen(
-        trainmark="0.1.0",
-        python="3.11",
-        torch="2.6",
-        device=DeviceInfo(type="lumen", name="Lumen L9", count_visible=2, memory_bytes=2**36, driver="1.2"),
-        cpu=CpuInfo(name="A processor", logical_cores=4, usable_cores=4, memory_bytes=2**34),
-        threads=2,
-        variables={"OMP_NUM_THREADS": "2"},
-    )
-    proof = events.PrecisionSeen(
-        asked="amp-bf16",
-        ran="amp-bf16",
-        computed={"conv": {"bfloat16": 53}},
-        multiplications={"conv": {"bfloat16": 10**9}},
-        weights={"float32": 161},
-        tf32={"matmul": False},
-        autocast="bfloat16",
-        loss_scale=65536.0,
-    )
-    phases = {"startup": SECOND, "init": SECOND, "evaluate": SECOND, "checkpoint": SECOND, "other": 5}
-    return [
-        begin,
-        machine,
-        events.LinksMeasured(
-            results=[
-                AllReduce(size_bytes=size, repeats=5, median_s=1e-3, bus_gigabytes_per_s=2.0) for size in (4096, 2**26)
-            ]
-        ),
-        events.Ready(steps_per_epoch=100, items_per_step=16.0, first_step=0, at_ns=5 * SECOND),
-        proof,
-        steps(0, 12),
-        events.Saved(step=12, phases_ns=phases),
-        events.Failed(rank=rank, exit_code=4, sentence="it broke", at_ns=20 * SECOND, consequence=rank == 1),
-        msgspec.structs.replace(begin, startup_ns=40 * SECOND, restart=1),
-        events.Resumed(step=12, epoch=0.1, damaged=["checkpoint step-14 is damaged"]),
-        events.Ready(steps_per_epoch=100, items_per_step=16.0, first_step=12, at_ns=45 * SECOND),
-        steps(12, 16),
-        events.Alive(phase="evaluate", samples=50),
-        events.Evaluated(
-            step=28, epoch=0.3, values={"acc1": 12.5, "val_loss": None}, samples=100, elapsed_ns=70 * SECOND
-        ),
-        events.Phases(phases_ns=phases, memory_peak_bytes=2**30, at_ns=75 * SECOND),
-        events.FlopsCounted(per_item=4.1e9, peak_tflops=9.0, peak_source="a data sheet"),
-        events.ArtifactsLeft(artifacts=[Artifact(file="sample.wav", caption="a sample")]),
-        events.NoSample(reason="it is too early"),
-        events.End(ended="60 steps were done", skipped=["a.jpeg"], facts={"padding": 0.1, "odd": None}),
-    ]  # fmt: skip
-
-
-def of_sampler() -> list[events.Event]:
-    begin = events.SamplerBegin(
-        host="here", pid=7, first_rank=0, launched_ns=0, at_ns=SECOND, every_s=0.5, devices=[0, 1], cores=4
-    )
-
-    def readings(tick: int) -> list[events.DeviceReading]:
-        return [
-            events.DeviceReading(
-                device=device,
-                memory_used_bytes=2e9,
-                memory_total_bytes=6e10,
-                power_w=300.0 + tick,
-                energy_j=150.0 * tick,
-                temperature_c=60.0,
-                utilisation_percent=97.0,
-                clock_mhz=1400.0,
-                throttled=["heat"] if tick % 2 else [],
-                ecc_errors=float(tick > 5),
-            )
-            for device in range(2)
-        ]
-
-    found: list[events.Event] = [begin]
-    for tick in range(1, 40):
-        at_ns = 2 * tick * SECOND
-        found.append(
-            events.HostSample(at_ns=at_ns, busy_s=3.0 * tick, own_s=2.0 * tick, memory_used_bytes=10**9, load=3.0)
-        )
-        found.append(events.DeviceSamples(at_ns=at_ns, readings=readings(tick)))
-    found.append(events.Unavailable(at_ns=80 * SECOND, fields={"clock_mhz": "no sensor says it"}))
-    return [*found, events.SamplerEnd(at_ns=81 * SECOND, cpu_s=0.3)]
+RUN = replace(
+    RESTARTED,
+    recipe_name="fill",
+    limits=Limits(steps=75),
+    topology="1x2",
+    ranks=2,
+    group="b1653973",
+    power=True,
+    facts={"padding": 0.1, "odd": 2.0},
+    fill=ON_A_CARD.fill,
+    artifacts=({"file": "sample.wav", "caption": "a sample"},),
+)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("store") / "runs" / "resnet50-fill-1x2-fp32-20260101T000000-abcdef")
+    """A run of two ranks with a sampler, a restart and nearly every kind of event."""
+    store = tmp_path_factory.mktemp("store")
+    folder = store / "runs" / RUN.leave(store).run_id
+    log = EventWriter(folder / "rank0.jsonl")
+    log.write(events.Alive(phase="evaluate", samples=50))
+    log.write(events.NoSample(reason="it is too early"))
+    log.write(events.StretchTimed(host_ns=10**9, device_ns=10**9))
+    log.write(events.Resumed(step=50, epoch=0.1, damaged=["checkpoint step-54 is damaged"]))
+    log.close()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +178,7 @@ def test_an_event_log_with_anything_wrong_in_it_is_gathered_and_watched_or_refus
     crashed: list[str] = []
     tried = 0
     for file in sorted(run.iterdir()):
-        lines = file.read_bytes().splitlines() if file.suffix == ".jsonl" else [file.read_bytes()]
+        lines = [*filter(None, file.read_bytes().split(b"\n"))] if file.suffix == ".jsonl" else [file.read_bytes()]
         found = [(place, mutation) for place, line in enumerate(lines) for mutation in mutations(json.loads(line))]
         for place, mutation in random.Random(7).sample(found, min(TRIES // 8, len(found))):
             changed = [*lines[:place], mutation.text.encode(), *lines[place + 1 :]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from trainmark.record.errors import UsageError, nearest
+from trainmark.record.errors import UsageError
 from trainmark.record.numbers import Target, digits_to_tell_apart
 from trainmark.record.plan import DataChoice, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
@@ -141,23 +141,3 @@ def test_a_plan_that_was_changed_after_it_was_decided_is_refused() -> None:
     document["precision"] = "bf16"
     with pytest.raises(UsageError, match="fingerprint does not match"):
         Plan.from_json(document)
-
-
-@pytest.mark.parametrize(
-    ("word", "known", "meant"),
-    [
-        ("--profile", ["--port", "--platform", "--precision"], None),
-        ("--compile", ["--topology", "--platform"], None),
-        ("speed", ["completed", "p_core"], None),
-        ("latency", ["evaluate"], None),
-        ("cost", ["compute"], None),
-        ("--topologi", ["--topology", "--port"], "--topology"),
-        ("rum", ["run", "runs", "report"], "run"),
-        ("fp23", ["fp32", "fp16"], "fp32"),
-        ("power", ["power_w", "temperature_c"], "power_w"),
-        ("NVDIA", ["nvidia", "amd"], "nvidia"),
-    ],
-)
-def test_a_word_is_suggested_only_where_it_is_near(word: str, known: list[str], meant: str | None) -> None:
-    said = nearest(word, known)
-    assert said == (f"did you mean {meant!r}?" if meant else f"known: {', '.join(known)}")
