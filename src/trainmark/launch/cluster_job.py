@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ class ClusterJob:
     def shell_command(self) -> str:
         """The command for a shell, one option per line."""
         first, *rest = self.words
-        lines = [shlex.join(["trainmark", *first]), *map(shlex.join, rest)]
+        lines = [" ".join(map(quote_word, words)) for words in (("trainmark", *first), *rest)]
         return " \\\n    ".join(lines)
 
 
@@ -87,6 +88,18 @@ def describe_job(job: ClusterJob) -> list[str]:
     return [replace_unprintable(line) for line in lines]
 
 
+def quote_word(word: str) -> str:
+    """The word for bash; what a terminal would obey when the script is shown is spelled out."""
+    if word.isprintable():
+        return shlex.quote(word)
+    spelled = (sign if sign.isprintable() and sign not in "\\'" else _spell_bytes(sign) for sign in word)
+    return f"$'{''.join(spelled)}'"
+
+
+def _spell_bytes(sign: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(sign))
+
+
 def replace_unprintable(text: str) -> str:
     """For comments: a line break in a path must not end the comment."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)
@@ -94,7 +107,7 @@ def replace_unprintable(text: str) -> str:
 
 def make_activation_line(venv: str) -> str:
     """The shell line that activates a virtual environment."""
-    return f". {shlex.quote(str(PurePosixPath(venv) / 'bin' / 'activate'))}"
+    return f". {quote_word(str(PurePosixPath(venv) / 'bin' / 'activate'))}"
 
 
 def check_option(option: str, text: str, pattern: str, wanted: str) -> str:

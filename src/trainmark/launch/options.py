@@ -18,6 +18,8 @@ from trainmark.record.recipe import LARGEST
 
 BARE_BUDGET_S = 180.0
 """The budget of a command without a workload and without a limit."""
+MIN_BUDGET_S = 30.0
+MAX_PORT = 65535
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{3,63}")
 LIMITS = ("steps", "seconds", "epochs", "items")
 """Limits that stop a run before its recipe ends."""
@@ -53,7 +55,12 @@ def _option(
 
 
 def _parse_budget(text: str) -> float:
-    return parse_seconds(text, option="--budget")
+    if text.strip().isdigit():
+        raise UsageError(f"--budget {text}: of what? try '{text}m' for minutes, '90s' or '1h'")
+    seconds = parse_seconds(text, option="--budget")
+    if seconds < MIN_BUDGET_S:
+        raise UsageError(f"--budget must be at least {MIN_BUDGET_S:g} s, not {text}: a run needs as long to start")
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +137,8 @@ class RunOptions:
                 raise UsageError(f"--{option} must be at least {least}, not {getattr(self, name)}")
         if self.budget_s is not None and not 0 < self.budget_s < math.inf:
             raise UsageError(f"--budget must be more than 0 seconds, not {self.budget_s:g}")
+        if self.port is not None and not 0 < self.port <= MAX_PORT:
+            raise UsageError(f"--port must be between 1 and {MAX_PORT}, not {self.port}")
         if self.group and not _GROUP.fullmatch(self.group):
             raise UsageError(f"--group {self.group!r} is not a name of letters, digits and '-'; try week-47")
         for each in fields(self):

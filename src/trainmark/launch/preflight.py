@@ -19,7 +19,7 @@ from trainmark.platforms import files, scaled_matmul
 from trainmark.platforms.matmul_probe import choose_matmul_type, measure_matmul_flops
 from trainmark.platforms.platform import Platform
 from trainmark.record import cores
-from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, ok
+from trainmark.record.checks import LOG_BYTES, CheckResult, failed, find_existing_folder, format_count, ok
 from trainmark.record.errors import NotReadyError
 from trainmark.record.plan import NO_FOLDER, Plan, Topology
 from trainmark.record.precision import PRECISIONS, Precision
@@ -164,8 +164,8 @@ def check_devices(plan: Plan, platform: Platform) -> CheckResult:
     if there >= (1 if platform.is_cpu else wanted):
         return ok(f"{there} devices are visible")
     return failed(
-        f"topology {plan.topology} needs {wanted} devices of platform {platform.file.name} on this machine, "
-        f"{there} are visible; try {f'--topology 1x{there}' if there else '--platform cpu'}"
+        f"topology {plan.topology} needs {format_count(wanted, 'device')} of platform {platform.file.name} "
+        f"on this machine, {there} are visible; try {f'--topology 1x{there}' if there else '--platform cpu'}"
     )
 
 

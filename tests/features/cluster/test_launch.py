@@ -149,6 +149,12 @@ def test_the_platform_found_here_is_said_and_asked_for(
     assert "platform cpu is what this machine has" in err
 
 
+def test_render_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["slurm", "resnet50", "--topology", "2x1", "--platform", "cpu"]
+    assert launch.run(parser().parse_words(words)) == 0
+    assert capsys.readouterr().out == render(capsys, *words)
+
+
 def test_the_sites_data_is_named_in_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "trainmark.toml").write_text('[data]\nimagenet = "/site/imagenet"\n')
     text = render(capsys, "slurm", "resnet50", "--recipe", "reference", "--topology", "2x8")

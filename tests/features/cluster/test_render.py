@@ -106,6 +106,15 @@ def test_bash_hands_srun_the_words_as_they_are(tmp_path: Path) -> None:
     assert words[words.index("trainmark") :] == hostile_job().command
 
 
+def test_no_script_or_manifest_moves_the_cursor_of_whoever_shows_it() -> None:
+    job = a_job(settings=("a\x1b[2J\x07\x9b\u202eb",), store="/s\x1b]0;x\x07tore")
+    texts = [
+        slurm.render_script(job, slurm.SlurmRequest(venv="/v\x1b[1m", array=4)),
+        kubernetes.render_manifest(job, kubernetes.KubernetesRequest(image="i", mount="/m\x1b[1m")),
+    ]
+    assert all(sign.isprintable() or sign == "\n" for text in texts for sign in text)
+
+
 def test_the_virtual_environment_is_entered_first(tmp_path: Path) -> None:
     venv = tmp_path / "it's mine"
     (venv / "bin").mkdir(parents=True)

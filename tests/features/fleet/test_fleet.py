@@ -86,11 +86,13 @@ def test_a_host_that_failed_is_a_line_with_its_reason_and_the_others_are_judged(
 
 
 def test_hosts_that_left_no_run_at_all_are_missed() -> None:
-    assert judged(fleet_records(TEN), wanted=10).exit_code == 0
-    fleet = judged(fleet_records(TEN), wanted=12)
+    assert judged(fleet_records(TEN), wanted=[""] * 10).exit_code == 0
+    fleet = judged(fleet_records(TEN), wanted=[""] * 12)
     assert said(fleet, "fault") == ["12 hosts are expected and only 10 have a run"]
     assert fleet_view.headline(fleet).startswith("not accepted; faults of the fleet as a whole: 1; judged hosts: 10")
     assert fleet.exit_code == 6
+    named = judged(fleet_records(TEN), wanted=["node01.example.com", "node77", "node04", "10.0.0.9"])
+    assert said(named, "fault") == ["2 of 4 expected hosts have no run: node77, 10.0.0.9"]
 
 
 def test_few_hosts_say_what_can_be_said() -> None:

@@ -167,7 +167,7 @@ def test_what_finished_before_the_fleet_was_ended_is_resumed(
         (["fleet", "resnet50", "--budget", "3m", "--hosts", "a,b"], "give all hosts the same"),
         (["fleet"], "holds no fleet yet"),
         (["fleet", "--links"], "--links measures the hosts of --hosts"),
-        (["fleet", "--expect", "0"], "--expect must be at least 1"),
+        (["fleet", "--expect", "0"], "--expect 0 names no host"),
         (["fleet", "--threshold", "much"], "is not a share"),
         (["fleet", "nothing-like-that"], "no run 'nothing-like-that'"),
         (["fleet", "published:flagperf-a100-vit-1x1"], "is a published row, and only runs can stand here"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Any
 
 from trainmark.cli.options import add_run_options, options_from_args
 from trainmark.cli.rendering import add_request_options, build_request, pin_options
@@ -26,12 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "print the run for others to start"
     render = actions.add_parser("render", help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
     renderers = cluster_env.load_environments("render")
-    targets = render.add_subparsers(dest="target", metavar="|".join(renderers), required=True)
+    targets = render.add_subparsers(metavar="|".join(renderers), required=True)
     for name, environment in renderers.items():
         text = environment.RENDERS
-        target = targets.add_parser(name, help=text, description=f"Print {text}.", allow_abbrev=False)
-        add_run_options(target, store="folder of records on the cluster")
-        add_request_options(target, environment.REQUEST)
+        described: dict[str, Any] = {"description": f"Print {text}.", "allow_abbrev": False}
+        # `launch slurm` without `render` is what many write first: it works, and is not in the help
+        for target in (targets.add_parser(name, help=text, **described), actions.add_parser(name, **described)):
+            target.set_defaults(target=name)
+            add_run_options(target, store="folder of records on the cluster")
+            add_request_options(target, environment.REQUEST)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,6 +30,7 @@ from trainmark.record.plan import Topology
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import save_page, write_report
 
+MAX_HOSTS = 1_000_000
 NAME = "fleet"
 GROUP = "Cluster"
 HELP = "Run one workload on every node, and name slow hosts and cables."
@@ -64,7 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeat", type=int, default=1, metavar="K", help="run K times on every host, to find smaller differences")
     add("--links", action="store_true", help="with --hosts: measure the links too, pair by pair")
     add("--trust", action="store_true", help="use the ssh settings and programs of trainmark.toml in this folder")
-    add("--expect", type=int, metavar="N", help="with a folder or runs: hosts expected")
+    add(
+        "--expect",
+        type=_read_expected,
+        default=(),
+        metavar="N",
+        help="with a folder or runs: the hosts expected, as a number, as names a,b, or as a file of names",
+    )
     add(
         "--verify",
         action="append",
@@ -109,10 +118,20 @@ def _check(args: argparse.Namespace) -> None:
             "--links measures the hosts of --hosts; in a job of Slurm run 'trainmark doctor --topology NxM --pairs "
             "--json' on all its nodes, and keep what it prints as links.json in the folder that is judged"
         )
-    if args.expect is not None and args.expect < 1:
-        raise UsageError(f"--expect must be at least 1, not {args.expect}")
     if args.slurm is not None and (args.html or args.junit or args.json):
         raise UsageError("--slurm prints a script and judges nothing; leave --html, --junit and --json out")
+
+
+def _read_expected(text: str) -> Sequence[str]:
+    """The names of expected hosts, or as many empty ones."""
+    path = Path(text).expanduser()
+    names = re.split(r"[\s,]+", path.read_text(encoding="utf-8", errors="replace") if path.is_file() else text)
+    names = [name for name in names if name]
+    if len(names) == 1 and names[0].isdigit():
+        names = [""] * min(int(names[0]), MAX_HOSTS)
+    if not names:
+        raise UsageError(f"--expect {text} names no host; give a number, names with commas, or a file of names")
+    return names
 
 
 def _print_array(args: argparse.Namespace, options: RunOptions) -> int:

@@ -111,12 +111,13 @@ def judge(
     metric: str = "p_core",
     threshold: float = THRESHOLD,
     expected: Sequence[Expected] = (),
-    wanted: int | None = None,
+    wanted: Sequence[str] = (),
     verifies: Sequence[VerifyDocument] = (),
 ) -> Fleet:
     """Judges hosts, measured links and verifies; UsageError where runs are not alike, or a verify is of other hosts.
 
-    `expected` are the site's figures, of which the first for these runs counts; `wanted` is the number of hosts.
+    `expected` are the site's figures, of which the first for these runs counts; `wanted` are the hosts that
+    must be there, by name where it is known.
     """
     fleet = Fleet(metric=metric, hosts=(), findings=())
     if any(one.records for one in runs.hosts):
@@ -126,11 +127,19 @@ def judge(
     hosts = (*lines, *fleet.hosts)
     links, of_links = _judge_links(runs.links) if runs.links else (None, [])
     findings = [*map(_describe_host, (one for one in hosts if one.verdict != "ok" or one.reasons)), *fleet.findings]
-    if len(runs.hosts) < (wanted or 0):
-        findings.append(_fault(f"{wanted} hosts are expected and only {len(runs.hosts)} have a run"))
+    there = {_shorten(one.host) for one in runs.hosts}
+    if missing := [name for name in wanted if name and _shorten(name) not in there]:
+        findings.append(_fault(f"{len(missing)} of {len(wanted)} expected hosts have no run: {', '.join(missing)}"))
+    elif len(runs.hosts) < len(wanted):
+        findings.append(_fault(f"{len(wanted)} hosts are expected and only {len(runs.hosts)} have a run"))
     return replace(
         fleet, hosts=hosts, links=links, findings=(*findings, *of_links, *_judge_arithmetic(runs.hosts, verifies))
     )
+
+
+def _shorten(host: str) -> str:
+    """A host without its domain: records and lists of hosts may name it either way."""
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0].casefold()
 
 
 def _fault(text: str) -> Finding:

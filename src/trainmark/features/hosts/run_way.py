@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainmark import workloads
 from trainmark.features.hosts import remote_run
 from trainmark.launch import planning
-from trainmark.launch.options import RunOptions
+from trainmark.launch.options import MIN_BUDGET_S, RunOptions
 from trainmark.launch.session import OpenWatcher, Result, Say, choose_group, open_store, share_budget_s
 from trainmark.record import site
 from trainmark.record.errors import UsageError, error_from_exit_code
@@ -39,6 +39,8 @@ def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, wat
     runs = [run for run in groups for _ in range(options.repeat)]
     for index, (name, group) in enumerate(runs):
         share_s = share_budget_s(options.shared_s, began_s, len(runs) - index)
+        if share_s is not None:
+            share_s = max(share_s, MIN_BUDGET_S)  # the command there refuses less
         run_options = replace(remote_options, workloads=(name,), group=group, budget_s=share_s)
         argv = [word for typed in run_options.to_argv() for word in typed]
         record, code = remote_run.run_on_hosts(
