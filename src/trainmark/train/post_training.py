@@ -115,6 +115,7 @@ def check_links(job: Job, ended: str) -> None:
     """All ranks exchange known numbers once more."""
     if job.collectives.world == 1 or ended in endings.WITHOUT_A_MODEL:
         return
+    job.monitor.report_alive("sample", 0)
     try:
         for feature in features.offers("rank_check"):
             feature.check_again(job.device, job.collectives)
@@ -126,6 +127,7 @@ def check_again(job: Job, position: Position, ended: str) -> None:
     """Checks the arithmetic of the device once more, as it may change after the first step."""
     if ended in endings.WITHOUT_A_MODEL or not job.clock.steps or job.device.is_cpu:
         return
+    job.monitor.report_alive("sample", 0)
     try:
         with interrupt_on_signals():
             if job.proof:

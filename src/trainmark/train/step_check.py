@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from statistics import median
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ MAX_NUMBERS = 1 << 20
 """Compared per tensor, evenly spaced."""
 SCALE_FLOOR = 0.05
 """Share by which the scale of a gradient may always be off: in narrow types its norm may differ by far more."""
+FEW_NUMBERS = 256
+"""In fewer, rounding may cancel by chance: the median effect on quantities of the kind counts, and no scale does."""
 LOSS_SCALE = 1024.0
 """Small enough not to overflow, as the initial scale of a scaler usually does."""
 
@@ -113,7 +116,7 @@ class StepComparison:
             loop.choose_evaluation_precision(self.recipe, precision),
             trained,
         )
-        alive = partial(self.events.write, Alive(phase="check" if at.step else "init"))
+        alive = partial(self.events.write, Alive(phase="sample" if at.step else "init"))
         host, fp32 = Platform(files.load("cpu")).open(0), PRECISIONS["fp32"]
         alive()
         try:
@@ -186,16 +189,24 @@ def _probe_habits(device: Device) -> Quantities:
 def compare(found: Quantities, wanted: Quantities, sensitive: Quantities, precision: Precision) -> StepCheck:
     """Compares each quantity of the device with that of the CPU; `sensitive` is the CPU with perturbed weights."""
     floor = max(FLOOR, 4 * rounding(precision))
-    compared = [
-        judge(name, relative_difference(found[name], want), relative_difference(sensitive[name], want), floor)
+    finite = {
+        name: want
         for name, want in wanted.items()
         if name in found and name in sensitive and bool(want.isfinite().all())
-    ]
-    compared += [
-        judge(f"scale of the {name}", scale_error(found[name], want), scale_error(sensitive[name], want), SCALE_FLOOR)
-        for name, want in wanted.items()
-        if name.startswith("gradient") and name in found and name in sensitive and bool(want.isfinite().all())
-    ]
+    }
+    by_rounding = {name: relative_difference(sensitive[name], want) for name, want in finite.items()}
+    by_kind: dict[str, list[float]] = {}
+    for name, effect in by_rounding.items():
+        by_kind.setdefault(name.partition(" ")[0], []).append(effect)
+    compared = []
+    for name, want in finite.items():
+        effect, few = by_rounding[name], want.numel() < FEW_NUMBERS
+        allowed = max(effect, median(by_kind[name.partition(" ")[0]])) if few else effect
+        compared.append(judge(name, relative_difference(found[name], want), allowed, floor))
+        if name.startswith("gradient") and not few:
+            # the projection of as much noise as rounding makes, in a random direction
+            by_scale = max(scale_error(sensitive[name], want), effect / math.sqrt(want.numel()))
+            compared.append(judge(f"scale of the {name}", scale_error(found[name], want), by_scale, SCALE_FLOOR))
     differing = [each for each in compared if not each.is_explained]
     if not differing:
         return StepCheck(quantities=len(compared))
