@@ -42,7 +42,7 @@ def published(name: str, tmp_path: Path) -> Subject:
     [
         ({"plan": {"workload": "vit"}}, "workload resnet50 and vit"),
         ({"plan": {"topology": "1x8"}}, "topology 1x1 and 1x8"),
-        ({"plan": {"recipe": {"batch_per_device": 64}}}, "batch_per_device 32 and 64"),
+        ({"plan": {"recipe": {"batch_per_device": 64, "learning_rate": 0.2}}}, "batch_per_device 32 and 64"),
         ({"environment": {"precision": {"asked": "fp32", "ran": "tf32"}}}, "precision fp32 and tf32"),
         ({"item": "mel frames"}, "item images and mel frames"),
         (
@@ -61,6 +61,20 @@ def test_unlike_runs_are_refused_with_what_differs_and_compared_anyway(changes: 
     found = compare(a, b, anyway=True)
     assert said in [str(difference) for difference in found.differences if difference.unlike]
     assert f"Not alike: {said}" in render(found, width=200)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"recipe": {"batch_per_device": 64}}, "batch_per_device 32 → 64. "),
+        ({"recipe": {"learning_rate": 0.2}}, "learning_rate 0.1 → 0.2. "),
+        ({"precision": "bf16"}, "precision fp32 → bf16. "),
+    ],
+)
+def test_one_changed_setting_is_compared_and_named(plan: dict[str, Any], said: str) -> None:
+    a, b = two(plan=plan)
+    text = render(compare(a, b), width=200)
+    assert said in text and "Not alike" not in text
 
 
 @pytest.mark.parametrize(

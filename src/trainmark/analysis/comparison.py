@@ -146,6 +146,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     faults: tuple[str, ...]
     """Why a side should not be compared at all."""
+    knob: Difference | None = None
+    """The one setting that was changed between two runs that are alike but for it."""
 
     @property
     def is_regression(self) -> bool:
@@ -178,7 +180,8 @@ def compare(
     faults = [fault for record in (*a.records, *b.records) for fault in _find_faults(record, compared)]
     differing = list_differences(a, b, compared)
     unlike = [str(difference) for difference in differing if difference.unlike]
-    if (faults or unlike) and not anyway:
+    knob = find_knob(a, b, differing)
+    if (faults or (unlike and knob is None)) and not anyway:
         more = f" and {len(unlike) - _MAX_LISTED} more" if len(unlike) > _MAX_LISTED else ""
         listed = f"{', '.join(unlike[:_MAX_LISTED])}{more}"
         about = f"{a.label} and {b.label} are not alike: {listed}" if unlike else faults[0]
@@ -201,7 +204,20 @@ def compare(
         hidden_by_load=load,
         differences=differing,
         faults=tuple(faults),
+        knob=knob,
     )
+
+
+def find_knob(a: Subject, b: Subject, differing: Sequence[Difference]) -> Difference | None:
+    """The setting or precision in which alone two runs of one training differ: what is compared is then its effect."""
+    unlike = [difference for difference in differing if difference.unlike]
+    if len(unlike) != 1 or not a.records or not b.records:
+        return None
+    plans = [side.records[0].plan for side in (a, b)]
+    settings = {name for plan in plans for name in plan.recipe}
+    if plans[0].precision != plans[1].precision:  # where the same was asked for, another one that ran is no choice
+        settings.add("precision")
+    return unlike[0] if unlike[0].name in settings else None
 
 
 def published_margin(a: Party, b: Party) -> float | None:
@@ -267,6 +283,7 @@ def to_json(found: Comparison) -> dict[str, Any]:
         "interval": list(judgement.interval) if judgement.interval else None,
         "basis": judgement.basis_in(ENGLISH),
         "unless_off_by": found.unless_off_by,
+        "knob": asdict(found.knob) if found.knob else None,
         "hidden_by_load": found.hidden_by_load,
         "too_noisy": judgement.is_too_noisy,
         "smallest_difference": judgement.smallest_difference,

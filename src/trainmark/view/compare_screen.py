@@ -22,10 +22,14 @@ STYLES = {"faster": "bold green", "better": "bold green", "slower": "bold red", 
 def render(found: Comparison, *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     draw_table(writer, _table_model(found))
-    writer.put("", writer.text(format_headline(found), STYLES.get(found.verdict, "bold yellow")))
+    headline = format_headline(found)
+    if found.knob is not None:
+        headline = f"{_(found.knob.name)} {_(found.knob.a)} → {_(found.knob.b)}. {headline}"
+    writer.put("", writer.text(headline, STYLES.get(found.verdict, "bold yellow")))
     writer.put(*explain_verdict(found))
     for title, unlike in ((_("Not alike"), True), (_("Differs"), False)):
-        if said := [_difference(difference) for difference in found.differences if difference.unlike is unlike]:
+        shown = [one for one in found.differences if one.unlike is unlike and one != found.knob]
+        if said := [_difference(difference) for difference in shown]:
             listed = _("{title}: {said}.").format(title=title, said=_("; ").join(said))
             writer.put("", writer.text(listed, "yellow" if unlike else ""))
     if doubts := found.doubts_in(_):
