@@ -161,7 +161,7 @@ def test_a_reader_that_dies_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     assert names(tmp_path) == []
 
 
-def _die(seed: int, root: Path, number: int) -> list[atomic_dataset.WrittenFile]:
+def _die(seed: int, root: Path, number: int) -> None:
     os._exit(1)
 
 

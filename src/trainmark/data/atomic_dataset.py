@@ -11,9 +11,10 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,7 +82,7 @@ def make_set(
     try:
         unfinished.mkdir(parents=True)
         # closed at once if `progress` raises: no process may still write when the folder is removed
-        with contextlib.closing(_write_chunks(unfinished, write, items)) as counts:
+        with contextlib.closing(_write_items(unfinished, write, items)) as counts:
             for done in counts:
                 if progress is not None:
                     progress(done, len(items))
@@ -110,37 +111,25 @@ def check_range(option: str, number: int, least: int, most: int | None = None) -
         raise UsageError(f"--{option} {number} is out of range; give {least} {upward}")
 
 
-def _write_chunks(root: Path, write: Callable[[Path, Item], None], items: Sequence[Item]) -> Generator[int, None, None]:
+def _write_items(root: Path, write: Callable[[Path, Item], None], items: Sequence[Item]) -> Generator[int, None, None]:
     """Number of items made so far."""
-    chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
-    done = 0
     if len(items) < WORTH_PROCESSES:
-        for chunk in chunks:
-            _write_chunk(root, write, chunk)
-            done += len(chunk)
+        for done, item in enumerate(items, start=1):
+            write(root, item)
             yield done
         return
     # spawned, not forked: the caller may have threads
-    pool = ProcessPoolExecutor(
+    with ProcessPoolExecutor(
         min(_MAX_PROCESSES, cores.count_usable_cores()),
         mp_context=get_context("spawn"),
         initializer=end_with_parent,
         initargs=(os.getpid(),),
-    )
-    with pool:
-        futures = {pool.submit(_write_chunk, root, write, chunk): len(chunk) for chunk in chunks}
+    ) as pool:
         try:
-            for future in as_completed(futures):
-                future.result()
-                done += futures[future]
+            for done, _ in enumerate(pool.map(partial(write, root), items, chunksize=_CHUNK), start=1):
                 yield done
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def _write_chunk(root: Path, write: Callable[[Path, Item], None], items: Sequence[Item]) -> None:
-    for item in items:
-        write(root, item)
 
 
 # Atomic installation
