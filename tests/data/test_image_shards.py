@@ -20,7 +20,7 @@ from trainmark.data import image_sets
 from trainmark.data.distributed_sampler import rank_batches, rank_share
 from trainmark.data.image_sets import Counts, ImageSet
 from trainmark.data.imagenet import make
-from trainmark.data.imagenet.prepare import inspect, verify
+from trainmark.data.imagenet.prepare import verify
 from trainmark.data.input_pool import InputPool
 from trainmark.record.errors import NotReadyError, UsageError
 
@@ -137,7 +137,6 @@ def test_shards_are_known_by_their_names_and_may_be_a_part_of_all(tmp_path: Path
     assert train.path(1) == f"{root}/{names[1]}/a.JPEG"
     assert contents(val) == [(1, b"x" * 120)]
     assert train.classes == val.classes == image_sets.class_names(root) == ("class 0", "class 1")
-    assert inspect(root) == ("2 train and 1 val shards", "")
 
 
 def test_folders_go_before_shards_that_lie_beside_them(tmp_path: Path, pictures: Path) -> None:

@@ -80,15 +80,6 @@ class DataSet:
         report: Report[Any] = self._module("prepare").verify(folder, decode=decode)
         return report
 
-    def inspect(self, folder: Path) -> tuple[str, str]:
-        """Quick summary of a folder, and its first fault or an empty string."""
-        module = self._module("prepare")
-        if hasattr(module, "inspect"):  # where listing every file takes too long
-            found: tuple[str, str] = module.inspect(folder)
-            return found
-        report = self.verify(folder, decode="none")
-        return str(report.found), "" if report.ok else report.sentence()
-
     def _module(self, word: str) -> Any:
         return import_module(f"trainmark.data.{self.name}.{word}")
 

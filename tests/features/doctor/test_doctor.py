@@ -72,28 +72,20 @@ def test_the_links_of_a_topology_are_summed_up_and_shown_by_size(
     assert store == tmp_path / "store"
 
 
-def test_a_link_too_slow_for_large_messages_is_doubted_with_a_remedy(
+def probe(monkeypatch: pytest.MonkeyPatch, **found: Any) -> None:
+    """Every probe finds this."""
+    monkeypatch.setattr(measure, "probe_links", lambda *words, **more: measure.ProbeResult(**found))
+
+
+def test_slow_links_are_doubted_with_a_remedy_and_a_failed_probe_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        measure,
-        "probe_links",
-        lambda *words, **more: measure.ProbeResult(results=msgspec.convert(rows(3), tuple[links.AllReduce, ...])),
-    )
+    probe(monkeypatch, results=msgspec.convert(rows(3), tuple[links.AllReduce, ...]))
     assert call("--topology", "1x2", "--platform", "cpu") == 0
     out = capsys.readouterr().out
     assert out.startswith("links: doubt\n")
     assert "messages above 64 KiB were left out, as 2 s were not enough for them; see what else is running" in out
-
-
-def test_a_probe_that_failed_is_told_in_its_sentence_and_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        measure,
-        "probe_links",
-        lambda *words, **more: measure.ProbeResult(exit_code=4, sentence="rank 1 was killed by SIGKILL"),
-    )
+    probe(monkeypatch, exit_code=4, sentence="rank 1 was killed by SIGKILL")
     assert call("--topology", "1x2", "--platform", "cpu") == 4
     assert capsys.readouterr().out.startswith("links: failed\n  rank 1 was killed by SIGKILL\nnetwork: ")
 
@@ -143,11 +135,7 @@ def test_a_machine_that_is_not_the_first_says_on_stderr_what_went_wrong(
 ) -> None:
     for name, value in {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "a"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        measure,
-        "probe_links",
-        lambda *words, **more: measure.ProbeResult(exit_code=4, sentence="the leader was lost"),
-    )
+    probe(monkeypatch, exit_code=4, sentence="the leader was lost")
     assert call("--topology", "2x2", "--platform", "cpu", "--json") == 4
     assert capsys.readouterr() == ("", "trainmark: the leader was lost\n")
 
@@ -184,11 +172,6 @@ def test_an_answer_of_hosts_that_holds_no_links_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(remote_run, "query_hosts", lambda *words, **more: ({"sections": []}, 0))
     with pytest.raises(NotReadyError, match="the same version of trainmark"):
         call("--topology", "2x2", "--hosts", "a,b", "--platform", "cpu")
-
-
-def test_hosts_need_a_topology() -> None:
-    with pytest.raises(UsageError, match="needs a topology, such as --topology 2x8"):
-        call("--hosts", "a,b")
 
 
 SECTIONS = [
@@ -258,12 +241,6 @@ def test_json_holds_the_whole_machine(capsys: pytest.CaptureFixture[str]) -> Non
     assert (document["ready"], document["summary"]) == (False, "not ready; 1 failed, 1 doubt, 1 unknown")
     for shown, result in zip(document["sections"], [*SECTIONS, FAILED], strict=True):
         assert shown == {name: getattr(result, name) for name in KEYS} | {"results": [], "pairs": [], "hosts": []}
-
-
-@pytest.mark.parametrize("word", ["--quick", "--no-probe"])
-def test_the_links_are_not_measured_more_quickly_on_demand(word: str) -> None:
-    with pytest.raises(UsageError, match="leave them out with --topology"):
-        call("--topology", "1x2", word)
 
 
 def screen(width: int = 80, *, color: bool = False, encoding: str = "utf-8") -> str:
@@ -357,7 +334,17 @@ def test_pairs_of_nodes_are_shown_slowest_first_and_named_for_programs(
     assert "1x2 has one node, and no pair of them" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--pairs"], ["--topology", "2x1", "--rounds", "2"], ["--rounds", "0", "--pairs"]])
-def test_words_that_ask_for_no_pairs_are_refused(words: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"--pairs|--rounds"):
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--pairs"], "--pairs needs a topology"),
+        (["--topology", "2x1", "--rounds", "2"], "--rounds needs --pairs"),
+        (["--rounds", "0", "--topology", "2x1", "--pairs"], "a number of at least 1"),
+        (["--hosts", "a,b"], "needs a topology, such as --topology 2x8"),
+        (["--topology", "1x2", "--quick"], "leave them out with --topology"),
+        (["--topology", "1x2", "--no-probe"], "leave them out with --topology"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
         call(*words)

@@ -49,20 +49,6 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[Counts]:
     return seen.report(found, expected_counts(root, train))
 
 
-def inspect(root: Path) -> tuple[str, str]:
-    """Counts classes or shards, and names a fault; opens no file: a million would take too long."""
-    if image_sets.has_shards(root):
-        train, val = (image_sets.shard_names(root, split) for split in SPLITS)
-        return f"{len(train)} train and {len(val)} val shards", ""
-    train, val = (image_sets.list_classes(root, split) for split in SPLITS)
-    found, expected = f"{len(train)} train and {len(val)} val classes", expected_counts(root, train)
-    if unshared := set(train) ^ set(val):
-        return found, f"{len(unshared)} of them not in both, such as {min(unshared)}"
-    if expected is not None and expected.classes != len(train):
-        return found, f"{expected.classes} were expected"
-    return found, ""
-
-
 def _check_folder(job: tuple[Path, str, Decode]) -> Findings:
     root, path, decode = job
     found, split = Findings(), path.partition("/")[0]
