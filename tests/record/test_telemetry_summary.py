@@ -12,7 +12,7 @@ from support.records import make_record
 
 from trainmark.record import doubts, events, telemetry_summary as telemetry
 from trainmark.record.events import EventWriter
-from trainmark.record.machine import DeviceInfo, Environment, MachineFacts, Sensed
+from trainmark.record.machine import DeviceInfo, Environment, MachineFacts, Sensed, Telemetry
 from trainmark.record.metrics import Measured, Quantity, measure
 from trainmark.record.run_folder import RankLog, RunFolder
 
@@ -78,7 +78,7 @@ def told(folder: Path) -> dict[str, str]:
         record,
         metrics=measure(measured),
         environment=Environment(),
-        telemetry=telemetry.collect_telemetry(machines),
+        telemetry=Telemetry(machines=[machine.telemetry for machine in machines]),
     )
     return {doubt.code: doubt.text for doubt in doubts.collect_doubts(record, reference_global_batch=1)}
 
@@ -242,7 +242,7 @@ def test_a_long_run_s_record_stays_small_and_keeps_the_shape(tmp_path: Path) -> 
     for step in range(20_000):
         machine.read(step / 100, {"power_w": 100.0 + step / 100})
         machine.host(step / 100, busy_s=step / 100, own_s=step / 200)
-    found = telemetry.collect_telemetry(sampled(tmp_path, TRAINED))
+    found = Telemetry(machines=[machine.telemetry for machine in sampled(tmp_path, TRAINED)])
     series = found.machines[0].devices[0].series["power_w"]
     assert len(series.values) == len(series.at_s) == telemetry.MAX_POINTS
     assert series.values == sorted(series.values)

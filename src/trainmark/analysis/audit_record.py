@@ -29,7 +29,7 @@ from trainmark.record.audit import (
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import collect_doubts
 from trainmark.record.errors import NotReadyError
-from trainmark.record.gather import gather
+from trainmark.record.gather import gather_record
 from trainmark.record.metrics import THROUGHPUTS, Measured, measure, withhold
 from trainmark.record.numbers import meets_goal
 from trainmark.record.plan import Topology
@@ -72,7 +72,7 @@ class RecordCase:
     @cached_property
     def gathered(self) -> dict[str, Any]:
         """The record's document, gathered from its events."""
-        found: dict[str, Any] = json.loads(gather(self.run).dumps())
+        found: dict[str, Any] = json.loads(gather_record(self.run.path).dumps())
         return found
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,6 @@ import numpy.typing as npt
 import trainmark
 from trainmark.record import endings, statistics, telemetry_summary as samplers
 from trainmark.record.doubts import CLOCKS_FAR_APART, collect_doubts
-from trainmark.record.errors import NotReadyError
 from trainmark.record.events import Evaluated, FaultFound
 from trainmark.record.machine import (
     DeviceClock,
@@ -28,12 +27,13 @@ from trainmark.record.machine import (
     PrecisionProof,
     StepCheck,
     StepProfile,
+    Telemetry,
 )
 from trainmark.record.metrics import Measured, measure, withhold
 from trainmark.record.numbers import Target
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Evaluation, Quality, Record, Restart, Status, describe_coverage
-from trainmark.record.run_folder import RankLog, RunFolder, open_run, read_rank
+from trainmark.record.run_folder import RankLog, RunFolder, open_run, read_head, read_plan, read_rank
 from trainmark.record.timeline import (
     MAX_INSIDE,
     NO_STEPS,
@@ -48,21 +48,14 @@ from trainmark.record.timeline import (
 from trainmark.record.workload_facts import WorkloadFacts
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReducedRanks:
-    """What a record needs of the rank logs."""
+def reduce_ranks(
+    folder: RunFolder, *, full: bool
+) -> tuple[Sequence[RankLog], Timeline, Sequence[float | None], StepSeries | None]:
+    """Reads all ranks of a run; with `full`, warm-up steps count, too.
 
-    ranks: Sequence[RankLog]
-    """Everything but their steps."""
-    timeline: Timeline
-    loss: Sequence[float | None]
-    """Per global batch: ranks weight theirs by their share, so it is the plain mean."""
-    steps: StepSeries | None = None
-    """For a run too long to record every rank's series."""
-
-
-def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
-    """Reads all ranks of a run; with `full`, warm-up steps count, too."""
+    Returns everything of the rank logs but their steps, the timeline, the loss of each global batch, which is the plain
+    mean as ranks weight theirs by their share, and the series of a run too long to record every rank's.
+    """
     together, ranks = _CommonSteps(), []
     traces: list[RankTrace] = []
     for log in folder.each_rank():
@@ -85,7 +78,7 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
     warmup = 0 if full else steady
     if together.rank_steps <= MAX_INSIDE:
         timeline = replace(whole, warmup_steps=warmup, steady_from=steady)
-        return ReducedRanks(ranks=ranks, timeline=timeline, loss=together.mean_loss())
+        return ranks, timeline, together.mean_loss(), None
     steps = StepSeries(
         wait_ns=array("q", slowest.wait_ns[: whole.steps]),
         compute_ns=array("q", slowest.compute_ns[: whole.steps]),
@@ -98,7 +91,7 @@ def reduce_ranks(folder: RunFolder, *, full: bool) -> ReducedRanks:
         for log, trace in zip(ranks, traces, strict=True)
     ]
     timeline = build_timeline(sums, steps, warmup_steps=warmup, steady_from=steady)
-    return ReducedRanks(ranks=ranks, timeline=timeline, loss=steps.loss, steps=steps)
+    return ranks, timeline, steps.loss, steps
 
 
 class _CommonSteps:
@@ -158,20 +151,12 @@ AnyFacts = TypeVar("AnyFacts", bound=msgspec.Struct)
 
 
 def gather_record(path: Path) -> Record:
-    """The record of the run in a folder."""
-    return gather(open_run(path))
-
-
-def gather(folder: RunFolder) -> Record:
-    """The record of a run; one that did not reach its end gives an incomplete record.
+    """The record of the run in a folder; one that did not reach its end gives an incomplete record.
 
     Only one rank's series are in memory at a time, beside the sums over ranks.
     """
-    head, plan = folder.head, folder.plan
-    if head is None or plan is None:
-        raise NotReadyError(f"{folder.path} is not a run folder: it has no plan")
-    reduced = reduce_ranks(folder, full=plan.limits.full)
-    ranks, timeline = reduced.ranks, reduced.timeline
+    folder, head, plan = open_run(path), read_head(path), read_plan(path)
+    ranks, timeline, loss, steps = reduce_ranks(folder, full=plan.limits.full)
     first = ranks[0]
     quality = _quality(head.target, plan, first)
     clock = max(filter(None, (log.clock() for log in ranks)), key=lambda found: found.apart, default=None)
@@ -208,12 +193,12 @@ def gather(folder: RunFolder) -> Record:
         coverage=describe_coverage(full=plan.limits.full, steps=timeline.steps, warmup=timeline.warmup_steps),
         quality=quality,
         timeline=timeline,
-        loss=reduced.loss,
-        series_file=describe_file(head.run_id, reduced.steps) if reduced.steps else None,
-        points=thin_series(reduced.steps, timeline.steady_from) if reduced.steps else None,
+        loss=loss,
+        series_file=describe_file(head.run_id, steps) if steps else None,
+        points=thin_series(steps, timeline.steady_from) if steps else None,
         restarts=_restarts(ranks),
         environment=environment,
-        telemetry=samplers.collect_telemetry(nodes),
+        telemetry=Telemetry(machines=[node.telemetry for node in nodes]),
         skipped_files=tuple(first.end.skipped) if first.end else (),
         artifacts=first.artifacts,
         event_files=folder.event_files(),

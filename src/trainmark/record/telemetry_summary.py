@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainmark.record.events import AnyEvent, DeviceSamples, HostSample, SamplerBegin, SamplerEnd, Unavailable, Unknown
-from trainmark.record.machine import DeviceTelemetry, MachineTelemetry, Sensed, Series, Telemetry
+from trainmark.record.machine import DeviceTelemetry, MachineTelemetry, Sensed, Series
 from trainmark.record.run_folder import RunFolder
 
 MAX_POINTS = 1000
@@ -227,11 +227,6 @@ def idle_power(machines: Sequence[NodeSums]) -> float | None:
     found = [device["idle_power_w"] for machine in machines for device in machine.devices]
     known = [power for power in found if power is not None]
     return _round(float(np.mean(known))) if known and len(known) == len(found) else None
-
-
-def collect_telemetry(machines: Sequence[NodeSums]) -> Telemetry:
-    """What the record keeps of the samples."""
-    return Telemetry(machines=[machine.telemetry for machine in machines])
 
 
 def _sum_device(node: Node, device: int) -> dict[str, float | None]:

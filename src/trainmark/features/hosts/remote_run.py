@@ -305,7 +305,7 @@ def restore_series(record: Record, folder: Path) -> Record:
         return record
 
     def read(expected: SeriesFile) -> StepSeries:
-        steps = reduce_ranks(open_run(folder), full=record.plan.limits.full).steps
+        *_, steps = reduce_ranks(open_run(folder), full=record.plan.limits.full)
         if steps is None or describe_file(record.run_id, steps) != expected:
             raise ValueError("the run's events give another series")
         return steps
