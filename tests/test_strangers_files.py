@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,18 @@ def test_path_and_hash_are_shown_before_trust_is_given(way: Way, tmp_path: Path,
     refused = cli("reproduce", file).stderr
     assert f"{named} (sha256 {hashlib.sha256(named.read_bytes()).hexdigest()[:16]})" in refused
     assert "--trust" in refused
+
+
+@pytest.mark.parametrize("way", [as_source, as_platform_file])
+def test_a_pipe_that_a_record_names_is_not_waited_for(way: Way, tmp_path: Path, canary: Path, cli: Cli) -> None:
+    file = tmp_path / "theirs.json"
+    file.write_text(record_of(way, tmp_path).dumps(), encoding="utf-8")
+    named = tmp_path / ("evil.py" if way is as_source else "evil.toml")
+    named.unlink()
+    os.mkfifo(named)
+    refused = cli("reproduce", file)
+    assert refused.returncode in (2, 3)
+    assert refused.stderr.count("\n") == 1
 
 
 def test_a_trusted_file_that_ends_the_process_is_not_a_success(tmp_path: Path, canary: Path, cli: Cli) -> None:

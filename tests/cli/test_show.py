@@ -38,12 +38,13 @@ def test_the_newest_run_is_shown_shortly_with_what_was_said_of_it_and_its_files(
 ) -> None:
     said = {"tags": {"driver": "550.54"}, "note": "after the update", "group": "5a8c9d0e"}
     store.add(make_record(run_id="r-1", created="2026-11-17T00:00:00Z", **said))
-    (store.runs / "r-1" / "checkpoints").mkdir(parents=True)
+    for step in (2, 10):
+        (store.runs / "r-1" / "checkpoints" / f"step-{step:08}").mkdir(parents=True)
     assert call(store) == 0
     short = capsys.readouterr().out
     for word in ("resnet50", "images/s", "driver=550.54", "after the update", "5a8c9d0e", make_record().doubts[0].text):
         assert word in short
-    for path in (store.path("r-1"), store.runs / "r-1", store.runs / "r-1" / "checkpoints"):
+    for path in (store.path("r-1"), store.runs / "r-1", store.runs / "r-1" / "checkpoints" / "step-00000010"):
         assert str(path) in short
     assert call(store, "--all") == 0
     full = capsys.readouterr().out

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainmark.record.errors import UsageError
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.plan import Plan
 
 SAFE_TORCH = (2, 10)
@@ -66,6 +67,6 @@ def _list_code_files(plan: Plan) -> Iterator[Path]:
 
 def _describe_hash(path: Path) -> str:
     try:
-        return f"sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
-    except OSError as error:
+        return f"sha256 {hashlib.sha256(read_plain(path)).hexdigest()[:16]}"
+    except OSError as error:  # nothing that a stranger named is waited for, or read without end
         return error.strerror or type(error).__name__

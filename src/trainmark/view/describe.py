@@ -74,6 +74,8 @@ def describe(
     writer.put("", _("What a word means: trainmark explain p_core"))
     if path is not None:
         writer.put_unbroken(_("Record: {path}").format(path=path))
+    if run_folder is not None:
+        writer.put_unbroken(_describe_weights(record, run_folder))
     return writer.getvalue()
 
 
@@ -256,14 +258,22 @@ def describe_briefly(
     return table.render([record], sentences=headlines, width=width, color=color, encoding=encoding) + writer.getvalue()
 
 
+def _describe_weights(record: Record, run_folder: Path) -> str:
+    kept = sorted(path for path in (run_folder / "checkpoints").glob("step-*") if path.suffix != ".corrupt")
+    if not kept:
+        return _("Weights: none were kept; --set checkpoint_every=end keeps them")
+    return _("Weights: {folder}; for other packages: trainmark export {word}").format(
+        folder=kept[-1], word=record.run_id.rpartition("-")[2]
+    )
+
+
 def _files(record: Record, store: Store, path: Path) -> Iterator[str]:
     folder = store.runs / record.run_id
     if path != folder:  # a run that was cut off left none
         yield _("Record: {path}").format(path=path)
     if folder.is_dir():
         yield _("Events and logs: {folder}").format(folder=folder)
-    if (folder / "checkpoints").is_dir():
-        yield _("Checkpoints: {folder}").format(folder=folder / "checkpoints")
+        yield _describe_weights(record, folder)
     for artifact in record.artifacts:
         yield _("Sample: {file}").format(file=folder / artifact.file)
     if (page := store.folder / "reports" / f"{record.run_id}.html").is_file():

@@ -39,6 +39,10 @@ def test_safetensors_hold_every_weight_and_the_card_its_doubts(cli: Cli, image_r
     assert image_run in card
     assert "synthetic" in card
     assert all(f"- {doubt['code']}: " in card for doubt in record["doubts"])
+    for words in ((), ("--all",)):  # and `show` tells where the weights lie
+        shown = cli("show", image_run, *words).stdout
+        assert f"Weights: {tmp_path / 'store' / 'runs' / image_run / 'checkpoints' / 'step-'}" in shown
+        assert f"trainmark export {image_run.rpartition('-')[2]}" in shown
 
 
 def test_a_folder_is_never_overwritten(cli: Cli, image_run: str, tmp_path: Path) -> None:
