@@ -136,7 +136,11 @@ def write_package(
 
 def check_runs(runs: Sequence[MlperfRun]) -> None:
     """UsageError where the runs are not one result: unlike, or with one seed twice."""
-    unlike = {_identity(run.record): run.record.run_id for run in runs}
+    unlike = {}
+    for record in (run.record for run in runs):
+        recipe = {name: value for name, value in record.plan.recipe.items() if name != "seed"}
+        known = (record.plan.workload, record.plan.topology, record.precision, record.environment.device.name)
+        unlike[json.dumps([recipe, *known, record.plan.data.name], sort_keys=True)] = record.run_id
     if len(unlike) > 1:
         one, other = list(unlike.values())[:2]
         raise UsageError(f"runs {one} and {other} are not of one result: they differ in more than their seed")
@@ -149,15 +153,6 @@ def check_runs(runs: Sequence[MlperfRun]) -> None:
                 "again with another --seed"
             )
         seeds[seed] = run.record.run_id
-
-
-def _identity(record: Record) -> str:
-    plan = record.plan
-    recipe = {name: value for name, value in plan.recipe.items() if name != "seed"}
-    return json.dumps(
-        [plan.workload, recipe, plan.topology, record.precision, record.environment.device.name, plan.data.name],
-        sort_keys=True,
-    )
 
 
 def describe_system(record: Record) -> dict[str, str]:

@@ -73,7 +73,7 @@ class MlperfRun:
     def _evaluate_samples(self) -> float | None:
         """From one evaluation to the next; None where they are counted in epochs, or there is only one."""
         recipe: Mapping[str, Any] = self.record.plan.recipe
-        if recipe["evaluate_every"] == "end":
+        if recipe.get("evaluate_every", "end") == "end":
             return None
         span = Span.parse(recipe["evaluate_every"])
         per_unit = {"steps": compute_global_batch(self.record), "items": 1 / recipe.get("context", 1)}.get(span.unit)

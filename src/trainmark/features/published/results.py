@@ -420,7 +420,7 @@ def _is_same_run(speed: TableRun, whole: TableRun) -> bool:
         return False
     if speed.half != is_half(whole.precision):
         return False
-    pairs = [(one.value, other.value) for one in speed.qualities for other in whole.qualities]
+    pairs = [(one.value, other.value) for one, _ in speed.qualities for other, _ in whole.qualities]
     pairs.append((_find_rate(speed), _find_rate(whole)))
     return all(
         one is None or other is None or abs(one - other) <= ALIKE * max(abs(one), abs(other)) for one, other in pairs
@@ -433,7 +433,7 @@ def _find_rate(run: TableRun) -> float | None:
 
 
 def _join(whole: TableRun, speed: TableRun) -> TableRun:
-    has_quality = any(quality.value is not None for quality in whole.qualities)
+    has_quality = any(quality.value is not None for quality, _ in whole.qualities)
     return replace(
         whole,
         device=whole.device or speed.device,

@@ -43,17 +43,6 @@ _UNTITLED = Source(title="", address="", date=None)
 """Until the whole page has been read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PageQuality:
-    name: str
-    """As the page calls it."""
-    value: float | None
-    unit: str | None = None
-    text: str = ""
-    sure: bool = False
-    """Whether a general word such as acc certainly names the model's target quality."""
-
-
 @dataclass(kw_only=True)
 class TableRun:
     """One run, filled from its cells."""
@@ -71,7 +60,8 @@ class TableRun:
     e2e_time_s: float | None = None
     throughputs: dict[str, float] = field(default_factory=dict)
     item: str | None = None
-    qualities: list[PageQuality] = field(default_factory=list)
+    qualities: list[tuple[PublishedDetail, bool]] = field(default_factory=list)
+    """As the page calls them, and whether a general word such as acc certainly names the model's target quality."""
     judged_by: str = ""
     """What the table calls its quality, whether or not the row gives one."""
     criterion: str = ""
@@ -96,8 +86,8 @@ class TableRun:
         self.details.append(PublishedDetail(name=tidy(name), text=tidy(text), value=value, unit=unit))
 
     def add_quality(self, name: str, found: Figure, text: str, *, unit: str | None, sure: bool = False) -> None:
-        shown, unit = tidy(text), found.unit or unit
-        self.qualities.append(PageQuality(name=name, value=found.value, unit=unit, text=shown, sure=sure))
+        quality = PublishedDetail(name=name, text=tidy(text), value=found.value, unit=found.unit or unit)
+        self.qualities.append((quality, sure))
 
 
 @dataclass(kw_only=True)
@@ -295,31 +285,26 @@ class Section:
             return None
         return item if item not in (None, "samples") else names.find_item(workload) or item
 
-    def _pick_qualities(self, run: TableRun, workload: str) -> tuple[PageQuality | None, list[PublishedDetail]]:
+    def _pick_qualities(self, run: TableRun, workload: str) -> tuple[PublishedDetail | None, list[PublishedDetail]]:
         """The row's target quality, and all other qualities."""
-        found = [self._name_quality(quality, workload) for quality in run.qualities]
+        found = [self._name_quality(quality, workload, sure=sure) for quality, sure in run.qualities]
         if not found:
             name = run.criterion or run.judged_by or self.quality_word
-            return (self._name_quality(PageQuality(name=name, value=None, sure=True), workload) if name else None), []
+            return (self._name_quality(PublishedDetail(name=name, text=""), workload, sure=True) if name else None), []
         known = workloads.facts(workload)
         aims = [quality for quality in found if known and known.find_quality(quality.name)]
         scores = [quality for quality in found if find_direction(quality.name) != "lower"]
         first = (*aims, *scores, *found)[0]
-        others = [
-            PublishedDetail(name=quality.name, text=quality.text, value=quality.value, unit=quality.unit)
-            for quality in found
-            if quality is not first
-        ]
         goals = [
             PublishedDetail(name=f"target of {name}", text=f"{goal:g}", value=goal)
             for name, goal in run.targets.items()
             if fold_key(name) != fold_key(first.name)
         ]
-        return first, [*others, *goals]
+        return first, [*(quality for quality in found if quality is not first), *goals]
 
-    def _name_quality(self, quality: PageQuality, workload: str) -> PageQuality:
+    def _name_quality(self, quality: PublishedDetail, workload: str, *, sure: bool) -> PublishedDetail:
         """By the name records use; an accuracy of 0.755 without a unit is a share, which others write as 75.5 %."""
-        name = find_quality_name(quality.name, workload, sure=quality.sure)
+        name = find_quality_name(quality.name, workload, sure=sure)
         if self.quality_means and self.quality_word and fold_key(quality.name) == fold_key(self.quality_word):
             name = self.quality_means
         value, unit = quality.value, quality.unit
@@ -328,7 +313,7 @@ class Section:
         return replace(quality, name=name, value=value, unit=unit)
 
     def _find_goal(
-        self, run: TableRun, first: PageQuality, known: names.PublishedQuality | None
+        self, run: TableRun, first: PublishedDetail, known: names.PublishedQuality | None
     ) -> tuple[float | None, str | None]:
         goal, better = run.target if run.target[0] is not None else self.target
         goal = next((value for name, value in run.targets.items() if fold_key(name) == fold_key(first.name)), goal)
