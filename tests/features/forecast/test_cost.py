@@ -94,14 +94,6 @@ def test_mlperf_s_recipe_needs_what_its_reference_needs_at_each_size_s_batch() -
     assert epochs["64x8"] is None  # a global batch of 208,896, which nobody tried
 
 
-def test_a_larger_batch_per_device_needs_the_items_of_its_global_batch() -> None:
-    record = mlperf("1x1")
-    work = cost.measure_work([record], reference=needed.reference(record))
-    one, eight = replace(rate("1x1", 1e4), batch_per_device=8 * 408), rate("1x8", 1e4)
-    assert work.batch_ratio(one) == work.batch_ratio(eight) == 8
-    assert work.count_needed(one) == work.count_needed(eight) != work.count_needed(rate("1x1", 1e4))
-
-
 def test_reference_points_are_for_mlperf_s_own_recipe_and_target_alone() -> None:
     assert needed.reference(mlperf("1x8")) is not None
     assert needed.reference(run()) is None
