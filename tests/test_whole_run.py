@@ -61,6 +61,9 @@ def test_a_resumed_run_continues_the_loss_curve_of_an_unbroken_one(cli: Cli, pic
     second = losses("run", "--resume", "last", "--epochs", "2")
     assert len(whole) == 12
     assert first + second == whole
+    again = cli("run", "--resume", "last")
+    assert again.returncode == 2
+    assert "is complete: the recipe's cap of epochs is reached; give --epochs, --steps or --items" in again.stderr
 
 
 def test_two_ranks_train_on_every_sample_once_and_evaluate_each_once(cli: Cli, pictures: Path) -> None:

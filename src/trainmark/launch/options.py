@@ -171,10 +171,13 @@ class RunOptions:
         return found
 
     @property
+    def has_limit(self) -> bool:
+        return any(getattr(self, name) is not None for name in LIMITS)
+
+    @property
     def shared_s(self) -> float | None:
         """The time budget of all runs; None where unlimited."""
-        lengths = any(getattr(self, name) is not None for name in LIMITS)
-        if self.budget_s is None and not self.workloads and self.recipe in (None, "quick") and not lengths:
+        if self.budget_s is None and not self.workloads and self.recipe in (None, "quick") and not self.has_limit:
             return None if self.resume else BARE_BUDGET_S * self.repeat
         return self.budget_s
 

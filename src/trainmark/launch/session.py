@@ -18,13 +18,14 @@ from trainmark.launch.options import RunOptions
 from trainmark.launch.workers import QUIET
 from trainmark.platforms import detection
 from trainmark.record import cores
+from trainmark.record.endings import CAP, CAP_OF_ITEMS, CAP_OF_STEPS, TARGET
 from trainmark.record.errors import InvalidResultError, NotReadyError, TrainmarkError, UsageError
 from trainmark.record.index import parse_tags
 from trainmark.record.machine import FillSearch
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.record import Record
 from trainmark.record.run_folder import read_plan
-from trainmark.record.store import Store, default_folder
+from trainmark.record.store import Store, default_folder, read_record
 from trainmark.record.trust import check_plan, trust_file
 
 PAGE_S = 5.0
@@ -178,6 +179,10 @@ class _Session:
             raise UsageError("--resume takes the workload of the run it resumes; leave the workload's name out")
         folder = self._store.run_folder(word)
         plan = read_plan(folder)
+        path = self._store.path(folder.name)
+        ended = read_record(path).ended if path.is_file() else ""
+        if ended in (TARGET, CAP, CAP_OF_STEPS, CAP_OF_ITEMS) and not self._options.has_limit:
+            raise UsageError(f"run {folder.name} is complete: {ended}; give --epochs, --steps or --items to go on")
         check_plan(plan, f"the plan of run {folder.name}", trust=self._options.trust)
         if self._options.trust:
             trust_file(folder)
