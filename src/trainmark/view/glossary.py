@@ -76,29 +76,20 @@ def find_meaning(word: str, language: str = "en") -> Meaning:
 
 def find_by_translated_name(name: str) -> tuple[str, str] | None:
     """The word that tables of another language call so, or a metric whose name there begins so, and the language."""
-    if not name.strip() or name.isascii():
+    asked, known = name.strip().lower(), list(list_meanings())
+    if not asked or asked.isascii():
         return None
-    asked = name.strip().lower()
     for language in LANGUAGES[1:]:
-        titles = catalogue(language)
-        for alias, metric in (METRICS | PRICED).items():
-            if titles.get(metric.name, "").startswith(asked):
-                return alias, language
-        for sentence, translation in titles.items():
+        for sentence, translation in catalogue(language).items():
             # the heads of our own tables, and of those in another's form
             word = re.sub(r"[\s-]+", "_", sentence.rpartition("\x04")[2].lower())
-            if translation.lower() == asked and (found := _find_explaining_word(word)):
-                return found, language
+            for entry in known:
+                begins = entry.kind == "metric" and sentence == entry.name and translation.startswith(asked)
+                if begins or (translation.lower() == asked and word in (entry.word, entry.name)):
+                    return entry.word, language
+            if translation.lower() == asked and word in ALSO:
+                return ALSO[word], language
     return None
-
-
-def _find_explaining_word(word: str) -> str | None:
-    """The word that explains another one, if any does."""
-    entries = (METRICS | PRICED).values()
-    metric = next((metric.alias for metric in entries if word in (metric.alias, metric.name)), None)
-    return metric or next(
-        (entry for entry in (word, ALSO.get(word, "")) if entry in {**PHASES_EXPLAINED, **WORDS}), None
-    )
 
 
 # On a terminal: one term in full, or all in brief
