@@ -171,21 +171,21 @@ def test_the_summary_sorts_by_mouse_and_by_keyboard_and_says_so(opened: Open) ->
     head = page.locator("#summary thead th", has_text="p_core")
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "descending"
-    assert read_column(page, 6)[0] == "35 187"
-    assert read_column(page, 6)[-2:] == ["4.36", "—"], "what is not known stays last whichever way is sorted"
+    assert read_column(page, 3)[0] == "35 187"
+    assert read_column(page, 3)[-2:] == ["4.36", "—"], "what is not known stays last whichever way is sorted"
     head.locator("button").focus()
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "ascending"
-    assert (read_column(page, 6)[0], read_column(page, 6)[-1]) == ("4.36", "—")
+    assert (read_column(page, 3)[0], read_column(page, 3)[-1]) == ("4.36", "—")
     page.locator("#summary thead th", has_text="Machine").locator("button").click()
     assert head.get_attribute("aria-sort") == "none"
-    assert read_column(page, 3)[-2:] == ["Example Laptop 7", "Example Laptop 8"]
+    assert read_column(page, 4)[-2:] == ["Example Laptop 7", "Example Laptop 8"]
 
 
 def test_the_summary_filters_by_words_and_by_chips_and_counts(opened: Open) -> None:
     page = opened(render(ReportInputs(records=make_records())))
     page.fill("#filter", "laptop")
-    assert read_column(page, 3) == ["Example Laptop 7"]
+    assert read_column(page, 4) == ["Example Laptop 7"]
     assert page.inner_text("#count") == "1 of 5 shown"
     assert page.locator("section.run:visible").count() == 1
     page.fill("#filter", "")
@@ -360,12 +360,14 @@ def test_hostile_names_in_folded_runs_are_harmless_before_and_after_they_are_ope
     assert page.locator("img").count() == 0
 
 
-@pytest.mark.parametrize("width", [400, 820, 1280])
+@pytest.mark.parametrize("width", [390, 820, 1280])
 def test_no_part_is_wider_than_the_screen(opened: Open, width: int) -> None:
     html = render(ReportInputs(records=make_records(), rows=library.load_rows(), beside=library.load_rows()))
     page = opened(html, viewport={"width": width, "height": 900})
     draw_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    speed = "cells => Math.max(...cells.map(cell => cell.getBoundingClientRect().right))"
+    assert page.eval_on_selector_all("#summary tbody td:nth-child(3)", speed) <= width
 
 
 def test_it_prints_in_light_on_pages(opened: Open) -> None:
@@ -373,6 +375,8 @@ def test_it_prints_in_light_on_pages(opened: Open) -> None:
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.locator("#theme").is_hidden()
+    assert page.locator(".fold").count() == page.locator(".fold:not([open])").count() > 0
+    assert page.locator(".fold:visible").count() == 0
     assert page.pdf()[:5] == b"%PDF-"
 
 

@@ -142,7 +142,7 @@ def _draw_summary(inputs: ReportInputs, say: Say) -> Markup:
     found += [results.make_row_result(row) for row in inputs.rows]
     priced = "cost" if any(one.cost for one in found) else "energy" if any(one.energy for one in found) else None
     known = results.list_columns(say)
-    names = ("workload", "machine", "precision", "settings", "rate", "mfu", "quality", "e2e_time", "mem", priced)
+    names = ("workload", "rate", "machine", "precision", "settings", "mfu", "quality", "e2e_time", "mem", priced)
     columns = [known[name] for name in (*names, "doubts", "status") if name]
     return el(
         "section",
