@@ -101,6 +101,9 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
         plan, ranks, folder, log, startup_ns=_measure_startup_ns(), began_ns=FIRST_LINE_NS, compare=compare
     )
     _handle_signals(job.monitor, monitor.INTERRUPTED, monitor.TERMINATED)
+    gc.collect()
+    gc.freeze()  # objects that live for the whole run are left out of every collection
+    job.clock.charge("init")
     log.write(
         events.Ready(
             steps_per_epoch=job.data.steps_per_epoch,
@@ -109,9 +112,6 @@ def run_training(plan: Plan, folder: Path, ranks: Ranks, log: EventWriter, *, co
             at_ns=time.perf_counter_ns(),
         )
     )
-    gc.collect()
-    gc.freeze()  # objects that live for the whole run are left out of every collection
-    job.clock.charge("init")
     with closing(job.data):
         try:
             with failures.explain_out_of_memory(job.recipe.batch_per_device, job.device):
