@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import simplejpeg
-from numpy.typing import NDArray
-from PIL import Image
 
 from trainmark.data import atomic_dataset, image_sets
 from trainmark.data.imagenet import make, renderer, shapes
@@ -221,62 +219,3 @@ def test_a_full_size_file_is_like_a_photograph(tmp_path: Path) -> None:
     assert all(simplejpeg.decode_jpeg_header(data)[2:] == ("YCbCr", "420") for data in files)
     assert 40_000 < np.mean([len(data) for data in files]) < 80_000
     assert all(20_000 < len(data) < 150_000 for data in files)
-
-
-# A class is told by form alone: what is easy to measure must not give it away
-
-
-Features = NDArray[np.float64]
-
-
-@pytest.mark.parametrize("chance", range(4))
-def test_backdrop_light_noise_and_pose_do_not_depend_on_the_class(chance: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    poses, draw_mask = [], renderer._mask
-
-    def noted(outline: shapes.Outline, pose: renderer.Pose, size: tuple[int, int]) -> Image.Image:
-        poses.append(pose)
-        return draw_mask(outline, pose, size)
-
-    monkeypatch.setattr(renderer, "_mask", noted)
-    first, *others = (renderer.draw(index, np.random.default_rng(chance), long_side=96) for index in (0, 4, 13, 999))
-    assert len(set(poses)) == 1
-    for other in others:
-        changed = (first != other).any(-1)
-        assert 0.05 < changed.mean() < 0.6, "the object differs"
-        assert not changed[:4, :4].any(), "what is far from it does not"
-        assert not changed[-4:, -4:].any()
-
-
-@pytest.fixture(scope="module")
-def ten_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("ten") / "set"
-    make.make(root, classes=10, train_per_class=60, val_per_class=20, long_side=96)
-    return root
-
-
-def thumbnail(path: Path) -> Features:
-    with Image.open(path) as image:
-        return np.asarray(image.resize((8, 8), Image.Resampling.BOX), np.float64).ravel()
-
-
-def grey_thumbnail(path: Path) -> Features:
-    """Without colour and exposure."""
-    grey = thumbnail(path).reshape(-1, 3).mean(1)
-    normal: Features = (grey - grey.mean()) / grey.std()
-    return normal
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("features", "most"), [(thumbnail, 0.45), (grey_thumbnail, 0.45)])
-def test_simple_measures_do_not_tell_the_class(ten_classes: Path, features: Any, most: float) -> None:
-    def split(name: str) -> tuple[Features, NDArray[np.int64]]:
-        files = sorted((ten_classes / name).rglob("*.JPEG"))
-        return np.stack([features(path) for path in files]), np.repeat(np.arange(10), len(files) // 10)
-
-    (train, train_labels), (val, val_labels) = split("train"), split("val")
-    middle, spread = train.mean(0), train.std(0) + 1e-6
-    train, val = (train - middle) / spread, (val - middle) / spread
-
-    centroids = np.stack([train[train_labels == label].mean(0) for label in range(10)])
-    nearest = ((val[:, None] - centroids) ** 2).sum(-1).argmin(1)
-    assert (nearest == val_labels).mean() < most

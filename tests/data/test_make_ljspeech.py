@@ -175,24 +175,9 @@ def test_making_clips_needs_no_torch() -> None:
 # The sentences
 
 
-@pytest.fixture(scope="module")
-def thousand() -> list[tuple[str, str]]:
-    return [sentences.sentence(number, 0) for number in range(1000)]
-
-
-def test_the_spoken_text_has_no_digit_sign_or_bar(thousand: list[tuple[str, str]]) -> None:
-    signs = {sign for _, spoken in thousand for sign in spoken if not sign.isalpha()}
-    assert signs == set(" ,.?!-")
-    assert {sign.lower() for _, spoken in thousand for sign in spoken if sign.isalpha()} == set(formants.SOUNDS)
-
-
-def test_the_sentences_differ_and_have_many_lengths(thousand: list[tuple[str, str]]) -> None:
-    assert len(set(thousand)) > 990
-    lengths = [len(spoken) for _, spoken in thousand]
-    assert 40 < np.mean(lengths) < 50
-    assert min(lengths) >= 15
-    assert 70 < max(lengths) <= 100
-    assert all(spoken[0].isupper() and spoken[-1] in ".?!" for _, spoken in thousand)
+def test_a_seed_gives_the_sentences_it_gave_when_records_were_made() -> None:
+    said = repr([sentences.sentence(number, 0) for number in range(1000)])
+    assert hashlib.sha256(said.encode()).hexdigest()[:16] == "6f07678f75d0353f"
 
 
 # The sound

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,44 +173,3 @@ def test_a_folder_that_cannot_be_written_still_gives_what_it_has(tmp_path: Path)
                 cache.get(wavs[1])
     finally:
         (folder / MEL.key).chmod(0o700)
-
-
-FILL = """
-import hashlib, sys
-from pathlib import Path
-from trainmark.data.mel import MelCache
-
-wavs = sorted(Path(sys.argv[1]).iterdir())
-cache = MelCache(Path(sys.argv[2]))
-print("ready", flush=True)
-sys.stdin.readline()
-assert cache.fill(wavs) == []
-print(hashlib.sha256(b"".join(cache.get(wav).tobytes() for wav in wavs)).hexdigest())
-"""
-
-
-def start(code: str, wavs: Path, cache: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(wavs), str(cache)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-@pytest.mark.slow
-def test_two_processes_fill_one_cache_at_once_and_agree(tmp_path: Path) -> None:
-    wavs = make_wavs(tmp_path / "wavs", 40)
-    both = [start(FILL, tmp_path / "wavs", tmp_path / "cache") for _ in range(2)]
-    for process in both:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    said = [process.communicate(timeout=60)[0].strip() for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    cache = MelCache(tmp_path / "cache")
-    assert said == [hashlib.sha256(b"".join(cache.get(wav).tobytes() for wav in wavs)).hexdigest()] * 2
-    for wav in wavs:
-        # not to the last bit: threads may be counted otherwise here
-        np.testing.assert_allclose(cache.get(wav), expected_mel(wav), atol=1e-4)
-    assert len(entries(tmp_path)) == 40 and not list_unfinished(tmp_path)

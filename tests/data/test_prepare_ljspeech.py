@@ -80,20 +80,6 @@ def test_the_archive_becomes_texts_and_sound_files_without_its_leading_folder(ar
     assert {path.stat().st_mode & 0o777 for path in (out / "wavs").iterdir()} == {0o644}
 
 
-@pytest.mark.parametrize("damage", ["none", "missing wav", "cut wav", "no metadata"])
-def test_prepared_twice_only_what_went_missing_is_written(archive: Archive, tmp_path: Path, damage: str) -> None:
-    out = tmp_path / "out"
-    run(archive, out)
-    if damage == "missing wav":
-        (out / "wavs/LJ001-0003.wav").unlink()
-    elif damage == "cut wav":
-        (out / "wavs/LJ001-0003.wav").write_bytes(b"")
-    elif damage == "no metadata":
-        (out / "metadata.csv").unlink()
-    assert run(archive, out).endswith(f", {int(damage != 'none')} files written now")
-    assert tree(out) == archive.unpacked
-
-
 def test_the_wrong_set_is_known_by_its_counts(archive: Archive, tmp_path: Path) -> None:
     del archive.files[f"{TOP}/wavs/LJ001-0002.wav"]
     archive.write()
