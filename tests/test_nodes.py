@@ -117,10 +117,34 @@ import psutil
 print({line.laddr.ip for line in psutil.net_connections("inet") if line.status == "LISTEN"})
 """
 ATTACK = """
-import contextlib, pickle, socket, struct, sys
-for words in (pickle.dumps(print), struct.pack(">I", 2**32 - 1) + bytes(100_000), bytes(64), b""):
-    with socket.create_connection((sys.argv[1], 29400), timeout=10) as line, contextlib.suppress(OSError):
+import contextlib, hmac, pickle, random, socket, struct, sys, time
+
+def dial():
+    return socket.create_connection((sys.argv[1], 29400), timeout=10)
+
+garbage = [random.Random(0).randbytes(64) for _ in range(20)]
+for words in (pickle.dumps(print), struct.pack(">I", 2**32 - 1) + bytes(100_000), bytes(64), b"", *garbage):
+    with dial() as line, contextlib.suppress(OSError):
         line.sendall(words)  # which the leader may cut short
+with dial() as line, contextlib.suppress(OSError):  # a wrong key, then what a node would say
+    heard, own = line.recv(4096), bytes(32)
+    line.sendall(own + hmac.digest(b"no secret of theirs", b"client" + heard[-32:] + own, "sha256"))
+    line.sendall(struct.pack(">I", 9) + b"set here/1")
+    assert not line.recv(4096)
+with dial() as line:  # the answer of one connection, replayed on another
+    proof = hmac.digest(b"what all nodes of a test know", b"client" + line.recv(4096)[-32:] + bytes(32), "sha256")
+with dial() as line, contextlib.suppress(OSError):
+    line.recv(4096)
+    line.sendall(bytes(32) + proof)
+    assert not line.recv(4096)
+silent = []
+with contextlib.suppress(OSError):
+    silent += [dial() for _ in range(300)]  # more than may try at once
+slow = dial()
+with contextlib.suppress(OSError):
+    for _ in range(20):
+        slow.sendall(b"x")
+        time.sleep(0.05)
 print("tried")
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,13 @@ if "RANK" in os.environ or "LOCAL_RANK" in os.environ or "TRAINMARK_PARENT" in o
             if len(seen) == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
     sys.addaudithook(hook)
+"""
+LAUNCHER_KILLED_AT_ITS_RECORD = """
+import os, signal, sys
+def hook(event, args):
+    if event == "{event}" and "/records/" in str(args[0]) and "TRAINMARK_PARENT" not in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(hook)
 """
 CLOCK_SET_BACK = """
 import itertools, time
@@ -58,6 +66,48 @@ def test_a_worker_killed_inside_a_checkpoint_is_resumed_though_the_clock_is_set_
     assert 0 < record["metrics"]["e2e_time"]["value"] < 180  # of clocks that nobody sets
     assert cli("audit", name).returncode == 0
     assert not [path for path in store.glob("runs/*/checkpoints/.*") if name in str(path)]
+
+
+@pytest.mark.parametrize("event", ["open", "os.link"])
+def test_a_launcher_killed_at_its_record_leaves_a_run_that_can_be_resumed(
+    event: str, process: Cli, cli: Cli, environment: dict[str, str], pictures: Path, tmp_path: Path
+) -> None:
+    words = (*TINY_RUN, "--data", pictures, "--epochs", "1", "--quiet")
+    code = LAUNCHER_KILLED_AT_ITS_RECORD.replace("{event}", event)
+    killed = process(*words, **sabotage(tmp_path / "kill", code))
+    assert killed.returncode == -signal.SIGKILL
+    store = Path(environment["TRAINMARK_STORE"])
+    for reading in (("runs",), ("runs", "--json")):
+        looked = cli(*reading)
+        assert looked.returncode == 0 and "Traceback" not in looked.stderr, (reading, looked.stderr)
+    assert all(json.loads(path.read_text()) for path in store.glob("records/*.json"))
+    [folder] = store.glob("runs/*")
+    resumed = cli("run", "--resume", folder.name, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+CPU_GROUP = Path("/sys/fs/cgroup/cpu")
+"""Where a test may give a run half a core: the first version of control groups, and root."""
+
+
+@pytest.mark.skipif(
+    not os.access(CPU_GROUP / "cpu.cfs_quota_us", os.W_OK), reason="needs root and a mounted /sys/fs/cgroup/cpu"
+)
+def test_a_run_with_half_a_core_takes_one_thread_and_ends(
+    cli: Cli, environment: dict[str, str], pictures: Path
+) -> None:
+    group = CPU_GROUP / f"trainmark-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text("50000")
+        words = [sys.executable, "-m", "trainmark", *TINY_RUN, "--data", str(pictures), "--steps", "6", "--quiet"]
+        script = f'echo $$ > {group}/cgroup.procs && exec "$@"'
+        ended = subprocess.run(["sh", "-c", script, "sh", *words], env=environment, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+    finally:
+        group.rmdir()
+    record = record_of(Path(environment["TRAINMARK_STORE"]))
+    assert record["status"] == "valid" and record["environment"]["threads"] == 1
 
 
 def test_a_disk_that_runs_out_of_inodes_ends_in_a_sentence_and_leaves_readable_events(
