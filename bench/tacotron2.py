@@ -165,7 +165,7 @@ def pieces() -> None:
     ways: dict[str, dict[str, Callable[[], object]]] = {}
     for clips in (8, 16, 32):
         given, weight = torch.randn(clips, 1536), torch.randn(4096, 1536)
-        packed = matmuls.Matmul(weight, clips, matmuls.Arithmetic(held=torch.float32))
+        packed = matmuls.Matmul(weight, clips)
         ways[f"the attention recurrence's product, batch {clips}"] = {
             "plain": partial(F.linear, given, weight),
             "ours": partial(packed, given),

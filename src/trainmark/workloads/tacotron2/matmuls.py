@@ -6,7 +6,6 @@ Elsewhere, and if this torch cannot prepack, F.linear is used. The results are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,55 +16,22 @@ from torch import Tensor, nn
 MIN_WEIGHTS = 1 << 18
 """Below this the call costs more than the layout saves."""
 
-_CPU_HAS_INSTRUCTIONS = {
-    torch.bfloat16: "_is_mkldnn_bf16_supported",
-    torch.float16: "_is_mkldnn_fp16_supported",
-}
 
-
-@dataclass(frozen=True, kw_only=True)
-class Arithmetic:
-    """Dtypes of a loop: that of its tensors, and the narrower one they are rounded to, if any.
-
-    The two differ only on a CPU without instructions for the narrow type, which is emulated by float32 matmuls of
-    rounded operands, rounded again.
-    """
-
-    held: torch.dtype
-    rounded: torch.dtype | None = None
-
-    @classmethod
-    def of(cls, like: Tensor) -> Arithmetic:
-        """Autocast's dtype on this tensor's device, else the tensor's own."""
-        kind = like.device.type
-        wanted = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
-        if is_on_cpu(like) and wanted in _CPU_HAS_INSTRUCTIONS and not _has_cpu_matmul(wanted):
-            return cls(held=torch.float32, rounded=wanted)
-        return cls(held=wanted)
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """The tensor in this arithmetic."""
-        if self.rounded is not None:
-            tensor = tensor.to(self.rounded)
-        return tensor.to(self.held)
-
-    def round_(self, tensor: Tensor) -> Tensor:
-        """Rounds a matmul's result in place."""
-        return tensor if self.rounded is None else tensor.copy_(tensor.to(self.rounded))
+def widen(dtype: torch.dtype) -> torch.dtype:
+    """The type of sums and states of tensors of a type: at least float32."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 class Matmul:
     """`x @ weight.T` for many x of `rows` rows."""
 
-    def __init__(self, weight: Tensor, rows: int, arithmetic: Arithmetic) -> None:
-        self._round = arithmetic.round_ if arithmetic.rounded is not None else None
+    def __init__(self, weight: Tensor, rows: int) -> None:
         self._weight = weight
         packs = is_on_cpu(weight) and weight.numel() >= MIN_WEIGHTS and can_prepack(weight.dtype)
         self._packed = _prepack(weight, rows) if packs else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self._weight) if self._packed is None else _matmul(x, self._packed)
-        return y if self._round is None else self._round(y)
+        return F.linear(x, self._weight) if self._packed is None else _matmul(x, self._packed)
 
 
 def _prepack(weight: Tensor, rows: int) -> Tensor:
@@ -94,14 +60,6 @@ def is_on_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.device.index is None
 
 
-@cache
-def _has_cpu_matmul(dtype: torch.dtype) -> bool:
-    try:
-        return bool(getattr(torch.ops.mkldnn, _CPU_HAS_INSTRUCTIONS[dtype])())
-    except (AttributeError, RuntimeError):
-        return False
-
-
 class CellPart(nn.Module):
     """An LSTM step: gates, cell and hidden state from the two summands of the gates."""
 
@@ -115,7 +73,7 @@ class CellPart(nn.Module):
         cell: Tensor,
         state: Tensor,
     ) -> None:
-        i, f, g, o = (known + fed_back).float().chunk(4, 1)
+        i, f, g, o = (known + fed_back).to(before.dtype).chunk(4, 1)
         i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
         after = f * before + i * g
         hidden = o * after.tanh()

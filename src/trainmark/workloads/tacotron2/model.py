@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.tacotron2.matmuls import Fused, is_on_cpu
+from trainmark.workloads.tacotron2.matmuls import Fused, is_on_cpu, widen
 from trainmark.workloads.tacotron2.teacher_forcing import LSTMWeights, run_teacher_forced
 
 
@@ -216,7 +216,7 @@ class Attention(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, history: Tensor, padding: Tensor) -> Tensor:
         """Attention weights, from a query and `history`, the previous weights and their running sum."""
         energies = self.v(torch.tanh(self.query_layer(query).unsqueeze(1) + keys + self.location_layer(history)))
-        energies = energies.squeeze(2).float()
+        energies = energies.squeeze(2).to(widen(energies.dtype))
         return torch.softmax(energies.masked_fill(padding, torch.finfo(energies.dtype).min), dim=1)
 
 
@@ -389,7 +389,8 @@ class Tacotron2(nn.Module):
         mel, gate, alignment = self.decoder(memory, padding_mask(text, lengths), self.decoder.prenet(before, kept))
         mel = mel.permute(1, 2, 0).contiguous()
         refined = mel + self.postnet(mel)
-        outputs = Outputs(mel.float(), refined.float(), gate.t().float(), alignment.transpose(0, 1))
+        wide = widen(mel.dtype)
+        outputs = Outputs(mel.to(wide), refined.to(wide), gate.t().to(wide), alignment.transpose(0, 1))
         if frames is None:
             return outputs
         if self.guided_attention and self.training:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.tacotron2.matmuls import Arithmetic, Fused, Matmul, is_on_cpu
+from trainmark.workloads.tacotron2.matmuls import Fused, Matmul, is_on_cpu, widen
 
 
 def chunk_elements(like: Tensor) -> int:
@@ -54,7 +54,8 @@ def run_teacher_forced(
     """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to the inputs of both
     projections, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols). `fused` are the
     compiled pointwise parts of the loops, if any."""
-    arithmetic = Arithmetic.of(frames)
+    kind = frames.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else frames.dtype
     width = frames.shape[2]
     steps, clips, _ = frames.shape
     hidden = attention_rnn.hidden.shape[1]
@@ -66,20 +67,21 @@ def run_teacher_forced(
     known = F.linear(frames, attention_rnn.input[:, :width], attention_rnn.bias)
     fed_back = torch.cat((attention_rnn.hidden, attention_rnn.input[:, width:]), 1)
     kept = random_mask(hidden)
-    with torch.autocast(frames.device.type, enabled=False):
+    with torch.autocast(kind, enabled=False):
         states, alignment = AttentionLoop.apply(  # type: ignore[no-untyped-call]
-            known, fed_back, query, location, energy, keys, memory, padding, kept, arithmetic, fused
+            known, fed_back, query, location, energy, keys, memory, padding, kept, dtype, fused
         )
 
     known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
     kept = random_mask(decoder_rnn.hidden.shape[1])
-    with torch.autocast(frames.device.type, enabled=False):
-        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, arithmetic, fused)  # type: ignore[no-untyped-call]
+    with torch.autocast(kind, enabled=False):
+        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, dtype, fused)  # type: ignore[no-untyped-call]
     return torch.cat((said, states[..., hidden:]), 2), alignment
 
 
-def allocate_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+def allocate_steps(steps: int, *shape: int, keep: bool, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Memory for every step, or one reused step if no gradient needs it."""
+    dtype = dtype or widen(like.dtype)
     return torch.empty(steps if keep else 1, *shape, dtype=dtype, device=like.device).expand(steps, *shape)
 
 
@@ -88,39 +90,38 @@ class LstmLoop(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, arithmetic: Arithmetic, fused: Fused | None
+        ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, dtype: torch.dtype, fused: Fused | None
     ) -> Tensor:
         steps, clips, gates = known.shape
-        weight = arithmetic.take(weight)
-        recurrent = Matmul(weight, clips, arithmetic)
-        states = torch.empty(steps + 1, clips, gates // 4, dtype=arithmetic.held, device=known.device)
+        weight = weight.to(dtype)
+        recurrent = Matmul(weight, clips)
+        states = torch.empty(steps + 1, clips, gates // 4, dtype=dtype, device=known.device)
         states[0].zero_()
         cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad), fused=fused)
         before, *after = states.unbind(0)
-        for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
+        for step, (x, state) in enumerate(zip(known.to(dtype).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), state)
-            arithmetic.round_(state)
             before = state
         ctx.save_for_backward(weight, states, *cell.saved())
-        ctx.arithmetic, ctx.fused = arithmetic, fused
+        ctx.fused = fused
         return states[1:].to(known.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         weight, states, *saved = ctx.saved_tensors
-        arithmetic = ctx.arithmetic
+        dtype = states.dtype
         steps, clips, hidden = gradient.shape
-        recurrent = Matmul(weight.t(), clips, arithmetic)
-        cell = CellGradient(saved, arithmetic, ctx.fused)
-        arriving = gradient.float().unbind(0)
-        back = torch.zeros(clips, hidden, dtype=arithmetic.held, device=gradient.device)
+        recurrent = Matmul(weight.t(), clips)
+        cell = CellGradient(saved, dtype, ctx.fused)
+        arriving = gradient.to(widen(gradient.dtype)).unbind(0)
+        back = torch.zeros(clips, hidden, dtype=dtype, device=gradient.device)
         for step in reversed(range(steps)):
             back = recurrent(cell.backward(step, arriving[step], back))
         gates = cell.gates.view(steps * clips, -1)
         # autograd casts each gradient to the dtype of its input
         return (
             cell.gates,
-            arithmetic.round_(gates.t() @ states[:-1].view(steps * clips, hidden)),
+            gates.t() @ states[:-1].view(steps * clips, hidden),
             None,
             None,
             None,
@@ -128,7 +129,7 @@ class LstmLoop(torch.autograd.Function):
 
 
 class LSTMStep:
-    """The pointwise part of an LSTM step, in float32, saving activations for its gradient."""
+    """The pointwise part of an LSTM step, in float32 at least, saving activations for its gradient."""
 
     def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool, fused: Fused | None) -> None:
         self._fused = fused if keep else None
@@ -146,7 +147,7 @@ class LSTMStep:
         self._forget = gates[..., hidden : 2 * hidden].unbind(0)
         self._cells = cells.unbind(0)
         self._kept = None if kept is None else kept.unbind(0)
-        self._squashed = torch.empty(clips, hidden, device=known.device)
+        self._squashed = torch.empty_like(cells[0])
 
     def saved(self) -> tuple[Tensor | None, ...]:
         return self._all
@@ -178,19 +179,18 @@ class CellGradient:
     memory of the gates' gradients.
     """
 
-    def __init__(self, saved: Sequence[Tensor], arithmetic: Arithmetic, fused: Fused | None) -> None:
+    def __init__(self, saved: Sequence[Tensor], dtype: torch.dtype, fused: Fused | None) -> None:
         self._fused = fused
         acted, cells, self._kept = saved
         self._acted, self._cells = acted, cells
         steps, clips, four = acted.shape
         self._chunk = max(1, chunk_elements(acted) // (clips * four))
         self._first = steps
-        in_place = arithmetic.held is torch.float32 and not fused
+        in_place = dtype == acted.dtype and not fused
         self._exact = None if in_place else torch.empty_like(acted[: self._chunk])
-        self.gates = torch.empty(steps, clips, four, dtype=arithmetic.held, device=acted.device)
+        self.gates = torch.empty(steps, clips, four, dtype=dtype, device=acted.device)
         """Gradients of the gates' sums."""
         self._carried = torch.zeros_like(cells[0])
-        self._arithmetic = arithmetic
 
     def backward(self, step: int, arriving: Tensor, back: Tensor, asked: Tensor | None = None) -> Tensor:
         """Gradients of the step's gates from the summands of its hidden state's gradient."""
@@ -201,7 +201,7 @@ class CellGradient:
             to_cell, forget, known = self._to_cell[place], self._forget[place], self._known[place]
             gates = self.gates[step]
             self._fused.cell_gradient(arriving, back, asked, to_cell, forget, self._carried, known, gates)
-            return self._arithmetic.round_(gates)
+            return gates
         hidden = arriving + back
         if asked is not None:
             hidden.add_(asked)
@@ -212,7 +212,7 @@ class CellGradient:
         gates = self.gates[step]
         if self._exact is not None:
             gates.copy_(self._exact[place])
-        return self._arithmetic.round_(gates)
+        return gates
 
     def _prepare(self, first: int, end: int) -> None:
         steps, clips, hidden = end - first, *self._carried.shape
@@ -253,35 +253,35 @@ class AttentionLoop(torch.autograd.Function):
         memory: Tensor,
         padding: Tensor,
         kept: Tensor | None,
-        arithmetic: Arithmetic,
+        dtype: torch.dtype,
         fused: Fused | None,
     ) -> tuple[Tensor, Tensor]:
         steps, clips, gates = known.shape
         hidden, symbols, channels, device = gates // 4, memory.shape[1], keys.shape[2], known.device
-        weight, query, seen = arithmetic.take(weight), arithmetic.take(query), arithmetic.take(memory)
-        recurrent, asking = Matmul(weight, clips, arithmetic), Matmul(2 * query, clips, arithmetic)
-        states = torch.empty(steps + 1, clips, weight.shape[1], dtype=arithmetic.held, device=device)
+        weight, query, seen = weight.to(dtype), query.to(dtype), memory.to(dtype)
+        recurrent, asking = Matmul(weight, clips), Matmul(2 * query, clips)
+        states = torch.empty(steps + 1, clips, weight.shape[1], dtype=dtype, device=device)
         states[0].zero_()
         keep = any(ctx.needs_input_grad)
         ctx.fused = fused = fused if keep else None
         cell = LSTMStep(known, kept, keep=keep, fused=fused)
         # tanh(x) is 2 sigmoid(2x) - 1, and softmax is invariant to a shift of all energies
-        location, energy = location.float(), energy.float()
+        wide = widen(dtype)
+        location, energy = location.to(wide), energy.to(wide)
         history = AttentionHistory(steps, clips, symbols, location.shape[2], keep=keep, like=known)
         to_features = (2 * location).view(channels, -1).t().contiguous()
-        keys_, energy_ = (2 * keys.float()).reshape(clips * symbols, channels), 2 * energy
-        hiding = torch.zeros(clips, symbols, device=device).masked_fill_(padding, -torch.inf)
-        acted = allocate_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=arithmetic.held)
-        in_place = acted.dtype == torch.float32 and not fused
-        scratch = None if in_place else torch.empty(clips, symbols, channels, device=device)
-        alignment = torch.empty(steps, clips, symbols, device=device)
+        keys_, energy_ = (2 * keys.to(wide)).reshape(clips * symbols, channels), 2 * energy
+        hiding = energy.new_zeros(clips, symbols).masked_fill_(padding, -torch.inf)
+        acted = allocate_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=dtype)
+        in_place = acted.dtype == wide and not fused
+        scratch = None if in_place else energy.new_empty(clips, symbols, channels)
+        alignment = energy.new_empty(steps, clips, symbols)
 
         asked, shown = states[1:, :, :hidden].unbind(0), states[1:, :, hidden:].unsqueeze(2).unbind(0)
         stored, weights_of = acted.unbind(0), alignment.unbind(0)
         before, *after = states.unbind(0)
-        for step, (x, state) in enumerate(zip(arithmetic.take(known).unbind(0), after, strict=True)):
+        for step, (x, state) in enumerate(zip(known.to(dtype).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), asked[step])
-            arithmetic.round_(asked[step])
             felt = scratch if scratch is not None else stored[step]
             torch.addmm(keys_, history.features(step), to_features, out=felt.view(-1, channels))
             weights = weights_of[step]
@@ -295,51 +295,48 @@ class AttentionLoop(torch.autograd.Function):
                 energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
                 torch.softmax(energies, 1, out=weights)
                 history.append(step, weights)
-            torch.bmm(weights.to(arithmetic.held).unsqueeze(1), seen, out=shown[step])
-            arithmetic.round_(shown[step])
+            torch.bmm(weights.to(dtype).unsqueeze(1), seen, out=shown[step])
             before = state
         ctx.save_for_backward(
             weight, query, location, energy, seen, states, acted, alignment, history.padded, *cell.saved()
         )
-        ctx.arithmetic = arithmetic
         ctx.set_materialize_grads(False)  # the published loss does not use the alignment
         return states[1:].to(known.dtype), alignment
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None, to_alignment: Tensor | None) -> Any:
         weight, query, location, energy, seen, states, acted, alignment, padded, *saved = ctx.saved_tensors
-        arithmetic = ctx.arithmetic
+        dtype = states.dtype
         steps, clips, _, channels = acted.shape
         hidden = query.shape[1]
-        recurrent, asking = Matmul(weight.t(), clips, arithmetic), Matmul(query.t(), clips, arithmetic)
-        cell = CellGradient(saved, arithmetic, ctx.fused)
+        recurrent, asking = Matmul(weight.t(), clips), Matmul(query.t(), clips)
+        cell = CellGradient(saved, dtype, ctx.fused)
         attention = AttentionGradient(acted, alignment, padded, location, energy, ctx.fused)
-        to_query = torch.empty(steps, clips, channels, dtype=arithmetic.held, device=acted.device)
-        to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=arithmetic.held, device=acted.device)
+        to_query = torch.empty(steps, clips, channels, dtype=dtype, device=acted.device)
+        to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=dtype, device=acted.device)
         seen_turned = seen.transpose(1, 2)
-        arriving = torch.zeros_like(states[1:]).float() if gradient is None else gradient.float()
+        arriving = (torch.zeros_like(states[1:]) if gradient is None else gradient).to(widen(dtype))
         arriving_hidden, arriving_shown = arriving[..., :hidden].unbind(0), arriving[..., hidden:].unbind(0)
-        back = torch.zeros(clips, states.shape[2], dtype=arithmetic.held, device=acted.device)
+        back = torch.zeros(clips, states.shape[2], dtype=dtype, device=acted.device)
         for step in reversed(range(steps)):
             shown = torch.add(arriving_shown[step], back[:, hidden:], out=to_shown[step])
-            arithmetic.round_(shown)
             to_weights = torch.bmm(shown.unsqueeze(1), seen_turned).squeeze(1)
             if to_alignment is not None:
                 to_weights = to_weights + to_alignment[step]
             attention.backward(step, to_weights, to_query[step])
-            asked = asking(arithmetic.round_(to_query[step]))
+            asked = asking(to_query[step])
             back = recurrent(cell.backward(step, arriving_hidden[step], back[:, :hidden], asked))
         to_location, to_energy, to_keys = attention.sums()
         rows = steps * clips
         gates = cell.gates.view(rows, -1)
         return (
             cell.gates,
-            arithmetic.round_(gates.t() @ states[:-1].view(rows, -1)),
-            arithmetic.round_(to_query.view(rows, -1).t() @ states[1:, :, :hidden].reshape(rows, -1)),
+            gates.t() @ states[:-1].view(rows, -1),
+            to_query.view(rows, -1).t() @ states[1:, :, :hidden].reshape(rows, -1),
             to_location,
             to_energy,
             to_keys,
-            torch.bmm(alignment.permute(1, 2, 0).to(arithmetic.held), to_shown.transpose(0, 1)),
+            torch.bmm(alignment.permute(1, 2, 0).to(dtype), to_shown.transpose(0, 1)),
             *(None,) * 4,
         )
 
@@ -356,7 +353,7 @@ class AttentionHistory:
         inner = self.padded[..., side : side + symbols]
         self._last, self._sum = inner[:, :, 0].unbind(0), inner[:, :, 1].unbind(0)
         self._windows = windows(self.padded, taps).unbind(0)
-        self._features = torch.empty(clips, symbols, 2, taps, device=like.device)
+        self._features = self.padded.new_empty(clips, symbols, 2, taps)
 
     def features(self, step: int) -> Tensor:
         """The window around each symbol: (clips x symbols, 2 x taps)."""
@@ -403,22 +400,22 @@ class AttentionGradient:
         rows = location.view(channels, -1).t() * self._factor
         self._chunk = max(1, min(steps, chunk_elements(acted) // (clips * symbols * channels)))
         self._first = steps
-        self._spreading = Matmul(rows, self._chunk * clips * symbols, Arithmetic(held=torch.float32))
-        self._felt = torch.empty(self._chunk, clips, symbols, channels, device=acted.device)
+        self._spreading = Matmul(rows, self._chunk * clips * symbols)
+        self._felt = energy.new_empty(self._chunk, clips, symbols, channels)
         # always zero outside each symbol's window
-        self._matrix = torch.zeros(self._chunk, clips, symbols, 2 * length, device=acted.device)
+        self._matrix = energy.new_zeros(self._chunk, clips, symbols, 2 * length)
         self._bands = self._matrix.as_strided(
             (self._chunk, clips, symbols, 2, self._taps),
             (clips * symbols * 2 * length, symbols * 2 * length, 2 * length + 1, length, 1),
         )
         self._felt_of, self._matrix_of = self._felt.unbind(0), self._matrix.unbind(0)
-        self._energies = torch.empty(self._chunk, clips, symbols, device=acted.device)
+        self._energies = energy.new_empty(self._chunk, clips, symbols)
         self._alignment = alignment.unbind(0)
-        self._carried = torch.zeros(clips, symbols, device=acted.device)
+        self._carried = energy.new_zeros(clips, symbols)
         self._to_sum = torch.zeros_like(self._carried)
-        self._to_keys = torch.zeros(clips, symbols, channels, device=acted.device)
+        self._to_keys = energy.new_zeros(clips, symbols, channels)
         self._to_energy = torch.zeros_like(energy)
-        self._to_location = torch.zeros(channels, 2 * self._taps, device=acted.device)
+        self._to_location = energy.new_zeros(channels, 2 * self._taps)
 
     def backward(self, step: int, to_weights: Tensor, to_query: Tensor) -> None:
         """Writes the gradient of the step's query, from that of its attention weights by its context."""
@@ -430,7 +427,7 @@ class AttentionGradient:
             self._fused.energy_gradient(self._carried, to_weights, weights, energies)
         else:
             to_weights = self._carried.add_(to_weights)
-            energies.copy_(torch.ops.aten._softmax_backward_data(to_weights, weights, 1, torch.float32))
+            energies.copy_(torch.ops.aten._softmax_backward_data(to_weights, weights, 1, weights.dtype))
         row = energies.unsqueeze(1)
         asked = torch.bmm(row, self._felt_of[place]).squeeze(1)
         symbols, length, side = weights.shape[1], self._padded.shape[3], (self._taps - 1) // 2
@@ -451,7 +448,7 @@ class AttentionGradient:
         return to_location, 2 * self._to_energy, self._to_keys * self._factor
 
     def _prepare(self, first: int, end: int) -> None:
-        acted = self._acted[first:end].float()
+        acted = self._acted[first:end].to(self._felt.dtype)
         felt = torch.addcmul(acted, acted, acted, value=-1, out=self._felt[: end - first])
         bands = self._bands[: end - first]
         bands.copy_(self._spreading(felt.view(-1, felt.shape[3])).view(bands.shape))
@@ -461,7 +458,7 @@ class AttentionGradient:
         """Adds a finished chunk to the gradients of keys and weights."""
         first, end = self._first, self._end
         energies, channels = self._energies[: end - first], self._felt.shape[3]
-        self._to_energy.addmv_(self._acted[first:end].float().view(-1, channels).t(), energies.view(-1))
+        self._to_energy.addmv_(self._acted[first:end].to(self._felt.dtype).view(-1, channels).t(), energies.view(-1))
         felt = self._felt[: end - first].mul_(energies.unsqueeze(3))
         self._to_keys.add_(felt.sum(0))
         seen = windows(self._padded[first:end], self._taps).reshape(-1, self._to_location.shape[1])
