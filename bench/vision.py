@@ -35,8 +35,8 @@ from trainmark.platforms import files
 from trainmark.platforms.platform import Platform
 from trainmark.record.precision import Precision
 from trainmark.train.setup import build_stepper
-from trainmark.workloads.segmenter.batches import CropBatch, ScoringSettings, SegmenterRecipe
-from trainmark.workloads.vision import Mixing, SoftBatch, normalise
+from trainmark.workloads.segmenter.batches import CropBatch, SegmenterRecipe
+from trainmark.workloads.vision import SoftBatch, normalise
 
 WORKLOADS = ("resnet50", "vit", "segmenter")
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -53,7 +53,7 @@ def scenes(batch: int, recipe: SegmenterRecipe) -> CropBatch:
         images=torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2),
         labels=torch.randint(0, recipe.classes, (batch, size, size), dtype=torch.uint8),
         extents=((size, size),) * batch,
-        how=ScoringSettings.of(recipe),
+        recipe=recipe,
         count=batch,
         global_count=batch,
     )
@@ -63,7 +63,6 @@ def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
     if isinstance(recipe, SegmenterRecipe):
         return scenes(batch, recipe)
     size = recipe.image_px
-    mixing = Mixing.of(recipe)
     pixels = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
     batched: dict[str, Any] = {
         "images": pixels,
@@ -72,8 +71,8 @@ def images(batch: int, recipe: Any) -> ImageBatch | CropBatch:
         "global_count": batch,
     }
     return (
-        SoftBatch(**batched, mix_draws=(0.7, 0.5, 0.5, 0.5), mixing=mixing)
-        if mixing.has_mixing
+        SoftBatch(**batched, mix_draws=(0.7, 0.5, 0.5, 0.5), recipe=recipe)
+        if recipe.has_mixing
         else ImageBatch(**batched)
     )
 

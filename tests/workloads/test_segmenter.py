@@ -28,7 +28,7 @@ from trainmark.train.loop import reduce_sums
 from trainmark.workloads import weights
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
-from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData, ScoringSettings
+from trainmark.workloads.segmenter.batches import CropBatch, SceneBatch, SceneData
 from trainmark.workloads.segmenter.model import Segmenter, upsample
 from trainmark.workloads.segmenter.workload import RECIPES, WORKLOAD, pixel_loss
 from trainmark.workloads.vision import HALVES, IMAGENET, normalise
@@ -339,30 +339,31 @@ def test_padding_is_zero_to_the_network_and_not_in_its_loss(scenes: Path) -> Non
         images=torch.full((1, 3, 32, 32), 200, dtype=torch.uint8),
         labels=labels,
         extents=((20, 24),),
-        how=ScoringSettings.of(TINY_RECIPE),
+        recipe=TINY_RECIPE,
         count=1,
         global_count=1,
     )
     loss = WORKLOAD.loss(Noted(), batch)
     assert (seen[0] != 0).any(1)[0].sum() == 20 * 24
     assert loss.item() == pytest.approx(np.log(5) * 20 * 24 / 32**2), "over all pixels, as the recipe has it"
-    judged = replace(batch, how=ScoringSettings.of(replace(TINY_RECIPE, loss_mean="judged")))
+    judged = replace(batch, recipe=replace(TINY_RECIPE, loss_mean="judged"))
     assert WORKLOAD.loss(Noted(), judged).item() == pytest.approx(np.log(5), rel=1e-5)
 
 
 def test_pixels_are_centred_as_the_weights_were_trained() -> None:
     image = torch.randint(0, 256, (1, 3, 4, 5), dtype=torch.uint8)
     assert torch.allclose(normalise(image, torch.float32, centring=HALVES), image / 127.5 - 1, atol=1e-6)
-    assert ScoringSettings.of(REFERENCE).centring == IMAGENET
-    assert ScoringSettings.of(replace(REFERENCE, pixels="half")).centring == HALVES
+    assert REFERENCE.centring == IMAGENET
+    assert replace(REFERENCE, pixels="half").centring == HALVES
 
 
 def test_batches_are_cut_into_parts() -> None:
     labels = torch.zeros(5, 32, 32, dtype=torch.uint8)
     images = torch.zeros(5, 3, 32, 32, dtype=torch.uint8)
-    how = ScoringSettings.of(TINY_RECIPE)
-    crops = CropBatch(images=images, labels=labels, extents=((32, 32),) * 5, how=how, count=5, global_count=5)
-    whole = SceneBatch(images=tuple(images), labels=tuple(labels), how=how, count=5, global_count=5)
+    crops = CropBatch(
+        images=images, labels=labels, extents=((32, 32),) * 5, recipe=TINY_RECIPE, count=5, global_count=5
+    )
+    whole = SceneBatch(images=tuple(images), labels=tuple(labels), recipe=TINY_RECIPE, count=5, global_count=5)
     assert [part.count for part in crops.parts(2)] == [part.count for part in whole.parts(2)] == [2, 3]
     assert [len(part.extents) for part in crops.parts(2)] == [len(part.images) for part in whole.parts(2)] == [2, 3]
 

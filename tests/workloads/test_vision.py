@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trainmark.data.input_pool import ImageBatch
 from trainmark.record.recipe import apply_settings, deviations
 from trainmark.workloads import vision
-from trainmark.workloads.vision import ImageClassifier, ImageData, Mixing, SoftBatch, VisionRecipe, normalise
+from trainmark.workloads.vision import ImageClassifier, ImageData, SoftBatch, VisionRecipe, normalise
 from trainmark.workloads.workload import Share
 
 RECIPE = VisionRecipe(
@@ -59,8 +59,9 @@ def batch(**changes: Any) -> dict[str, Any]:
     }
 
 
-def how(mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0, label_smoothing: float = 0.0) -> Mixing:
-    return Mixing(classes=3, mixup_alpha=mixup_alpha, cutmix_alpha=cutmix_alpha, label_smoothing=label_smoothing)
+def how(mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0, label_smoothing: float = 0.0) -> VisionRecipe:
+    changes = {"mixup_alpha": mixup_alpha, "cutmix_alpha": cutmix_alpha, "label_smoothing": label_smoothing}
+    return VisionRecipe(batch_per_device=4, learning_rate=0.1, weight_decay=0, target=1.0, classes=3, **changes)
 
 
 def cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
@@ -71,7 +72,7 @@ def test_smoothed_targets_share_a_part_among_all_classes() -> None:
     model = network()
     targets = 0.9 * F.one_hot(batch()["labels"], 3) + 0.1 / 3
     expected = cross_entropy(model(normalise(batch()["images"], torch.float32)), targets)
-    found = ImageClassifier().loss(model, SoftBatch(**batch(), mixing=how(label_smoothing=0.1)))
+    found = ImageClassifier().loss(model, SoftBatch(**batch(), recipe=how(label_smoothing=0.1)))
     torch.testing.assert_close(found, expected)
 
 
@@ -80,7 +81,7 @@ def test_the_loss_is_the_cross_entropy_of_mixed_images_on_mixed_and_smoothed_tar
     model, draws = network(), (which, 0.3, 0.4, 0.6)
     images, targets = vision.mix(normalise(batch()["images"], torch.float32), batch()["labels"], 3, draws, 0.2, 1.0)
     expected = cross_entropy(model(images), 0.9 * targets + 0.1 / 3)
-    soft = SoftBatch(**batch(mix_draws=draws), mixing=how(0.2, 1.0, 0.1))
+    soft = SoftBatch(**batch(mix_draws=draws), recipe=how(0.2, 1.0, 0.1))
     torch.testing.assert_close(ImageClassifier().loss(model, soft), expected)
     assert torch.equal(soft.images, batch()["images"])  # the bytes may lie in memory that is read again
 
@@ -89,18 +90,18 @@ def test_without_softening_the_loss_is_the_plain_one() -> None:
     model, plain = network(), ImageBatch(**batch())
     found = ImageClassifier().loss(model, plain)
     assert torch.equal(found, F.cross_entropy(model(normalise(plain.images, torch.float32)), plain.labels))
-    assert torch.equal(found, ImageClassifier().loss(model, SoftBatch(**batch(), mixing=how())))
+    assert torch.equal(found, ImageClassifier().loss(model, SoftBatch(**batch(), recipe=how())))
 
 
 def test_a_score_knows_nothing_of_mixing_and_smoothing() -> None:
     model = network()
-    soft = SoftBatch(**batch(mix_draws=(0.2, 0.3, 0.4, 0.6)), mixing=how(0.2, 1.0, 0.1))
+    soft = SoftBatch(**batch(mix_draws=(0.2, 0.3, 0.4, 0.6)), recipe=how(0.2, 1.0, 0.1))
     assert ImageClassifier().score(model, soft) == ImageClassifier().score(model, ImageBatch(**batch()))
 
 
 def test_each_micro_batch_is_mixed_by_its_own_draws() -> None:
     draws = tuple(number / 10 for number in range(8))
-    first, second = SoftBatch(**batch(mix_draws=draws), mixing=how(0.2, 1.0)).parts(2)
+    first, second = SoftBatch(**batch(mix_draws=draws), recipe=how(0.2, 1.0)).parts(2)
     assert (first.mix_draws, second.mix_draws) == (draws[:4], draws[4:])
     assert isinstance(first, SoftBatch) and isinstance(second, SoftBatch)
     assert first.labels.tolist() + second.labels.tolist() == [0, 2, 1, 2]

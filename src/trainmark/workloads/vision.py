@@ -6,7 +6,7 @@ import functools
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels, eval_crop
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
-from trainmark.record.workload_facts import CHANCE, CLASSES, WorkloadFacts
+from trainmark.record.workload_facts import CHANCE, CLASSES, QualityFacts, WorkloadFacts
 from trainmark.workloads import family_facts
 from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -143,29 +143,6 @@ MIX_DRAWS = 4
 """Random numbers per mixed batch: method, share, and position of the box."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixing:
-    """Mixup, CutMix and label smoothing of a recipe; each batch uses one method whose alpha is not 0."""
-
-    classes: int
-    mixup_alpha: float
-    cutmix_alpha: float
-    label_smoothing: float
-
-    @classmethod
-    def of(cls, recipe: VisionRecipe) -> Mixing:
-        return cls(**{field.name: getattr(recipe, field.name) for field in fields(cls)})
-
-    @property
-    def has_mixing(self) -> bool:
-        return self.mixup_alpha > 0 or self.cutmix_alpha > 0
-
-    @property
-    def has_soft_targets(self) -> bool:
-        """True if targets are not one-hot."""
-        return self.has_mixing or self.label_smoothing > 0
-
-
 def mix(
     images: Tensor, labels: Tensor, classes: int, draws: Sequence[float], mixup_alpha: float, cutmix_alpha: float
 ) -> tuple[Tensor, Tensor]:
@@ -244,12 +221,22 @@ class VisionRecipe(Recipe):
     repeated_views: int = knob(1, least=1)
     """Repeated augmentation: views of a sample per epoch, spread over the ranks; 1: off."""
 
+    @property
+    def has_mixing(self) -> bool:
+        """Mixup or CutMix; each batch uses one whose alpha is not 0."""
+        return self.mixup_alpha > 0 or self.cutmix_alpha > 0
+
+    @property
+    def has_soft_targets(self) -> bool:
+        """True if targets are not one-hot."""
+        return self.has_mixing or self.label_smoothing > 0
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftBatch(ImageBatch):
     """Images with mixing or label smoothing."""
 
-    mixing: Mixing
+    recipe: VisionRecipe
 
     def parts(self, count: int) -> list[ImageBatch]:
         """Micro-batches, mixed separately."""
@@ -278,7 +265,6 @@ class ImageData(EpochSource):
                 f"{folder} is incomplete: expected {wanted}, found {found}; `trainmark data verify imagenet` says "
                 "more, --set whole_set=false trains on it as it is"
             )
-        self._mixing = Mixing.of(recipe)
         # an evaluation batch larger than a rank's part of the set would waste memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
         self._pool = InputPool(
@@ -312,7 +298,7 @@ class ImageData(EpochSource):
         shares = self.train_shares(epoch, start_step, repeated_views=self._recipe.repeated_views)
         # prefetching starts here
         batches = self._pool.batches("train", shares, transform="train", seed=self._seed, epoch=epoch)
-        return self._soften(batches, epoch, start_step) if self._mixing.has_soft_targets else batches
+        return self._soften(batches, epoch, start_step) if self._recipe.has_soft_targets else batches
 
     def evaluation(self) -> Iterator[ImageBatch]:
         return self._pool.batches("val", self.eval_shares(len(self._val)), transform="eval")
@@ -321,11 +307,11 @@ class ImageData(EpochSource):
         self._pool.close()
 
     def _soften(self, batches: Iterable[ImageBatch], epoch: int, start_step: int) -> Iterator[SoftBatch]:
-        wanted = MIX_DRAWS * self._recipe.accumulate if self._mixing.has_mixing else 0
+        wanted = MIX_DRAWS * self._recipe.accumulate if self._recipe.has_mixing else 0
         for step, batch in enumerate(batches, start_step):
             draw = CounterRng(self._recipe.seed, epoch, step, self._share.rank, _MIXING_STREAM)
             draws = tuple(draw.uniform() for _ in range(wanted))
-            yield SoftBatch(**{**vars(batch), "mix_draws": draws}, mixing=self._mixing)
+            yield SoftBatch(**{**vars(batch), "mix_draws": draws}, recipe=self._recipe)
 
 
 def check_classes(recipe: VisionRecipe, folder: Path) -> None:
@@ -342,7 +328,8 @@ class ImageClassifier:
 
     item, data_set, task = FAMILY.item, FAMILY.data_set, FAMILY.task
     most_items_per_sample, least_loss = FAMILY.most_items_per_sample, FAMILY.least_loss
-    qualities, shows, target = FAMILY.qualities, FAMILY.shows, FAMILY.quality.target
+    qualities: Sequence[QualityFacts] = FAMILY.qualities
+    shows, target = FAMILY.shows, FAMILY.quality.target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
     sums: tuple[str, ...] = ("top1", "top5", "loss")
 
@@ -357,9 +344,8 @@ class ImageClassifier:
         images = torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.empty(count, dtype=torch.long)
         batch = ImageBatch(images=images, labels=labels, count=count, global_count=count)
-        mixing = Mixing.of(recipe)
-        draws = (0.5,) * (MIX_DRAWS * recipe.accumulate if mixing.has_mixing else 0)
-        return SoftBatch(**{**vars(batch), "mix_draws": draws}, mixing=mixing) if mixing.has_soft_targets else batch
+        draws = (0.5,) * (MIX_DRAWS * recipe.accumulate if recipe.has_mixing else 0)
+        return SoftBatch(**{**vars(batch), "mix_draws": draws}, recipe=recipe) if recipe.has_soft_targets else batch
 
     def scaled_learning_rate(self, recipe: VisionRecipe, batch_per_device: int) -> float:
         """Linear scaling, as in the published rows: 0.1 for 32 images per device, 0.8 for 256."""
@@ -383,7 +369,7 @@ class ImageClassifier:
     def loss(self, model: nn.Module, batch: ImageBatch) -> Tensor:
         if not isinstance(batch, SoftBatch):
             return F.cross_entropy(self.scores(model, batch), batch.labels)
-        images, targets, how = _inputs(model, batch), batch.labels, batch.mixing
+        images, targets, how = _inputs(model, batch), batch.labels, batch.recipe
         if how.has_mixing:
             images, targets = mix(images, targets, how.classes, batch.mix_draws, how.mixup_alpha, how.cutmix_alpha)
         return F.cross_entropy(model(images).float(), targets, label_smoothing=how.label_smoothing)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from trainmark.record.numbers import Target
 from trainmark.record.recipe import Limits, Recipe
 from trainmark.record.sample import Sample
-from trainmark.record.workload_facts import QualityFacts, WorkloadFacts
+from trainmark.record.workload_facts import QualityFacts
+from trainmark.workloads import read_facts, read_recipes
 from trainmark.workloads.sampling import SampleRequest, Trained
 
 
@@ -55,9 +56,13 @@ class PlainWorkload:
 
 
 class KnownWorkload(PlainWorkload):
-    """A workload of ours: its facts say what it is called and trained to."""
+    """A workload of ours: `facts.toml` says what it is called and trained to, `recipes.toml` how."""
 
-    facts: WorkloadFacts
+    def __init__(self, name: str, recipe: type[Recipe]) -> None:
+        self.facts = read_facts(name)
+        self.recipes: Mapping[str, Any]
+        self.recipes, self.on_accelerators = read_recipes(name, recipe)
+
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
 
     @property

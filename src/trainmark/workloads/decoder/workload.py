@@ -17,7 +17,7 @@ from trainmark.data.prefetch import prefetch
 from trainmark.data.text import token_files
 from trainmark.data.text.token_files import Index, TokenStream, Vocabulary, Windows, describe, read_index
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.recipe import Recipe, knob
+from trainmark.record.recipe import knob
 from trainmark.record.sample import Sample, SampleSettings, TextPart
 from trainmark.workloads.decoder.model import LLAMA_3_1, DecoderRecipe, TextDecoder, check_shape, per_token
 from trainmark.workloads.sampling import SampleRequest, Trained
@@ -244,10 +244,7 @@ def transformers_config(recipe: DecoderRecipe) -> dict[str, object]:
 
 
 class LanguageModel(KnownWorkload):
-    """A subclass adds facts and recipes."""
-
     exports: Mapping[str, Callable[[DecoderRecipe], dict[str, object]]] = {"hf": transformers_config}
-    recipes: Mapping[str, Recipe]
     sums: tuple[str, ...] = ("nll", "tokens", "floor", "bytes")
 
     def check_data(self, recipe: DecoderRecipe, folder: Path, world: int) -> None:

@@ -11,13 +11,10 @@ import torch
 from torch import Tensor, nn, optim
 
 from trainmark.record.errors import UsageError
-from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads import read_facts, read_recipes
+from trainmark.record.recipe import knob
 from trainmark.workloads.resnet50.model import ResNet
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe, sgd
-from trainmark.workloads.workload import Progress
-
-FACTS = read_facts("resnet50")
+from trainmark.workloads.workload import KnownWorkload, Progress
 
 TRUST = 0.001
 """Trust coefficient: norm of a step relative to its weights, at a learning rate of 1."""
@@ -94,21 +91,14 @@ class ResNet50Recipe(VisionRecipe):
     """For `poly`: the exponent of the decay."""
 
 
-RECIPES, LARGER = read_recipes("resnet50", ResNet50Recipe)
-
-
 def torchvision_config(recipe: ResNet50Recipe) -> dict[str, object]:
-    if recipe.width != RECIPES["reference"].width:
+    if recipe.width != ResNet50Recipe.width:
         raise UsageError(f"torchvision's resnet50 has width {RECIPES['reference'].width}, and this run {recipe.width}")
     return {"builder": "resnet50", "arguments": {"num_classes": recipe.classes}}
 
 
-class ResNet50(ImageClassifier):
-    facts, name = FACTS, FACTS.name
+class ResNet50(ImageClassifier, KnownWorkload):
     exports: Mapping[str, Callable[[ResNet50Recipe], dict[str, object]]] = {"torchvision": torchvision_config}
-    recipes: Mapping[str, Recipe] = RECIPES
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
-    reference_global_batch = FACTS.reference.global_batch if FACTS.reference else 1
 
     def build(self, recipe: ResNet50Recipe) -> nn.Module:
         return ResNet(width=recipe.width, classes=recipe.classes, zero_init_residual=recipe.zero_init_residual)
@@ -132,4 +122,5 @@ class ResNet50(ImageClassifier):
         return rate * recipe.decay_factor ** math.floor(epoch / recipe.decay_every_epochs)
 
 
-WORKLOAD = ResNet50()
+WORKLOAD = ResNet50("resnet50", ResNet50Recipe)
+RECIPES = WORKLOAD.recipes

@@ -67,29 +67,9 @@ class SegmenterRecipe(Recipe):
     whole_set: bool = knob(True)
     """Refuse an incomplete data set, by its manifest or the published counts."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScoringSettings:
-    """Recipe settings of loss and score."""
-
-    size: int
-    stride: int
-    """Stride of the sliding windows."""
-    patch_px: int
-    classes: int
-    centring: Centring
-    judged_mean: bool
-
-    @classmethod
-    def of(cls, recipe: SegmenterRecipe) -> ScoringSettings:
-        return cls(
-            size=recipe.image_px,
-            stride=recipe.window_stride,
-            patch_px=recipe.patch_px,
-            classes=recipe.classes,
-            centring=IMAGENET if recipe.pixels == "imagenet" else HALVES,
-            judged_mean=recipe.loss_mean == "judged",
-        )
+    @property
+    def centring(self) -> Centring:
+        return IMAGENET if self.pixels == "imagenet" else HALVES
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +83,7 @@ class CropBatch(PlainBatch):
     """uint8, (count, size, size): classes, and 255 for ignored pixels."""
     extents: tuple[tuple[int, int], ...]
     """Rows and columns of each image; the rest is padding."""
-    how: ScoringSettings
+    recipe: SegmenterRecipe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,7 +95,7 @@ class SceneBatch(PlainBatch):
     """uint8, each (3, height, width), resized for the network."""
     labels: tuple[Tensor, ...]
     """uint8, each (height, width) of the stored image."""
-    how: ScoringSettings
+    recipe: SegmenterRecipe
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,7 +105,7 @@ class _Crops:
     scenes: SceneSet
     settings: ViewSettings
     reader: SceneReader
-    how: ScoringSettings
+    recipe: SegmenterRecipe
 
     @property
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
@@ -142,7 +122,7 @@ class _Crops:
             images=rows["pixels"].permute(0, 3, 1, 2),
             labels=rows["labels"],
             extents=tuple((int(height), int(width)) for height, width in rows["extent"].tolist()),
-            how=self.how,
+            recipe=self.recipe,
             count=len(indices),
             global_count=global_count,
         )
@@ -153,7 +133,7 @@ class SceneData(EpochSource):
 
     def __init__(self, recipe: SegmenterRecipe, folder: Path, share: Share, skip_bad: int) -> None:
         check_folder(recipe, folder)
-        self.how = ScoringSettings.of(recipe)
+        self.recipe = recipe
         self._train, self.val = (reader.open_split(folder, split) for split in reader.SPLITS)
         super().__init__(recipe, share, len(self._train))
         self._skip_bad = skip_bad
@@ -170,7 +150,7 @@ class SceneData(EpochSource):
             views.build_colour_tables()
         self._pool: SamplePool[CropBatch] = SamplePool(
             {"train": self._train},
-            _Crops(scenes=self._train, settings=settings, reader=SceneReader(), how=self.how),
+            _Crops(scenes=self._train, settings=settings, reader=SceneReader(), recipe=self.recipe),
             workers=self.workers,
             batch_capacity=self.largest_share,
             skip_bad=skip_bad,
@@ -201,7 +181,7 @@ class SceneData(EpochSource):
     def scene(self, index: int) -> tuple[Tensor, Tensor]:
         """A validation image resized for the network, and its classes."""
         pixels, labels = self._reader.read(self.val, index)
-        seen = fit_image(pixels, self.how.size)
+        seen = fit_image(pixels, self.recipe.image_px)
         return seen, torch.from_numpy(labels)
 
     def close(self) -> None:
@@ -219,7 +199,7 @@ class SceneData(EpochSource):
         return SceneBatch(
             images=tuple(image for image, _ in read),
             labels=tuple(labels for _, labels in read),
-            how=self.how,
+            recipe=self.recipe,
             count=len(read),
             global_count=global_count,
         )

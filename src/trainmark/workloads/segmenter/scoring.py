@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainmark.data.ade20k.reader import IGNORED
 from trainmark.data.ade20k.views import window_starts
-from trainmark.workloads.segmenter.batches import ScoringSettings, one_class_miou
+from trainmark.workloads.segmenter.batches import SegmenterRecipe, one_class_miou
 from trainmark.workloads.segmenter.model import upsample
 from trainmark.workloads.vision import normalise
 
@@ -21,11 +21,11 @@ _MAX_VALUES = 64 << 20
 """Pixel scores in memory at once; a large image is processed some classes at a time."""
 
 
-def predict(model: nn.Module, image: Tensor, size: tuple[int, int], how: ScoringSettings) -> Tensor:
+def predict(model: nn.Module, image: Tensor, size: tuple[int, int], recipe: SegmenterRecipe) -> Tensor:
     """The class of each pixel (height, width), from the resized `image` (3, height, width)."""
     weight = next(model.parameters())
-    pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=how.centring)[0]
-    return best_class(slide(model, pixels, how.size, how.stride, how.classes), size)
+    pixels = normalise(image.to(weight.device)[None], weight.dtype, centring=recipe.centring)[0]
+    return best_class(slide(model, pixels, recipe.image_px, recipe.window_stride, recipe.classes), size)
 
 
 def slide(network: Callable[[Tensor], Tensor], image: Tensor, size: int, stride: int, classes: int) -> Tensor:

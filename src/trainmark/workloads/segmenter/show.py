@@ -24,7 +24,7 @@ from trainmark.record.recipe import knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring
-from trainmark.workloads.segmenter.batches import ScoringSettings, fit_image
+from trainmark.workloads.segmenter.batches import fit_image
 
 WIDTH_PX, HIGHEST_PX = 300, 360
 """Panel width, unless its height would exceed the second."""
@@ -98,7 +98,6 @@ def _read_image(path: Path) -> tuple[Pixels, None]:
 
 def _predict_scene(trained: Trained, path: Path, read: Callable[[], tuple[Pixels, Pixels | None]]) -> ShownScene:
     """The prediction for an image, with the ground truth if it is known."""
-    how = ScoringSettings.of(trained.recipe)
     try:
         pixels, labels = read()
     except BadImage as error:
@@ -106,8 +105,8 @@ def _predict_scene(trained: Trained, path: Path, read: Callable[[], tuple[Pixels
     except OSError as error:
         raise NotReadyError(f"{path} cannot be read: {error.strerror or error}") from error
     pixels = pixels.copy()
-    image = fit_image(pixels, how.size)
-    predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), how).cpu().numpy()
+    image = fit_image(pixels, trained.recipe.image_px)
+    predicted = scoring.predict(trained.model, image, (pixels.shape[0], pixels.shape[1]), trained.recipe).cpu().numpy()
     return ShownScene(pixels=pixels, predicted=predicted, truth=None if labels is None else labels.astype(np.int64))
 
 

@@ -14,17 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainmark.data.ade20k.reader import IGNORED
 from trainmark.record.errors import UsageError
-from trainmark.record.recipe import Recipe
 from trainmark.record.sample import Sample
-from trainmark.workloads import read_recipes
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.segmenter import scoring, show
 from trainmark.workloads.segmenter.batches import (
-    FACTS,
     CropBatch,
     SceneBatch,
     SceneData,
-    ScoringSettings,
     SegmenterRecipe,
     check_folder,
 )
@@ -32,13 +28,8 @@ from trainmark.workloads.segmenter.model import Segmenter
 from trainmark.workloads.vision import normalise, sgd
 from trainmark.workloads.workload import KnownWorkload, Progress, Share, optimizer_kwargs
 
-RECIPES, LARGER = read_recipes("segmenter", SegmenterRecipe)
-
 
 class SegmenterOnScenes(KnownWorkload):
-    facts = FACTS
-    recipes: Mapping[str, Recipe] = RECIPES
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
     sums: tuple[str, ...] = scoring.SUMS
 
     def check_data(self, recipe: SegmenterRecipe, folder: Path, world: int) -> None:
@@ -53,7 +44,7 @@ class SegmenterOnScenes(KnownWorkload):
             images=torch.empty(count, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2),
             labels=torch.empty(count, size, size, dtype=torch.uint8),
             extents=((size, size),) * count,
-            how=ScoringSettings.of(recipe),
+            recipe=recipe,
             count=count,
             global_count=count,
         )
@@ -111,25 +102,25 @@ class SegmenterOnScenes(KnownWorkload):
 
     def loss(self, model: nn.Module, batch: CropBatch) -> Tensor:
         """Cross-entropy, averaged over all pixels or those not ignored."""
-        size, labels = batch.how.size, batch.labels.long()
-        images = normalise(batch.images, next(model.parameters()).dtype, centring=batch.how.centring)
+        size, labels = batch.recipe.image_px, batch.labels.long()
+        images = normalise(batch.images, next(model.parameters()).dtype, centring=batch.recipe.centring)
         for image, (rows, columns) in zip(images, batch.extents, strict=True):
             if (rows, columns) != (size, size):  # padding is zero after normalisation, not black
                 image[:, rows:] = 0
                 image[:, :, columns:] = 0
-        return pixel_loss(model(images), labels, batch.how.judged_mean)
+        return pixel_loss(model(images), labels, batch.recipe.loss_mean == "judged")
 
     def score(self, model: nn.Module, batch: SceneBatch) -> dict[str, Tensor]:
         """Image by image, so that a result does not depend on the others of a rank."""
-        how = batch.how
+        recipe = batch.recipe
         sums = dict.fromkeys(
-            self.sums, torch.zeros(how.classes, dtype=torch.long, device=next(model.parameters()).device)
+            self.sums, torch.zeros(recipe.classes, dtype=torch.long, device=next(model.parameters()).device)
         )
         for image, labels in zip(batch.images, batch.labels, strict=True):
-            found = scoring.predict(model, image, (labels.shape[0], labels.shape[1]), how)
-            best = scoring.ceiling(labels, (image.shape[1], image.shape[2]), how.patch_px)
-            right, taken, judged = scoring.count(found, labels, how.classes)
-            best_right, best_taken, _ = scoring.count(best, labels, how.classes)
+            found = scoring.predict(model, image, (labels.shape[0], labels.shape[1]), recipe)
+            best = scoring.ceiling(labels, (image.shape[1], image.shape[2]), recipe.patch_px)
+            right, taken, judged = scoring.count(found, labels, recipe.classes)
+            best_right, best_taken, _ = scoring.count(best, labels, recipe.classes)
             counted = zip(self.sums, (right, taken, judged, best_right, best_taken), strict=True)
             sums = {name: sums[name] + number for name, number in counted}
         return sums
@@ -147,4 +138,5 @@ def pixel_loss(scores: Tensor, labels: Tensor, judged_mean: bool) -> Tensor:
     return total / ((labels != IGNORED).sum().clamp(min=1) if judged_mean else labels.numel())
 
 
-WORKLOAD = SegmenterOnScenes()
+WORKLOAD = SegmenterOnScenes("segmenter", SegmenterRecipe)
+RECIPES = WORKLOAD.recipes

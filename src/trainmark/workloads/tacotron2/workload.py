@@ -23,15 +23,14 @@ from trainmark.data.prefetch import prefetch
 from trainmark.record.errors import NotReadyError, UsageError
 from trainmark.record.recipe import FAST_OR_PLAIN, Recipe, knob
 from trainmark.record.sample import Sample
-from trainmark.workloads import read_facts, read_recipes
+from trainmark.workloads import read_facts
 from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained
 from trainmark.workloads.tacotron2 import read_aloud, text
 from trainmark.workloads.tacotron2.model import Outputs, Sizes, Tacotron2, diagonality, focus
 from trainmark.workloads.workload import KnownWorkload, Progress, Share, cut_samples, optimizer_kwargs
 
-FACTS = read_facts("tacotron2")
-CLIP_FRAMES = int(FACTS.items_per_sample or 0)
+CLIP_FRAMES = int(read_facts("tacotron2").items_per_sample or 0)
 """Mean mel frames of a clip of LJSpeech."""
 
 
@@ -70,9 +69,6 @@ class Tacotron2Recipe(Recipe):
     """Width of both LSTMs of the decoder."""
     attention_width: int = knob(128, least=1)
     postnet_width: int = knob(512, least=1)
-
-
-RECIPES, LARGER = read_recipes("tacotron2", Tacotron2Recipe)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -241,9 +237,6 @@ def _read_ids(clip: Clip) -> list[int]:
 
 
 class Tacotron2OnLJSpeech(KnownWorkload):
-    facts = FACTS
-    recipes: Mapping[str, Recipe] = RECIPES
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
     sums: tuple[str, ...] = ("loss", "masked_loss", "diagonality", "focus")
 
     def check_data(self, recipe: Tacotron2Recipe, folder: Path, world: int) -> None:
@@ -383,7 +376,8 @@ def _run_model(model: nn.Module, batch: SpeechBatch, kept: list[Tensor] | None =
     return outputs
 
 
-WORKLOAD = Tacotron2OnLJSpeech()
+WORKLOAD = Tacotron2OnLJSpeech("tacotron2", Tacotron2Recipe)
+RECIPES = WORKLOAD.recipes
 
 
 CLIP_SYMBOLS = 100

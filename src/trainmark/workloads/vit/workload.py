@@ -9,13 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trainmark.record.recipe import Recipe, knob
-from trainmark.workloads import read_facts, read_recipes
+from trainmark.record.recipe import knob
 from trainmark.workloads.vision import ImageClassifier, VisionRecipe
 from trainmark.workloads.vit.model import VisionTransformer
-from trainmark.workloads.workload import Progress, optimizer_kwargs
-
-FACTS = read_facts("vit")
+from trainmark.workloads.workload import KnownWorkload, Progress, optimizer_kwargs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +30,14 @@ class ViTRecipe(VisionRecipe):
     """Initial share of the learning rate in warm-up."""
 
 
-RECIPES, LARGER = read_recipes("vit", ViTRecipe)
-
-
 def torchvision_config(recipe: ViTRecipe) -> dict[str, object]:
     sizes = {"image_size": recipe.image_px, "patch_size": recipe.patch_px, "num_layers": recipe.layers}
     widths = {"num_heads": recipe.heads, "hidden_dim": recipe.hidden, "mlp_dim": recipe.mlp}
     return {"builder": "VisionTransformer", "arguments": {**sizes, **widths, "num_classes": recipe.classes}}
 
 
-class ViT(ImageClassifier):
-    facts, name = FACTS, FACTS.name
+class ViT(ImageClassifier, KnownWorkload):
     exports: Mapping[str, Callable[[ViTRecipe], dict[str, object]]] = {"torchvision": torchvision_config}
-    recipes: Mapping[str, Recipe] = RECIPES
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
-    reference_global_batch = FACTS.reference.global_batch if FACTS.reference else 1
 
     def build(self, recipe: ViTRecipe) -> nn.Module:
         return VisionTransformer(
@@ -72,4 +62,5 @@ class ViT(ImageClassifier):
         return rate * 0.5 * (1 + math.cos(math.pi * (epoch - warmup) / (recipe.epochs - warmup)))
 
 
-WORKLOAD = ViT()
+WORKLOAD = ViT("vit", ViTRecipe)
+RECIPES = WORKLOAD.recipes

@@ -20,7 +20,7 @@ from trainmark.data.mel import MEL, Mel, MelCache, frames
 from trainmark.data.prefetch import prefetch
 from trainmark.record.recipe import FAST_OR_PLAIN, Recipe, Span, knob
 from trainmark.record.sample import Sample
-from trainmark.workloads import read_facts, read_recipes
+from trainmark.workloads import read_facts
 from trainmark.workloads.epochs import EpochSource
 from trainmark.workloads.sampling import SampleRequest, Trained, Vocoded
 from trainmark.workloads.wavenet import vocoder
@@ -29,8 +29,7 @@ from trainmark.workloads.wavenet.teacher_mels import TeacherMels, open_teacher
 from trainmark.workloads.wavenet.vocoder import MEL_DEVIATION, MEL_MEAN
 from trainmark.workloads.workload import KnownWorkload, PlainBatch, Progress, Share, optimizer_kwargs
 
-FACTS = read_facts("wavenet")
-WINDOW = int(FACTS.items_per_sample or 0)
+WINDOW = int(read_facts("wavenet").items_per_sample or 0)
 """Samples of a clip per step."""
 
 
@@ -69,9 +68,6 @@ class WaveNetRecipe(Recipe):
     """A folder with lists of training, validation and test clips, instead of the fixed split."""
     whole_set: bool = knob(True)
     """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
-
-
-RECIPES, LARGER = read_recipes("wavenet", WaveNetRecipe)
 
 
 def sizes_of(recipe: WaveNetRecipe) -> WaveNetSizes:
@@ -278,9 +274,6 @@ def _window_rows(clip: Floats) -> tuple[Floats, Floats]:
 
 
 class WaveNetOnLJSpeech(KnownWorkload):
-    facts = FACTS
-    recipes: Mapping[str, Recipe] = RECIPES
-    on_accelerators: Mapping[str, Mapping[str, int | float]] = LARGER
     sums: tuple[str, ...] = ("nll", "judged")
     heard = vocoder.MEL_SETTINGS
 
@@ -363,4 +356,5 @@ def _nll(model: nn.Module, batch: SoundBatch) -> Tensor:
     return nll(model(batch.sound[:, :-1], batch.mel).float(), batch.sound[:, 1:])
 
 
-WORKLOAD = WaveNetOnLJSpeech()
+WORKLOAD = WaveNetOnLJSpeech("wavenet", WaveNetRecipe)
+RECIPES = WORKLOAD.recipes
