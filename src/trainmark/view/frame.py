@@ -28,6 +28,7 @@ def build_page(
     trainmark: str,
     styles: tuple[tuple[str, str], ...] = (STYLE,),
     class_: str | None = None,
+    scripted: bool = True,
 ) -> str:
     """The page as text, to be written as UTF-8; `styles` are style sheets by package and name, one after the other."""
     style = "".join(_asset(*one) for one in styles)
@@ -42,7 +43,8 @@ def build_page(
         el("style", mark_raw(style)),
     )
     tip = el("div", id="tip", role="status", aria_live="polite", hidden=True)
-    whole = el("body", body, tip, el("script", mark_raw(_asset(*SCRIPT))), class_=class_)
+    script = el("script", mark_raw(_asset(*SCRIPT))) if scripted else None
+    whole = el("body", body, tip, script, class_=class_)
     return "<!doctype html>\n" + el("html", head, whole, lang="zh-CN" if language == "zh" else "en") + "\n"
 
 

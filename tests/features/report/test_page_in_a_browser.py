@@ -18,6 +18,7 @@ from support.site_folders import imported_page, many_rows
 from trainmark.analysis import published_library as library
 from trainmark.features.fleet import verdict as fleet_verdict, view as fleet_view
 from trainmark.features.fleet.hosts import FleetRuns, HostRuns, PairsDone, group_by_host
+from trainmark.features.report.header import draw_card
 from trainmark.features.report.run_page import ReportInputs, render
 from trainmark.features.report.trend import compute_trends
 from trainmark.features.site import contents
@@ -483,3 +484,26 @@ def test_the_page_of_a_fleet_shows_hosts_and_cables_and_sorts(opened: Open) -> N
     assert read_column(page, 1)[0] == "node04"
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+NOTEBOOK = """
+.jp-RenderedHTMLCommon { width: 900px; font: 13px sans-serif }
+.jp-RenderedHTMLCommon h2 { font-size: 40px }
+.jp-RenderedHTMLCommon dl { display: block }
+.jp-RenderedHTMLCommon dt { float: left; width: 20%; clear: left }
+.jp-RenderedHTMLCommon dd { margin-left: 40% }
+.jp-RenderedHTMLCommon table { table-layout: fixed; width: 20px; font-size: 6px }
+"""
+"""The kind of rules by which JupyterLab and VS Code lay out what a cell shows."""
+
+
+def test_the_card_of_a_notebook_keeps_each_number_at_its_label(opened: Open) -> None:
+    card = draw_card(make_records()[0])
+    page = opened(f"<!doctype html><style>{NOTEBOOK}</style><body><div class=jp-RenderedHTMLCommon>{card}</div></body>")
+    frame = page.frame_locator("iframe")
+    figures = frame.locator(".figures > div")
+    assert figures.count() >= 6
+    for place in range(figures.count()):
+        label, value = (figures.nth(place).locator(word).bounding_box() for word in ("dt", "dd.value"))
+        assert abs(label["x"] - value["x"]) < 2 and 0 < value["y"] - label["y"] < 40
+    assert frame.locator("h2").evaluate("head => getComputedStyle(head).fontSize") != "40px"

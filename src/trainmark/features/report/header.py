@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
+from trainmark import __version__
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.beside import PublishedSpeed
 from trainmark.features.report import curves
@@ -16,7 +17,8 @@ from trainmark.record.format import NOTHING, device_name, format_goal, format_in
 from trainmark.record.language import Say, locale_language, translator
 from trainmark.record.record import Record
 from trainmark.view import headline
-from trainmark.view.element import Child, Markup, el, mark_raw
+from trainmark.view.element import Child, Markup, el
+from trainmark.view.frame import build_page
 from trainmark.workloads import quality_word
 
 
@@ -51,16 +53,19 @@ def draw_lead(record: Record, published: Sequence[PublishedSpeed], say: Say) -> 
     return el("p", say("{sentence}.").format(sentence=sentence[0].upper() + sentence[1:]), class_="lead")
 
 
+CARD_PX = 640
+"""Height of a card; a narrower notebook scrolls in it."""
+
+
 def draw_card(record: Record) -> str:
-    """One run as a card for a notebook: its head, with the page's style and without script."""
-    say = translator(locale_language())
-    body = [el("h2", write_sentence(record, say)), draw_head(record, audit_record(record), say)]
-    # a notebook has a root and a body of its own
-    page = files("trainmark.view").joinpath("style.css").read_text(encoding="utf-8")
-    own = page.replace(":root", ":scope").replace("\nbody {", "\n:scope {")
-    style = f"@scope (.trainmark-card) {{\n{own}\n:scope {{ padding: 16px; }}\n}}"
-    section = el("section", body, class_="run")
-    return el("div", el("style", mark_raw(style)), el("main", section), class_="trainmark-card")
+    """One run as a card for a notebook: its head in a frame of its own, so that no rule of the notebook reaches it,
+    and without script."""
+    say, language = translator(locale_language()), locale_language()
+    sentence = write_sentence(record, say)
+    body = el("main", el("section", el("h2", sentence), draw_head(record, audit_record(record), say), class_="run"))
+    page = build_page(sentence, body, language=language, trainmark=__version__, scripted=False)
+    style = f"width: 100%; height: {CARD_PX}px; border: 0"
+    return f'<iframe sandbox="" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 def _list_figures(record: Record, say: Say) -> Iterator[tuple[str, str, str, str]]:
