@@ -15,7 +15,6 @@ from trainmark.record.index import format_tags
 from trainmark.record.language import _
 from trainmark.record.sample import documents
 from trainmark.view import facts, headline, table
-from trainmark.view.breakdown import format_rate, list_evaluations, name_time_step, split_time
 from trainmark.view.terminal import FactSection, RecordFact, TerminalWriter, draw_section
 from trainmark.workloads import quality_word
 
@@ -120,7 +119,7 @@ def _draw_identity(writer: TerminalWriter, record: Record) -> None:
 
 
 def _build_phases(record: Record, columns: int) -> FactSection | None:
-    found = split_time(record)
+    found = facts.split_time(record)
     if not found:
         return None
     whole = found[0].ns or 1
@@ -128,9 +127,9 @@ def _build_phases(record: Record, columns: int) -> FactSection | None:
     for step in found:
         before = " " * round(columns * step.start_ns / whole)
         bar = "█" * round(columns * step.ns / whole) or ("▏" if step.ns else "")
-        name = f"  {name_time_step(step, _)}" if step.kind == "part" else name_time_step(step, _)
+        name = f"  {facts.name_time_step(step, _)}" if step.kind == "part" else facts.name_time_step(step, _)
         share = f"{100 * step.ns / whole:.1f} %"
-        rows.append((name, f"{number(step.ns / 1e9)} s", share, before + bar, format_rate(step, record)))
+        rows.append((name, f"{number(step.ns / 1e9)} s", share, before + bar, facts.format_rate(step, record)))
     return FactSection(
         title=_("Where the time went"),
         remark=_("as the slowest rank saw it"),
@@ -197,7 +196,7 @@ def _build_telemetry(machine: MachineTelemetry, spark: Callable[..., str]) -> Fa
 
 
 def _build_quality(record: Record) -> FactSection:
-    quality, (heads, rows) = record.quality, list_evaluations(record, _)
+    quality, (heads, rows) = record.quality, facts.list_evaluations(record, _)
     shown = _("{quality} {value}, target {goal}: {verdict}").format(
         quality=quality_word(quality.name),
         value=format_quality(quality),

@@ -29,7 +29,7 @@ from trainmark.record.machine import Artifact
 from trainmark.record.published_row import Source
 from trainmark.record.record import Evaluation, Quality
 from trainmark.record.sample import NetworkUsed, SampleDocument, SpeechScore, SpeechScores
-from trainmark.view import breakdown, chart, frame, table
+from trainmark.view import chart, facts, frame, table
 from trainmark.view.describe import describe
 from trainmark.view.element import el, join_markup
 
@@ -87,7 +87,7 @@ def test_a_thinned_series_keeps_every_spike() -> None:
 
 def test_the_waterfall_leads_from_all_time_to_computing() -> None:
     record = make_record()
-    found = breakdown.split_time(record)
+    found = facts.split_time(record)
     assert [step.name for step in found if step.kind == "total"] == ["e2e_time", "p_whole", "p_train", "p_core"]
     assert sum(step.ns for step in found if step.kind == "phase") + found[-1].ns == found[0].ns
     items = record.timeline.items

@@ -9,7 +9,6 @@ from trainmark.record.language import Say
 from trainmark.record.machine import MachineTelemetry
 from trainmark.record.record import Record
 from trainmark.view import chart, facts
-from trainmark.view.breakdown import TimeStep, format_rate, list_evaluations, name_time_step, split_time
 from trainmark.view.chart import Point
 from trainmark.view.element import Child, Markup, el
 from trainmark.workloads import quality_word
@@ -99,7 +98,7 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
     unit = "" if found.unit in ("", "-") else found.unit
     word = quality_word(found.name)
     aim = say("target {goal}").format(goal=format_goal(found))
-    heads, rows = list_evaluations(record, say)
+    heads, rows = facts.list_evaluations(record, say)
     x = chart.exact_axis(0, max(points[-1][0], 1) * 1.04)
     sentence = say("{word} {value} at the last of {count} evaluations; {target}.").format(
         word=word, value=with_unit(points[-1][1], unit, 4), count=len(points), target=aim
@@ -127,14 +126,14 @@ def draw_quality(record: Record, say: Say) -> Markup | None:
 
 def draw_time_spent(record: Record, say: Say) -> Markup | None:
     """From the end-to-end time to the time p_core divides by, phase by phase, as bars beside their numbers."""
-    found = split_time(record)
+    found = facts.split_time(record)
     if not found:
         return None
     whole = found[0].ns or 1
     rows = [
         el(
             "tr",
-            el("th", name_time_step(step, say), el("small", format_rate(step, record)), scope="row"),
+            el("th", facts.name_time_step(step, say), el("small", facts.format_rate(step, record)), scope="row"),
             el("td", chart.draw_bar(step.start_ns / whole, step.ns / whole, _pick_color(step)), class_="room"),
             el("td", f"{number(step.ns / 1e9)} s", class_="number"),
             el("td", f"{100 * step.ns / whole:.1f} %", class_="number"),
@@ -164,7 +163,7 @@ def draw_time_spent(record: Record, say: Say) -> Markup | None:
     )
 
 
-def _pick_color(step: TimeStep) -> int:
+def _pick_color(step: facts.TimeStep) -> int:
     """Highlights what is subtracted and what remains."""
     if step.kind == "phase":
         return 1

@@ -31,7 +31,7 @@ from trainmark.record.site import Price
 from trainmark.record.store import Store
 from trainmark.view import FORMATS, published_table, table
 from trainmark.view.junit import JunitCase, junit_document, junit_suite
-from trainmark.view.table import make_rows
+from trainmark.view.table import flatten_record, make_rows
 
 
 def to_csv(records: Sequence[Record], rows: Sequence[PublishedRow] = ()) -> str:
@@ -174,32 +174,31 @@ def to_openmetrics(records: Sequence[Record]) -> str:
     refuses."""
     by_age = sorted(records, key=lambda record: (parse_instant(record.created), record.run_id))
     newest = {tuple(_make_labels(record).values()): record for record in by_age}
-    runs = [(record, _make_labels(record)) for record in newest.values()]
+    runs = [(record, _make_labels(record), flatten_record(record)) for record in newest.values()]
     lines: list[str] = []
 
-    def write(name: str, unit: str, text: str, samples: Iterable[tuple[dict[str, str], float | None]]) -> None:
+    def write(
+        name: str, unit: str, text: str, samples: Iterable[tuple[dict[str, str], Any]], times: float = 1.0
+    ) -> None:
         name = "_".join(filter(None, ("trainmark", name, unit)))
-        found = [f"{name}{{{_format_labels(labels)}}} {value!r}" for labels, value in samples if value is not None]
-        if found:
+        known = ((labels, float(value * times)) for labels, value in samples if value is not None)
+        if found := [f"{name}{{{_format_labels(labels)}}} {value!r}" for labels, value in known]:
             units = [f"# UNIT {name} {unit}"] if unit else []
             lines.extend([f"# HELP {name} {text}", f"# TYPE {name} gauge", *units, *found])
 
     for alias, metric in METRICS.items():
         unit, times = BASE_UNITS[metric.unit]
         text = " ".join(metric.definition.partition(".")[0].split()) + "."
-        known = [
-            (labels | ({"item": record.item} if "item" in unit else {}), record.metrics[alias])
-            for record, labels in runs
-            if alias in record.metrics and record.metrics[alias].value is not None
-        ]
-        name = alias.removesuffix(unit)
-        write(name, unit, text, [(labels, float((found.value or 0.0) * times)) for labels, found in known])
-        for index, end in enumerate(("low", "high")):
-            ends = [(labels, found.interval[index] * times) for labels, found in known if found.interval]
-            write("_".join(filter(None, (name, end))), unit, f"The {end} end of the 95 % interval: {text}", ends)
+        for end in ("", "_low", "_high"):
+            said = f"The {end[1:]} end of the 95 % interval: {text}" if end else text
+            samples = [
+                (labels | ({"item": record.item} if "item" in unit else {}), cells.get(alias + end))
+                for record, labels, cells in runs
+            ]
+            write((alias.removesuffix(unit) + end).lstrip("_"), unit, said, samples, times)
     judged = [
         (labels | {"quality": record.quality.name, "unit": record.quality.unit}, record.quality.value)
-        for record, labels in runs
+        for record, labels, _ in runs
     ]
     write("quality", "", "How good the trained model was at its last evaluation.", judged)
     values: tuple[tuple[str, str, str, Callable[[Record], float]], ...] = (
@@ -209,7 +208,7 @@ def to_openmetrics(records: Sequence[Record]) -> str:
         ("created_timestamp", "seconds", "When the run began.", lambda record: parse_instant(record.created)),
     )
     for name, unit, text, value in values:
-        write(name, unit, text, [(labels, float(value(record))) for record, labels in runs])
+        write(name, unit, text, [(labels, value(record)) for record, labels, _ in runs])
     return "\n".join([*lines, "# EOF", ""])
 
 
