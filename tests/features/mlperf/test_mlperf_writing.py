@@ -331,3 +331,12 @@ def test_the_command_writes_a_package_and_the_report_one_log(cli: Cli, closed: P
     said = cli("report", ids[0], "--format", "mllog", "--store", store)
     assert said.returncode == 0 and said.stdout.startswith(":::MLLOG ")
     assert cli("report", ids[0], ids[1], "--format", "mllog", "--store", store).returncode == 2
+
+
+def test_a_run_that_did_not_end_well_gives_no_log_but_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    [record] = write_runs(tmp_path, replace(CLOSED, ended=None), seeds=(11,))
+    out, store = tmp_path / "out", ("--store", str(tmp_path))
+    for words in (("report", record.run_id, "--format", "mllog"), ("package", "mlperf", record.run_id, "--org", "L")):
+        ended = cli(*words, *(("--out", str(out)) if words[0] == "package" else ()), *store)
+        assert (ended.returncode, ended.stdout, out.exists()) == (2, "", False)
+        assert f"run {record.run_id} cannot be an MLPerf result: it is incomplete" in ended.stderr
