@@ -29,10 +29,12 @@ if "RANK" in os.environ or "LOCAL_RANK" in os.environ or "TRAINMARK_PARENT" in o
     sys.addaudithook(hook)
 """
 LAUNCHER_KILLED_AT_ITS_RECORD = """
-import os, signal, sys
+import os, pathlib, signal, sys
 def hook(event, args):
-    if event == "{event}" and "/records/" in str(args[0]) and "TRAINMARK_PARENT" not in os.environ:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if event == "{event}" and "TRAINMARK_PARENT" not in os.environ:
+        folder = pathlib.Path(str(args[0])).parent
+        if folder.name == "records" and any(folder.parent.glob("runs/*")):
+            os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(hook)
 """
 CLOCK_SET_BACK = """
