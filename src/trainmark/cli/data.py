@@ -167,7 +167,7 @@ def _verify(args: argparse.Namespace) -> int:
     return _print_report(datasets.find(args.set).verify(Path(args.folder), decode=args.decode), as_json=args.json)
 
 
-def _print_report(report: Report[Any], *, as_json: bool) -> int:
+def _print_report(report: Report, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(report.to_json(), indent=1))
     else:

@@ -76,8 +76,8 @@ class DataSet:
         sentence: str = self._module("prepare").prepare(out, any_archive=any_archive, progress=progress, **files)
         return sentence
 
-    def verify(self, folder: Path, *, decode: str) -> Report[Any]:
-        report: Report[Any] = self._module("prepare").verify(folder, decode=decode)
+    def verify(self, folder: Path, *, decode: str) -> Report:
+        report: Report = self._module("prepare").verify(folder, decode=decode)
         return report
 
     def _module(self, word: str) -> Any:

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from PIL import Image, UnidentifiedImageError
 
@@ -21,7 +21,6 @@ from trainmark.record.errors import NotReadyError
 Decode = Literal["none", "header", "full"]
 """How much is read: names and sizes, the beginning and end of files, or everything."""
 
-Size = TypeVar("Size", bound=Any)
 Job = TypeVar("Job")
 Seen = TypeVar("Seen")
 
@@ -31,15 +30,30 @@ _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 4 << 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report(Generic[Size]):
-    """Expected and actual size, problems and notes."""
+@dataclass(kw_only=True)
+class Report:
+    """What was found in a set, or in the part of it that one process checks."""
 
-    expected: Size | None
+    found: Any = None
+    """The size of the set."""
+    expected: Any = None
     """None if unknown."""
-    found: Size
-    problems: tuple[CheckResult, ...]
-    notes: tuple[CheckResult, ...]
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[CheckResult] = field(default_factory=list)
+    """Files that fail or mislead a run; paths are relative to the root, with forward slashes."""
+    notes: list[CheckResult] = field(default_factory=list)
+    """Unusual but harmless: a PNG named .JPEG, a file that belongs to no clip."""
+
+    def add(self, path: str, fault: str = "", note: str = "") -> None:
+        """Adds a file's fault and note, unless empty."""
+        self.problems += [CheckResult(verdict="failed", subject=path, sentence=fault)] if fault else []
+        self.notes += [CheckResult(verdict="note", subject=path, sentence=note)] if note else []
+
+    def merge(self, parts: Iterable[Report]) -> None:
+        for part in parts:
+            self.counts.update(part.counts)
+            self.problems += part.problems
+            self.notes += part.notes
 
     @property
     def ok(self) -> bool:
@@ -63,31 +77,6 @@ class Report(Generic[Size]):
             "problems": [{"path": found.subject, "text": found.sentence} for found in self.problems],
             "notes": [{"path": found.subject, "text": found.sentence} for found in self.notes],
         }
-
-
-@dataclass(kw_only=True)
-class Findings:
-    """What was found in a set, or in the part of it that one process checks."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    problems: list[CheckResult] = field(default_factory=list)
-    """Files that fail or mislead a run; paths are relative to the root, with forward slashes."""
-    notes: list[CheckResult] = field(default_factory=list)
-    """Unusual but harmless: a PNG named .JPEG, a file that belongs to no clip."""
-
-    def add(self, path: str, fault: str = "", note: str = "") -> None:
-        """Adds a file's fault and note, unless empty."""
-        self.problems += [CheckResult(verdict="failed", subject=path, sentence=fault)] if fault else []
-        self.notes += [CheckResult(verdict="note", subject=path, sentence=note)] if note else []
-
-    def merge(self, parts: Iterable[Findings]) -> None:
-        for part in parts:
-            self.counts.update(part.counts)
-            self.problems += part.problems
-            self.notes += part.notes
-
-    def report(self, found: Size, expected: Size | None) -> Report[Size]:
-        return Report(expected=expected, found=found, problems=tuple(self.problems), notes=tuple(self.notes))
 
 
 def map_parallel(

@@ -9,7 +9,7 @@ from trainmark.data.ade20k import reader
 from trainmark.data.ade20k.reader import IGNORED, SPLITS, SceneCounts, SceneSet
 from trainmark.data.jpeg import BadImage
 from trainmark.data.preparation import ReportProgress, prepare_folder, unpack
-from trainmark.data.verification import Decode, Findings, Report, check_image, map_parallel
+from trainmark.data.verification import Decode, Report, check_image, map_parallel
 from trainmark.record.archives import ArchiveLimits, Member, zip_members
 from trainmark.record.errors import NotReadyError
 
@@ -17,7 +17,7 @@ _MAX_IGNORED_SHARE = 0.95
 """Share of ignored pixels above which an image is noted."""
 
 
-def verify(root: Path, *, decode: Decode = "header") -> Report[SceneCounts]:
+def verify(root: Path, *, decode: Decode = "header") -> Report:
     """Checks images against masks, in any layout that `reader` knows.
 
     `decode="none"` checks names and sizes of files only; "header" also the images' first and last bytes and every
@@ -25,18 +25,19 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[SceneCounts]:
     published set if it is nearly as large.
     """
     splits = [reader.open_split(root, split) for split in SPLITS]
-    seen = Findings()
+    seen = Report()
     for scenes in splits:
         check = partial(_check_scene, scenes, decode)
         seen.merge(map_parallel(check, range(len(scenes)), decode, "images and masks"))
     pixels = seen.counts["pixels"]
     ignored = seen.counts["ignored"] / pixels if pixels else None
-    found = SceneCounts(train=len(splits[0]), val=len(splits[1]), ignored=ignored)
-    return seen.report(found, reader.expected_counts(root))
+    seen.found = SceneCounts(train=len(splits[0]), val=len(splits[1]), ignored=ignored)
+    seen.expected = reader.expected_counts(root)
+    return seen
 
 
-def _check_scene(scenes: SceneSet, decode: Decode, index: int) -> Findings:
-    found, name = Findings(), scenes.images[index]
+def _check_scene(scenes: SceneSet, decode: Decode, index: int) -> Report:
+    found, name = Report(), scenes.images[index]
     try:
         size, note = _check_image(Path(scenes.path(index)), decode)
         pixels, ignored = _check_mask(scenes, index, size, decode)

@@ -17,7 +17,7 @@ from trainmark.data import image_sets
 from trainmark.data.image_sets import SPLITS, SUFFIXES, Counts, ShardContents, expected_counts
 from trainmark.data.jpeg import BadImage
 from trainmark.data.preparation import ReportProgress, check_md5, prepare_folder, unpack
-from trainmark.data.verification import Decode, Findings, Report, check_image, map_parallel
+from trainmark.data.verification import Decode, Report, check_image, map_parallel
 from trainmark.record.archives import ArchiveLimits, Member, tar_members
 from trainmark.record.errors import NotReadyError
 
@@ -25,7 +25,7 @@ _WORTH_PROCESSES = 16
 """Number of class folders or shards from which starting processes pays off."""
 
 
-def verify(root: Path, *, decode: Decode = "header") -> Report[Counts]:
+def verify(root: Path, *, decode: Decode = "header") -> Report:
     """Checks every file in `root/train` and `root/val`, or in the tar shards of `root`.
 
     `decode="none"` checks names and sizes only; "header" also the first and last bytes, which finds truncated copies;
@@ -38,20 +38,21 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[Counts]:
         if not (root / split).is_dir():
             raise NotReadyError(f"{root} has no folder {split!r}; an image set is laid out {split}/<class>/*.JPEG")
     train, val = (image_sets.list_classes(root, split) for split in SPLITS)
-    seen = Findings()
+    seen = Report()
     for name in sorted(set(train) - set(val)):
         seen.add(f"train/{name}", "this class is in train and not in val")
     for name in sorted(set(val) - set(train)):
         seen.add(f"val/{name}", "this class is in val and not in train")
     jobs = [(root, f"{split}/{name}", decode) for split, names in (("train", train), ("val", val)) for name in names]
     seen.merge(map_parallel(_check_folder, jobs, decode, "images", worth=_WORTH_PROCESSES))
-    found = Counts(classes=len(train), train=seen.counts["train"], val=seen.counts["val"])
-    return seen.report(found, expected_counts(root, train))
+    seen.found = Counts(classes=len(train), train=seen.counts["train"], val=seen.counts["val"])
+    seen.expected = expected_counts(root, train)
+    return seen
 
 
-def _check_folder(job: tuple[Path, str, Decode]) -> Findings:
+def _check_folder(job: tuple[Path, str, Decode]) -> Report:
     root, path, decode = job
-    found, split = Findings(), path.partition("/")[0]
+    found, split = Report(), path.partition("/")[0]
     try:
         names = sorted(file.name for file in (root / path).iterdir() if not file.name.startswith("."))
     except OSError as error:
@@ -75,15 +76,15 @@ def _check_folder(job: tuple[Path, str, Decode]) -> Findings:
     return found
 
 
-def _check_bytes(found: Findings, path: str, data: bytes, decode: Decode) -> None:
+def _check_bytes(found: Report, path: str, data: bytes, decode: Decode) -> None:
     try:
         found.add(path, note=check_image(path, data, decode)[1])
     except BadImage as error:
         found.add(path, str(error))
 
 
-def _verify_shards(root: Path, decode: Decode) -> Report[Counts]:
-    seen, counts, contents = Findings(), {}, {}
+def _verify_shards(root: Path, decode: Decode) -> Report:
+    seen, counts, contents = Report(), {}, {}
     for split in SPLITS:
         shards = image_sets.shard_names(root, split)
         jobs = [(root / name, decode) for name in shards]
@@ -104,13 +105,14 @@ def _verify_shards(root: Path, decode: Decode) -> Report[Counts]:
                     seen.add(f"{shard}/{os.fsdecode(image.name)}", fault)
         if absent := sorted(set(range(classes)) - labels[split]):
             seen.add(split, note=f"{len(absent)} of {classes} classes have no image, such as {absent[0]}")
-    found = Counts(classes=classes, train=counts["train"], val=counts["val"])
-    return seen.report(found, expected_counts(root, image_sets.default_class_names(classes)))
+    seen.found = Counts(classes=classes, train=counts["train"], val=counts["val"])
+    seen.expected = expected_counts(root, image_sets.default_class_names(classes))
+    return seen
 
 
-def _check_shard(job: tuple[Path, Decode]) -> tuple[Findings, ShardContents]:
+def _check_shard(job: tuple[Path, Decode]) -> tuple[Report, ShardContents]:
     path, decode = job
-    found, contents = Findings(), image_sets.scan_shard(path)
+    found, contents = Report(), image_sets.scan_shard(path)
     for subject, fault in contents.faults:
         found.add(subject, fault)
     if contents.images:

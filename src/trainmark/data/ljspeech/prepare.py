@@ -9,12 +9,12 @@ from trainmark.data import audio
 from trainmark.data.ljspeech import reader
 from trainmark.data.ljspeech.reader import METADATA, PUBLISHED_FOLDER, WAVS, SpeechSize, read_metadata
 from trainmark.data.preparation import ReportProgress, check_md5, prepare_folder, unpack
-from trainmark.data.verification import Decode, Findings, Report, map_parallel
+from trainmark.data.verification import Decode, Report, map_parallel
 from trainmark.record.archives import ArchiveLimits, Member, tar_members
 from trainmark.record.errors import NotReadyError
 
 
-def verify(root: Path, *, decode: Decode = "header") -> Report[SpeechSize]:
+def verify(root: Path, *, decode: Decode = "header") -> Report:
     """Compares metadata.csv with the audio files and checks each file.
 
     `decode="none"` checks names and sizes only; "header" also each file's rate, channels and length, which finds
@@ -26,7 +26,7 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[SpeechSize]:
     below = (metadata.folder / WAVS).relative_to(root).as_posix()
     named = [clip.path.name for clip in metadata.clips]
     there = [f"{below}/{name}" for name in named if name in files]
-    seen = Findings()
+    seen = Report()
     for fault in metadata.faults:
         seen.add(METADATA, fault)
     for name in named:
@@ -37,12 +37,13 @@ def verify(root: Path, *, decode: Decode = "header") -> Report[SpeechSize]:
     seen.merge(map_parallel(partial(_check_clip, root, decode), there, decode, "audio files"))
     seconds = None if decode == "none" else seen.counts["samples"] / audio.RATE
     wanted = reader.expected_clips(root)
-    found = SpeechSize(clips=len(there), seconds=seconds)
-    return seen.report(found, None if wanted is None else SpeechSize(clips=wanted))
+    seen.found = SpeechSize(clips=len(there), seconds=seconds)
+    seen.expected = None if wanted is None else SpeechSize(clips=wanted)
+    return seen
 
 
-def _check_clip(root: Path, decode: Decode, path: str) -> Findings:
-    found = Findings()
+def _check_clip(root: Path, decode: Decode, path: str) -> Report:
+    found = Report()
     try:
         if decode == "full":
             samples = audio.read(root / path)

@@ -29,7 +29,7 @@ from trainmark.data.text.token_files import (
     find_damage,
     map_tokens,
 )
-from trainmark.data.verification import Decode, Findings, Report
+from trainmark.data.verification import Decode, Report
 from trainmark.record.archives import Destination
 from trainmark.record.atomic_files import write_atomic
 from trainmark.record.errors import NotReadyError, UsageError
@@ -44,10 +44,10 @@ class TextSize:
         return f"{self.train_tokens:,} tokens to train on, {self.val_tokens:,} for validation"
 
 
-def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
+def verify(folder: Path, *, decode: Decode = "header") -> Report:
     """`none` and `header` check file sizes; `full` reads every token."""
     index = token_files.read_index(folder)
-    seen, named = Findings(), {INDEX, TOKENIZER, WORDS}
+    seen, named = Report(), {INDEX, TOKENIZER, WORDS}
     for name in SPLITS:
         split = index.splits[name]
         for file in split.files:
@@ -70,10 +70,9 @@ def verify(folder: Path, *, decode: Decode = "header") -> Report[TextSize]:
         seen.add(TOKENIZER if (folder / TOKENIZER).is_file() else WORDS, str(error))
     for path in sorted(folder.glob("*.bin")):
         seen.add(path.name, note="" if path.name in named else f"is not named in {INDEX} and is not read")
-    return seen.report(
-        TextSize(train_tokens=seen.counts["train"], val_tokens=seen.counts["val"]),
-        TextSize(train_tokens=index.splits["train"].tokens, val_tokens=index.splits["val"].tokens),
-    )
+    seen.found = TextSize(train_tokens=seen.counts["train"], val_tokens=seen.counts["val"])
+    seen.expected = TextSize(train_tokens=index.splits["train"].tokens, val_tokens=index.splits["val"].tokens)
+    return seen
 
 
 LLMC_MAGIC, LLMC_VERSION, LLMC_HEADER_BYTES = 20240520, 1, 1024
