@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trainmark.data.ljspeech import reader
-from trainmark.data.ljspeech.reader import Clip, Splits, expected_clips, open_splits, read_metadata
+from trainmark.data.ljspeech.reader import Clip, expected_clips, open_splits, read_metadata
 from trainmark.record.errors import NotReadyError
 
 
@@ -120,15 +120,10 @@ def test_the_published_number_of_clips_is_split_as_published(tmp_path: Path, mon
     speech_folder(tmp_path, lines, [])
     monkeypatch.setattr(reader, "sound_files", lambda _: {f"{name}.wav" for name in names(13_100)})
     splits = open_splits(tmp_path)
-    assert (len(splits.train), len(splits.val), len(splits.test)) == (12_500, 100, 500)
-    everyone = ids(splits.train) + ids(splits.val) + ids(splits.test)
-    assert sorted(everyone) == names(13_100)
-    for split in (splits.train, splits.val, splits.test):
-        assert ids(split) == sorted(ids(split))  # the ids ascend in metadata.csv
     by_hash = sorted(names(13_100), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    assert set(ids(splits.test)) == set(by_hash[:500])
-    assert set(ids(splits.val)) == set(by_hash[500:600])
-    assert ids(splits.test)[:3] == ["LJ001-0012", "LJ001-0020", "LJ001-0022"]
+    # in the order of metadata.csv, and the first 500 are left alone
+    assert ids(splits.val) == sorted(by_hash[500:600])
+    assert ids(splits.train) == sorted(by_hash[600:])
     assert expected_clips(tmp_path) == 13_100
 
 
@@ -145,7 +140,7 @@ def test_too_few_clips_to_validate_on_are_refused(tmp_path: Path) -> None:
         open_splits(make_set(tmp_path / "two", 2))
     with pytest.raises(NotReadyError, match="no validation clips in a set of 7 clips"):
         open_splits(make_set(tmp_path / "seven", 7))
-    assert [len(split) for split in vars(open_splits(make_set(tmp_path / "eight", 8))).values()] == [6, 1, 1]
+    assert [len(split) for split in vars(open_splits(make_set(tmp_path / "eight", 8))).values()] == [6, 1]
 
 
 def lists(folder: Path, **files: str) -> str:
@@ -171,15 +166,6 @@ def test_lists_of_ones_own_decide_splits_order_and_texts(tmp_path: Path) -> None
     ]
     assert ids(splits.val) == ["LJ001-0004"]
     assert splits.val[0].path == root / "wavs/LJ001-0004.wav"
-    assert splits.test == ()
-
-
-def test_a_list_of_tests_is_taken_where_there_is_one(tmp_path: Path) -> None:
-    root = make_set(tmp_path / "set", 3)
-    folder = lists(tmp_path / "lists", train__txt="LJ001-0001", val__txt="LJ001-0002", test__txt="LJ001-0003\n\n")
-    assert open_splits(root, folder) == Splits(
-        **{split: (clip,) for split, clip in zip(("train", "val", "test"), read_metadata(root), strict=True)}
-    )
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ class Splits:
 
     train: tuple[Clip, ...]
     val: tuple[Clip, ...]
-    test: tuple[Clip, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +90,12 @@ def read_metadata(root: Path) -> tuple[Clip, ...]:
 def open_splits(root: Path, lists: str = "") -> Splits:
     """The clips to train, validate and test on; the same clips give the same splits.
 
-    Clips are ordered by the SHA-256 of their id: the first are the test split, the next validation, the rest training.
-    LJSpeech's 13,100 clips become 500, 100 and 12,500; another number keeps that proportion, with at least an eighth of
-    the clips or 16 in either small split. Each split is then in the order of metadata.csv.
+    Clips are ordered by the SHA-256 of their id: the first are a test split, which is left alone, the next validation,
+    the rest training. LJSpeech's 13,100 clips become 500, 100 and 12,500; another number keeps that proportion, with at
+    least an eighth of the clips or 16 in either small split. Each split is then in the order of metadata.csv.
 
-    `lists` names a folder of file lists instead: train.txt, val.txt and perhaps test.txt, with an id or `path|text` on
-    each line. A text replaces the set's, and a split is in the order of its list.
+    `lists` names a folder of file lists instead: train.txt and val.txt, with an id or `path|text` on each line. A text
+    replaces the set's, and a split is in the order of its list.
     """
     clips = read_metadata(root)
     if len(clips) < 3:
@@ -205,17 +204,15 @@ def _split_by_hash(clips: tuple[Clip, ...]) -> Splits:
     def choose(places: Sequence[int]) -> tuple[Clip, ...]:
         return tuple(clips[place] for place in sorted(places))
 
-    return Splits(test=choose(order[:test]), val=choose(order[test : test + val]), train=choose(order[test + val :]))
+    return Splits(val=choose(order[test : test + val]), train=choose(order[test + val :]))
 
 
 def _read_lists(clips: tuple[Clip, ...], folder: Path) -> Splits:
     known = {clip.name: clip for clip in clips}
     taken: dict[str, str] = {}
-    splits: dict[str, list[Clip]] = {"train": [], "val": [], "test": []}
+    splits: dict[str, list[Clip]] = {"train": [], "val": []}
     for split in splits:
         path = folder / f"{split}.txt"
-        if split == "test" and not path.exists():
-            continue
         for number, line in _read_lines(path):
             where = f"{path}, line {number}"
             source, *texts = line.split("|")
@@ -230,7 +227,7 @@ def _read_lists(clips: tuple[Clip, ...], folder: Path) -> Splits:
             taken[name] = path.name
             text = texts[0].strip() if texts else ""
             splits[split].append(replace(known[name], text=text or known[name].text))
-    return Splits(train=tuple(splits["train"]), val=tuple(splits["val"]), test=tuple(splits["test"]))
+    return Splits(train=tuple(splits["train"]), val=tuple(splits["val"]))
 
 
 def analyse(

@@ -56,7 +56,7 @@ class Tacotron2Recipe(Recipe):
     longest_frames: int = knob(0, least=0)
     """Exclude longer clips from training; 0 takes all."""
     file_lists: str = knob("")
-    """A folder with lists of training, validation and test clips, instead of the fixed split."""
+    """A folder with lists of training and validation clips, instead of the fixed split."""
     whole_set: bool = knob(True)
     """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
     leave_sample: bool = knob(True)

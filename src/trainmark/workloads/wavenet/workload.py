@@ -65,7 +65,7 @@ class WaveNetRecipe(Recipe):
     mels_from_sha256: str = knob("")
     """SHA-256 of those weights; set when the run is planned."""
     file_lists: str = knob("")
-    """A folder with lists of training, validation and test clips, instead of the fixed split."""
+    """A folder with lists of training and validation clips, instead of the fixed split."""
     whole_set: bool = knob(True)
     """Refuse an incomplete data set, by its manifest or LJSpeech's number of clips."""
 
