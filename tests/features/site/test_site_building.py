@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import Cli
 from support.mlperf_logs import write_result
-from support.records import make_record, renamed
+from support.records import make_record, make_timeline, renamed
 from support.site_folders import imported_page, many_rows
 
 from trainmark.analysis import published_library as library
@@ -105,13 +105,27 @@ def test_every_row_shows_its_doubts_and_the_audits_verdict(folder: Path, tmp_pat
     assert 'data-severity="wrong"' in vit, "of which the library has rows"
 
 
-def test_a_run_of_another_network_is_never_called_the_fastest(tmp_path: Path) -> None:
-    record = make_record()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "r.json").write_text(record.dumps(), encoding="utf-8")
-    build(contents.find_contents(tmp_path / "in", with_library=False), tmp_path / "out")
-    assert "another network than the published one" in (tmp_path / "out" / "resnet50.html").read_text(encoding="utf-8")
-    assert "fastest sound result" not in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+FULL_SIZE = {"flops": {"per_item": 24.5e9}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fastest"),
+    [
+        ({"environment": FULL_SIZE}, True),
+        ({}, False),
+        ({"environment": {**FULL_SIZE, "device": {"name": "Stand-in", "stand_in": True}}}, False),
+        ({"environment": FULL_SIZE, "timeline": make_timeline(steps=12)}, False),
+    ],
+    ids=["the published network", "another network", "no device", "too few steps for an interval"],
+)
+def test_only_a_known_speed_of_the_published_network_is_called_the_fastest(
+    changes: dict[str, Any], fastest: bool, tmp_path: Path
+) -> None:
+    run = contents.SiteRun(record=make_record(**changes), checks=(), folder=None)
+    build(contents.SiteContents(runs=(run,), rows=()), tmp_path / "out")
+    table, index = ((tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("resnet50.html", "index.html"))
+    assert ("another network than the published one" in table) is (changes == {})
+    assert ("fastest sound result" in index) is fastest
 
 
 def test_names_from_outside_stay_inside_the_site(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from trainmark.analysis.peaks import estimate_mfu
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import translate_doubt
-from trainmark.record.format import NOTHING, device_name, format_interval, format_quality, number, verdict
+from trainmark.record.format import NOTHING, device_name, drop_noisy, format_interval, format_quality, number, verdict
 from trainmark.record.language import Say
 from trainmark.record.plan import Topology
 from trainmark.record.published_row import PREFIX, PublishedRow
@@ -77,7 +77,8 @@ class ShownResult:
     findings_link: str | None = None
     """Where all of them are listed."""
     sound: bool
-    """Whether it trained the workload's own network and nothing about it is wrong: only these are called fastest."""
+    """Whether a real device trained the workload's own network, its speed is known and nothing about it is wrong: only
+    these are called fastest."""
 
     @property
     def severity(self) -> str:
@@ -102,7 +103,8 @@ def make_run_result(record: Record, checks: Sequence[CheckResult], link: str, sa
     values = {name: (found.value, found.unit) for name, found in record.metrics.items() if found.value is not None}
     metric = next((name for name in BY_WHICH if name in values), "")
     found = tuple(sort_by_gravity(one for check in checks for one in check.findings))
-    device, own = device_name(record), is_published_network(record)
+    device, own = device_name(record), is_published_network(record) and not record.environment.device.stand_in
+    interval = record.metrics[metric].interval if metric else None
     return ShownResult(
         name=record.run_id.rpartition("-")[2] or record.run_id,
         link=link,
@@ -123,7 +125,7 @@ def make_run_result(record: Record, checks: Sequence[CheckResult], link: str, sa
         rate=values[metric][0] if metric else None,
         devices=Topology.parse(plan.topology).devices,
         item=record.item,
-        spread=format_interval(record.metrics[metric].interval, say("too noisy to say")) if metric else "",
+        spread=format_interval(interval, say("too noisy to say")),
         mfu=values.get("mfu", (None,))[0],
         quality="" if quality.value is None else f"{quality_word(quality.name)} {format_quality(quality)}",
         quality_key=quality.value,
@@ -134,7 +136,10 @@ def make_run_result(record: Record, checks: Sequence[CheckResult], link: str, sa
         energy=values.get("energy_kwh"),
         findings=found,
         doubts=tuple(translate_doubt(doubt, say) for doubt in record.doubts),
-        sound=own and record.status == "valid" and not any(one.verdict == "failed" for one in found),
+        sound=own
+        and record.status == "valid"
+        and drop_noisy(interval) is not None
+        and not any(one.verdict == "failed" for one in found),
     )
 
 
