@@ -6,7 +6,7 @@ import html
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from os import PathLike, fspath
@@ -203,42 +203,6 @@ def find(word: str | None, store: Store) -> tuple[Record, Path]:
     return read_record(path), path
 
 
-def samples(
-    run: Place,
-    inputs: Sequence[str] = (),
-    *,
-    settings: Sequence[str] = (),
-    out: Place | None = None,
-    numbered: bool = False,
-    score: bool = False,
-    platform: str = "auto",
-    store: Place | None = None,
-    force: bool = False,
-    trust: bool = False,
-) -> Iterator[Shown]:
-    """A sample of each input, one after the other; `out` is a file, or where they are `numbered` a folder. Without it
-    they lie in the store. `trust` runs the workload's file that the run's plan names."""
-    from trainmark import features
-
-    network = features.load("sample.network")
-    if network is None:
-        raise NotReadyError("samples need the feature sample, which is not installed")
-    made = network.make_samples(
-        fspath(run),
-        inputs,
-        _store(store),
-        settings=settings,
-        out=Path(out) if out is not None else None,
-        numbered=numbered,
-        score=score,
-        platform=platform,
-        force=force,
-        trust=trust,
-    )
-    for document, place in made:
-        yield Shown(document=document, files=tuple(place.with_name(left.file) for left in document.files))
-
-
 def sample(
     run: Place = "last",
     given: str | None = None,
@@ -254,22 +218,25 @@ def sample(
     trust: bool = False,
 ) -> Shown:
     """Has the network of a run show what it learnt, as `trainmark sample` does: of a text or a file that is given, or
-    of an example of the run's data."""
-    said = [*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])]
-    inputs = [] if given is None else [given]
-    return next(
-        samples(
-            run,
-            inputs,
-            settings=said,
-            out=out,
-            score=score,
-            platform=platform,
-            store=store,
-            force=force,
-            trust=trust,
-        )
+    of an example of the run's data. `trust` runs the workload's file that the run's plan names."""
+    from trainmark import features
+
+    network = features.load("sample.network")
+    if network is None:
+        raise NotReadyError("samples need the feature sample, which is not installed")
+    made = network.make_samples(
+        fspath(run),
+        [] if given is None else [given],
+        _store(store),
+        settings=[*format_settings(set or {}), f"seed={seed}", *([f"vocoder={vocoder}"] if vocoder else [])],
+        out=Path(out) if out is not None else None,
+        score=score,
+        platform=platform,
+        force=force,
+        trust=trust,
     )
+    document, files = next(made)
+    return Shown(document=document, files=files)
 
 
 def records(store: Place | None = None, *, workload: str | None = None, limit: int | None = None) -> Records:

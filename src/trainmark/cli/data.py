@@ -7,14 +7,14 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from trainmark import data as datasets
 from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.record.errors import UsageError
 
 if TYPE_CHECKING:
-    from trainmark.data import Option
+    from trainmark.data import DataSet, Option
     from trainmark.data.verification import Report
 
 NAME = "data"
@@ -30,20 +30,19 @@ EXAMPLES = """\
   trainmark data verify imagenet /data/imagenet --decode full
   trainmark data verify ljspeech /data/ljspeech --decode full"""
 
-Sets = dict[str, argparse.ArgumentParser]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="make|prepare|verify", required=True)
-    for name, text, add_sets in (
+    for name, text, add_set in (
         ("make", "write a set of synthetic data", _add_make),
         ("prepare", "unpack the published archives, safely and resumably", _add_prepare),
         ("verify", "count what a set holds, and name what is unreadable", _add_verify),
     ):
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", allow_abbrev=False)
         # without a metavar, an error about an unknown set calls it "set"
-        sets = add_sets(action.add_subparsers(dest="set", required=True))
-        _refuse_options_of_other_sets(sets)
+        sets = action.add_subparsers(dest="set", required=True)
+        for known in datasets.all_sets():
+            add_set(sets, known)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,39 +53,26 @@ def run(args: argparse.Namespace) -> int:
 # Arguments
 
 
-def _add_make(sets: Any) -> Sets:
-    found = {}
-    for known in datasets.all_sets():
-        parser = _add_set(sets, known.name, _make, known.makes)
-        parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
-        parser.add_argument("--seed", type=int, metavar="N", help="another seed, other data (default: 0)")
-        _add_options(parser, known.make_options)
-        found[known.name] = parser
-    return found
+def _add_make(sets: Any, known: DataSet) -> None:
+    parser = _add_set(sets, known.name, _make, known.makes)
+    parser.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
+    parser.add_argument("--seed", type=int, metavar="N", help="another seed, other data (default: 0)")
+    _add_options(parser, known.make_options)
 
 
-def _add_prepare(sets: Any) -> Sets:
-    found = {}
-    for known in datasets.all_sets():
-        parser = _add_set(sets, known.name, _prepare, known.prepares)
-        _add_options(parser, known.prepare_options)
-        parser.add_argument("--out", required=True, metavar="DIR")
-        parser.add_argument("--no-md5", action="store_true", help="accept archives other than the published ones")
-        found[known.name] = parser
-    return found
+def _add_prepare(sets: Any, known: DataSet) -> None:
+    parser = _add_set(sets, known.name, _prepare, known.prepares)
+    _add_options(parser, known.prepare_options)
+    parser.add_argument("--out", required=True, metavar="DIR")
+    parser.add_argument("--no-md5", action="store_true", help="accept archives other than the published ones")
 
 
-def _add_verify(sets: Any) -> Sets:
-    found = {}
-    for known in datasets.all_sets():
-        parser = _add_set(sets, known.name, _verify, known.verifies)
-        parser.add_argument("folder", metavar="DIR")
-        parser.add_argument(
-            "--decode", default="header", choices=("none", "header", "full"), help="how much of each file to decode"
-        )
-        parser.add_argument("--json", action="store_true", help="one JSON document")
-        found[known.name] = parser
-    return found
+def _add_verify(sets: Any, known: DataSet) -> None:
+    parser = _add_set(sets, known.name, _verify, known.verifies)
+    parser.add_argument("folder", metavar="DIR")
+    decode = ("none", "header", "full")
+    parser.add_argument("--decode", default="header", choices=decode, help="how much of each file to decode")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
@@ -107,32 +93,6 @@ def _add_set(sets: Any, name: str, do: Callable[[argparse.Namespace], int], text
     )
     parser.set_defaults(do=do)
     return parser
-
-
-class _OptionOfAnotherSet(argparse.Action):
-    """Names the set an option belongs to, which helps more than "unknown option"."""
-
-    def __init__(self, *, home: str, **rest: Any) -> None:
-        super().__init__(nargs="?", help=argparse.SUPPRESS, default=argparse.SUPPRESS, **rest)
-        self.home = home
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> NoReturn:
-        raise UsageError(f"{option_string} belongs to '{self.home}'; see '{parser.prog} --help' for what is taken here")
-
-
-def _refuse_options_of_other_sets(sets: Sets) -> None:
-    words = {name: list(parser._option_string_actions) for name, parser in sets.items()}
-    for name, parser in sets.items():
-        strange = {word for known in words.values() for word in known} - set(words[name])
-        for word in sorted(strange):
-            homes = [sets[other].prog for other in sorted(sets) if word in words[other]]
-            parser.add_argument(word, action=_OptionOfAnotherSet, home="' and '".join(homes))
 
 
 # Actions

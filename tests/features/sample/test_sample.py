@@ -217,13 +217,12 @@ def test_without_a_name_samples_lie_in_the_store_one_after_the_other(taco: Path)
     assert [document.input for document in documents(own)] == ["One.", "Two.", "Three."]
 
 
-def test_each_line_is_an_input(taco: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("lines.txt").write_text("\ufeff# greetings\nHello there.\n\n  # more\n  How are you? Fine.\r\nBye.\n")
-    assert call("last", "--lines", "lines.txt", *SHORT, "--out", "speech", "--json") == 0
-    made = json.loads(capsys.readouterr().out)
-    assert [document["input"] for document in made] == ["Hello there.", "How are you? Fine.", "Bye."]
-    assert files("speech") == [f"00{number}.{kind}" for number in (1, 2, 3) for kind in ("json", "png", "wav")]
-    assert [document.input for document in documents(Path("speech"))] == [document["input"] for document in made]
+def test_several_inputs_are_numbered_in_a_folder(taco: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = ["Hello there.", "How are you? Fine."]
+    assert call("last", *said, *SHORT, "--out", "speech", "--json") == 0
+    assert [document["input"] for document in json.loads(capsys.readouterr().out)] == said
+    assert files("speech") == [f"00{number}.{kind}" for number in (1, 2) for kind in ("json", "png", "wav")]
+    assert [document.input for document in documents(Path("speech"))] == said
 
 
 def test_the_same_words_give_the_same_sample_and_another_seed_another(taco: Path) -> None:
@@ -247,10 +246,6 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
     ("words", "code", "sentence"),
     [
         (["last", "..."], 2, "there is nothing to speak in '...'"),
-        (["last", "Hello.", "--lines", "lines.txt"], 2, "give either INPUTs or --lines FILE, not both"),
-        (["last", "--lines", "empty.txt"], 2, "empty.txt has no input"),
-        (["last", "--lines", "nowhere.txt"], 3, "--lines nowhere.txt cannot be read: No such file"),
-        (["last", "--lines", "gbk.txt"], 3, "--lines gbk.txt is not UTF-8 text"),
         (["last", "Hello.", "--out", "x.mp3"], 2, "--out x.mp3 must end in .wav, as this network reads a text aloud"),
         (["last", "One.", "Two.", "--out", "x.wav"], 2, "--out x.wav must be a folder"),
         (["last", "Hello.", "--out", "nowhere/x.wav"], 3, "cannot write nowhere/x.wav: there is no folder"),
@@ -269,9 +264,7 @@ def test_nothing_is_overwritten_unless_forced(taco: Path, taken: str, capsys: py
 def test_what_cannot_be_done_is_one_sentence_and_an_exit_code(
     taco: Path, words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, text in (("lines.txt", "Hello.\n"), ("empty.txt", "# nothing\n\n"), ("text.pt", "hello")):
-        Path(name).write_text(text)
-    Path("gbk.txt").write_bytes(b"\xff\xfe\x00h")
+    Path("text.pt").write_text("hello")
     torch.save({"weight": torch.zeros(3)}, "other.pt")
     assert call(*words) == code
     assert sentence in refused(capsys)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from trainmark import api
 from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.record import escape
-from trainmark.record.errors import NotReadyError, UsageError
+from trainmark.record.store import Store, default_folder
 
 if TYPE_CHECKING:
-    from trainmark.api import Shown
     from trainmark.record.sample import SampleDocument, SpeechScores
 
 NAME = "sample"
@@ -28,7 +27,7 @@ EXAMPLES = """\
   trainmark sample last-wavenet recording.wav --out again.wav
   trainmark sample last-resnet50 cat.jpg dog.jpg         one sample for each
   trainmark sample last-tacotron2 --vocoder last-wavenet --score
-  trainmark sample 7d00aa --lines sentences.txt --out speech
+  trainmark sample 7d00aa "One." "Two." --out speech    001.wav and 002.wav in a folder
 
 A text of several sentences is read sentence by sentence. Beside each sample x.wav, x.png or x.txt lies x.json: which
 networks made it, by checksum and the quality of their runs, how, how long it took, and the doubts. Without --out a
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's id or a part of it, a group for its newest run, 'last', 'last-WORKLOAD', or weights",
     )
     add("inputs", nargs="*", metavar="INPUT", help="a text, or a file (default: an example of the run's data)")
-    add("--lines", type=Path, metavar="FILE", help="each line of FILE is an INPUT; empty ones and # are left out")
     add("--vocoder", metavar="RUN", help="vocoder: a run of one, or griffin-lim (the default)")
     add(
         "--out",
@@ -69,62 +67,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    inputs = _read_inputs(args)
     settings = [*args.settings]
     settings += [
         f"{key}={value}" for key, value in (("vocoder", args.vocoder), ("seed", args.seed)) if value is not None
     ]
-    made = api.samples(
+    from trainmark.features.sample.network import make_samples  # which imports torch
+
+    made = make_samples(
         args.run,
-        inputs,
+        args.inputs,
+        Store(args.store.expanduser() if args.store else default_folder()),
         settings=settings,
         out=args.out,
-        numbered=args.lines is not None or len(inputs) > 1,
         score=args.score,
         platform=args.platform,
-        store=args.store,
         force=args.force,
         trust=args.trust,
     )
     documents: list[SampleDocument] = []
-    for shown in made:
+    for document, files in made:
         mark_result_saved()
-        documents.append(shown.document)
-        for doubt in shown.document.doubts:
-            print_status(f"{shown.files[0]}: {doubt.code}: {doubt.text}")
+        documents.append(document)
+        for doubt in document.doubts:
+            print_status(f"{files[0]}: {doubt.code}: {doubt.text}")
         if not args.json:
-            _print(shown)
+            _print(document, files)
     if args.json:
-        _print_json(documents, several=args.lines is not None or len(inputs) > 1)
+        text = msgspec.json.encode(documents if len(args.inputs) > 1 else documents[0]).decode()
+        sys.stdout.write(f"{text}{os.linesep}")
     elif args.out is None and documents[-1].networks[0].run_id:
         print_status(f"`trainmark report {documents[-1].networks[0].run_id}` shows it on the page of its run")
     return 0
 
 
-def _read_inputs(args: argparse.Namespace) -> list[str]:
-    if args.lines is None:
-        return list(args.inputs)
-    if args.inputs:
-        raise UsageError("give either INPUTs or --lines FILE, not both")
-    lines = [line.strip() for line in _read_lines(args.lines)]
-    found = [line for line in lines if line and not line.startswith("#")]
-    if not found:
-        raise UsageError(f"{args.lines} has no input; give one INPUT per line")
-    return found
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise NotReadyError(f"--lines {path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise NotReadyError(f"--lines {path} is not UTF-8 text; save it as UTF-8") from error
-
-
-def _print(shown: Shown) -> None:
-    document = shown.document
-    for path, left in zip(shown.files, document.files, strict=True):
+def _print(document: SampleDocument, files: Sequence[Path]) -> None:
+    for path, left in zip(files, document.files, strict=True):
         print(escape.terminal(f"{path}  {left.caption}"))
         if path.suffix == ".txt":
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -139,8 +116,3 @@ def _print_scores(scores: SpeechScores) -> None:
     for row in scores.rows:
         show(f"  {row.of:34} {row}")
     show(f"  {scores.note}: {scores.predictor}; words by {scores.recogniser}")
-
-
-def _print_json(documents: list[SampleDocument], *, several: bool) -> None:
-    text = msgspec.json.encode(documents if several else documents[0]).decode()
-    sys.stdout.write(f"{text}{os.linesep}")

@@ -67,19 +67,19 @@ def make_samples(
     *,
     settings: Sequence[str] = (),
     out: Path | None = None,
-    numbered: bool = False,
     score: bool = False,
     platform: str = "auto",
     force: bool = False,
     trust: bool = False,
-) -> Iterator[tuple[SampleDocument, Path]]:
-    """A sample of each input with its path without a suffix; `out` is a file, or where they are `numbered` a folder."""
+) -> Iterator[tuple[SampleDocument, tuple[Path, ...]]]:
+    """A sample of each input with its files; `out` is a file, or of several inputs a folder. Without it they lie in the
+    store."""
     source = find_network(run, store, trust=trust)
     shows = check_can_show(source, run, score=score)
     for given in inputs:
         check_input(given, shows)
     own = store.samples / source.run_id if source.run_id and (store.runs / source.run_id).is_dir() else None
-    targets = choose_paths(out, len(inputs) or 1, own=own, shows=shows, numbered=numbered, force=force)
+    targets = choose_paths(out, len(inputs) or 1, own=own, shows=shows, force=force)
     device = Platform(files.load(detection.choose_platform() if platform == "auto" else platform)).open(0)
     trained = load_trained(source, device)
     asked = SampleRequest(
@@ -90,7 +90,8 @@ def make_samples(
     )
     for number, place in enumerate(targets):
         request = replace(asked, given=inputs[number] if inputs else None)
-        yield write_sample(trained, request, place, partial(check_free, force=force)), place
+        document = write_sample(trained, request, place, partial(check_free, force=force))
+        yield document, tuple(place.with_name(left.file) for left in document.files)
 
 
 def find_network(word: str, store: Store, *, trust: bool) -> Origin:
@@ -141,9 +142,7 @@ def check_input(given: str, shows: ShowFacts | None) -> None:
         raise NotReadyError(f"INPUT {given} is no file; this network {shows.does}: give the path of one")
 
 
-def choose_paths(
-    out: Path | None, count: int, *, own: Path | None, shows: ShowFacts | None, numbered: bool, force: bool
-) -> list[Path]:
+def choose_paths(out: Path | None, count: int, *, own: Path | None, shows: ShowFacts | None, force: bool) -> list[Path]:
     """The path of each sample without a suffix; raises before any sample is made.
 
     Samples are numbered in the folder `own` of the store, or where several are requested in `out`.
@@ -153,7 +152,7 @@ def choose_paths(
         own.mkdir(parents=True, exist_ok=True)
         first = max((int(path.stem) for path in own.glob("*.json") if path.stem.isdigit()), default=0) + 1
         found = [own / f"{first + place:03d}" for place in range(count)]
-    elif numbered:
+    elif count > 1:
         folder = out or Path("samples")
         if folder.suffix in SUFFIXES.values() or folder.is_file():
             raise UsageError(f"--out {folder} must be a folder, as every INPUT gets files of its own")
