@@ -14,7 +14,7 @@ from trainmark.analysis import published_library as library
 from trainmark.analysis.clusters import Chain, find_chains, load_table
 from trainmark.analysis.scaling import find_published_scalings
 from trainmark.features.forecast import forecast as cost, rates, scaling_law
-from trainmark.features.forecast.rates import Known, OtherBatch
+from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import Size, backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.metrics import Quantity
@@ -78,13 +78,13 @@ def test_a_measured_size_is_not_forecast() -> None:
 
 def test_a_measured_size_with_another_batch_is_forecast() -> None:
     seen = known(size("1x1", 100), size("1x8", 780))
-    found = rates.forecast(seen, Topology.parse("1x8"), OtherBatch(per_device=64))
+    found = rates.forecast(seen, Topology.parse("1x8"), 8 * 64)
     assert (found.kind, found.rate) == (rates.FORECAST, pytest.approx(780 * 2 / (0.03 + 0.97 * 2)))
 
 
 def test_micro_batches_share_the_global_batch() -> None:
     seen = dataclasses.replace(known(size("1x8", 780)), accumulate=2)
-    found = rates.forecast(seen, Topology.parse("2x8"), OtherBatch(global_batch=1024))
+    found = rates.forecast(seen, Topology.parse("2x8"), 1024)
     assert found.batch_per_device == 32
     assert found.rate == rates.forecast(seen, Topology.parse("2x8")).rate
 

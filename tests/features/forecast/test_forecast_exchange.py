@@ -9,7 +9,7 @@ import pytest
 from support.made_clusters import Cluster
 
 from trainmark.features.forecast import rates
-from trainmark.features.forecast.rates import ExchangeModel, OtherBatch, RateForecast, fit_exchange
+from trainmark.features.forecast.rates import ExchangeModel, RateForecast, fit_exchange
 from trainmark.record.errors import UsageError
 from trainmark.record.machine import Environment
 from trainmark.record.plan import Topology
@@ -34,7 +34,7 @@ def model_of(record: Record) -> ExchangeModel:
     return found
 
 
-def forecast(records: list[Record], topology: str, batch: OtherBatch | None = None) -> RateForecast:
+def forecast(records: list[Record], topology: str, batch: int | None = None) -> RateForecast:
     return rates.forecast(rates.read_records(records), Topology.parse(topology), batch)
 
 
@@ -86,7 +86,7 @@ def test_ranks_that_compute_layers_together_are_forecast_by_their_sizes_alone() 
 
 def test_one_global_batch_is_divided_with_a_range_for_what_a_smaller_batch_costs() -> None:
     cluster = Cluster(fixed_s=0.003)
-    found = forecast([cluster.record("1x4"), cluster.record("2x4")], "4x4", OtherBatch(global_batch=256))
+    found = forecast([cluster.record("1x4"), cluster.record("2x4")], "4x4", 256)
     assert found.batch_per_device == 16
     assert found.rate == pytest.approx(cluster.rate("4x4", 16), rel=0.05)
     assert found.interval is not None
@@ -95,7 +95,7 @@ def test_one_global_batch_is_divided_with_a_range_for_what_a_smaller_batch_costs
 
 def test_another_batch_at_sizes_over_unmeasured_links_goes_by_compute_alone() -> None:
     runs = [Cluster().record("2x1"), Cluster().record("4x1")]
-    usual, twice = (forecast(runs, "2x4", batch).rate for batch in (None, OtherBatch(per_device=64)))
+    usual, twice = (forecast(runs, "2x4", batch).rate for batch in (None, 8 * 64))
     assert usual is not None and twice is not None
     assert 1 < twice / usual < 1.03
 

@@ -18,7 +18,7 @@ from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.forecast import page_section, rates
 from trainmark.features.forecast.after_sweep import render_backtest, render_forecasts
 from trainmark.features.forecast.forecast import Work, forecast, measure_work, to_json
-from trainmark.features.forecast.rates import Known, OtherBatch
+from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
@@ -48,9 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOW_MUCH",
         help="length of the training: 'target' (default), 'N epochs', 'N steps' or 'N items'",
     )
-    batch = parser.add_mutually_exclusive_group()
-    batch.add_argument("--batch-per-device", type=int, metavar="N", help="another batch per device than in the runs")
-    batch.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
+    parser.add_argument("--global-batch", type=int, metavar="N", help="one batch, divided over all devices")
     add_price_options(parser)
     parser.add_argument("--published", metavar="WORKLOAD", help="use published rows instead of runs")
     parser.add_argument("--backtest", action="store_true", help="forecast published clusters, and show the errors")
@@ -68,8 +66,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
     known, work = _load_runs(args) if args.published is None else (_load_published(args, topologies), None)
-    price, other = read_price(args), _read_batch(args)
-    found = [forecast(one, topologies, work, price, other) for one in known]
+    if args.global_batch is not None and args.global_batch < 1:
+        raise UsageError(f"--global-batch {args.global_batch} is not a batch; use a number above 0")
+    found = [forecast(one, topologies, work, read_price(args), args.global_batch) for one in known]
     if args.html:
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         page = page_section.render(found, language=current_language(), made=made, trainmark=__version__)
@@ -79,14 +78,6 @@ def run(args: argparse.Namespace) -> int:
     text = json.dumps(document, indent=2) + "\n" if args.json else render_forecasts(found, **screen_options(screen))
     screen.file.write(text)
     return 0
-
-
-def _read_batch(args: argparse.Namespace) -> OtherBatch | None:
-    per_device, global_batch = args.batch_per_device, args.global_batch
-    for option, value in (("--batch-per-device", per_device), ("--global-batch", global_batch)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} {value} is not a batch; use a number above 0")
-    return OtherBatch(per_device=per_device, global_batch=global_batch) if per_device or global_batch else None
 
 
 def _load_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainmark.analysis.clusters import Reference, TrainingNeed
 from trainmark.features.forecast import rates, scaling_law
-from trainmark.features.forecast.rates import Known, OtherBatch, RateForecast
+from trainmark.features.forecast.rates import Known, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
 from trainmark.record.recipe import Limits, Span
@@ -83,9 +83,9 @@ class Forecast:
 
 
 def forecast(
-    known: Known, topologies: Sequence[Topology], work: Work | None, price: Price, other: OtherBatch | None = None
+    known: Known, topologies: Sequence[Topology], work: Work | None, price: Price, global_batch: int | None = None
 ) -> Forecast:
-    speeds = [rates.forecast(known, topology, other) for topology in topologies]
+    speeds = [rates.forecast(known, topology, global_batch) for topology in topologies]
     sizes = tuple((rate, forecast_cost(work, rate, price) if work else None) for rate in speeds)
     return Forecast(known=known, sizes=sizes, work=work, price=price)
 

@@ -237,21 +237,6 @@ def _error(quantity: Quantity) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherBatch:
-    """Another batch than that of the runs: one of the two is set."""
-
-    per_device: int | None = None
-    global_batch: int | None = None
-
-    def divide(self, topology: Topology, accumulate: int) -> int | None:
-        """Batch per device at a size; None where it does not divide evenly."""
-        if self.global_batch is None:
-            return self.per_device
-        per_device, left = divmod(self.global_batch, topology.devices * accumulate)
-        return None if left else per_device
-
-
-@dataclass(frozen=True, kw_only=True)
 class RateForecast:
     """The forecast of one size."""
 
@@ -269,9 +254,13 @@ class RateForecast:
     """Why it is refused."""
 
 
-def forecast(known: Known, topology: Topology, other: OtherBatch | None = None) -> RateForecast:
-    batch = other.divide(topology, known.accumulate) if other else known.batch_per_device
-    if why := _find_refusal(known, topology, other, batch):
+def forecast(known: Known, topology: Topology, global_batch: int | None = None) -> RateForecast:
+    """`global_batch` is divided over the devices; without it, each has the batch of the runs."""
+    batch = known.batch_per_device
+    if global_batch is not None:
+        per_device, left = divmod(global_batch, topology.devices * known.accumulate)
+        batch = None if left else per_device
+    if why := _find_refusal(known, topology, global_batch, batch):
         return RateForecast(topology=topology, kind=REFUSED, batch_per_device=batch, why=why)
     times = batch / known.batch_per_device if batch and known.batch_per_device else 1.0
     base = next((size for size in known.sizes if size.topology == topology), None)
@@ -305,15 +294,15 @@ def forecast(known: Known, topology: Topology, other: OtherBatch | None = None) 
     )
 
 
-def _find_refusal(known: Known, topology: Topology, other: OtherBatch | None, batch: int | None) -> str:
+def _find_refusal(known: Known, topology: Topology, global_batch: int | None, batch: int | None) -> str:
     """Why the data allows no forecast; empty where it does."""
     if known.one_device and topology.nodes > 1:
         return "one device shows nothing about links between nodes; run one whole node as well"
-    if other is None:
+    if global_batch is None:
         return ""
     if batch is None:
         parts = f" of {known.accumulate} micro-batches" if known.accumulate > 1 else ""
-        return f"a global batch of {other.global_batch} does not divide evenly over {topology.devices} devices{parts}"
+        return f"a global batch of {global_batch} does not divide evenly over {topology.devices} devices{parts}"
     if known.batch_per_device is None:
         return "the batch of the known sizes is not known, so no other batch can be forecast"
     if batch * MAX_BATCH_CUT < known.batch_per_device:
