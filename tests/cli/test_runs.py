@@ -125,11 +125,6 @@ def test_an_empty_store_says_how_to_fill_it(store: Store, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["runs"] == []
 
 
-def test_the_index_can_be_rebuilt(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(filled(store), "--rebuild") == 0
-    assert "read 2 records" in capsys.readouterr().err
-
-
 def test_hostile_names_do_not_reach_the_terminal(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     store.add(make_record(device="\x1b[2J[red]x"))
     (store.runs / "\x1b[2Jfolder").mkdir(parents=True)

@@ -66,7 +66,7 @@ def test_a_kill_while_the_index_is_written(tmp_path: Path) -> None:
         shutil.rmtree(store.folder, ignore_errors=True)
         shutil.copytree(whole, store.folder)
 
-    for moment in every_kill(as_before, store.rebuild, within=str(store.folder), bytes_each=97):
+    for moment in every_kill(as_before, store.rows, within=str(store.folder), bytes_each=97):
         contents = store.contents()
         assert [row.run_id for row in contents.rows] == [NEW, OLD], moment
         assert contents.damaged == [], moment

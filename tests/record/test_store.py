@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.privileges import ordinary_permissions
-from support.records import a_vocoder_record, make_plan, make_record, renamed
+from support.records import make_plan, make_record, renamed
 
 from trainmark.record import store as store_module
 from trainmark.record.errors import NotReadyError, UsageError
@@ -93,24 +93,6 @@ def test_a_row_says_what_lists_show(store: Store) -> None:
     assert row.fingerprint == make_record().plan.fingerprint
 
 
-def test_rows_can_be_chosen(store: Store) -> None:
-    store.add(make_record())
-    store.add(a_vocoder_record(group="g1"))
-    assert [row.workload for row in store.rows(RunFilter(workload="tacotron2"))] == ["tacotron2"]
-    assert [row.workload for row in store.rows(RunFilter(group="g1"))] == ["tacotron2"]
-    assert store.rows(RunFilter(workload="vit")) == []
-
-
-def test_a_file_that_was_still_being_copied_is_read_again_once_whole(store: Store) -> None:
-    store.records.mkdir(parents=True)
-    text = renamed(make_record(), "copied").dumps()
-    store.path("copied").write_text(text[: len(text) // 2])
-    assert store.rows() == []
-    store.path("copied").write_text(text)
-    assert [row.run_id for row in store.rows()] == ["copied"]
-    assert store.contents().damaged == []
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -140,7 +122,6 @@ def test_a_changed_plan_is_called_damaged(store: Store) -> None:
     document = json.loads(path.read_text())
     document["plan"]["precision"] = "fp16"
     path.write_text(json.dumps(document))
-    store.rebuild()
     (damaged,) = store.contents().damaged
     assert "fingerprint" in damaged.reason
 
@@ -171,15 +152,6 @@ def test_a_corrupt_index_is_rebuilt(store: Store, damage: Callable[[bytes], byte
     store.add(renamed(make_record(), "one-more", "2026-11-15T19:00:00Z"))
     assert [row.run_id for row in store.rows()] == [*reversed(run_ids), "one-more"]
     assert indexed(store) == {*run_ids, "one-more"}
-
-
-def test_rebuild_reads_every_record_again(store: Store) -> None:
-    filled(store)
-    store.rows()
-    store.index.write_bytes(store.index.read_bytes().replace(b"AMD EPYC", b"a lie it"))
-    assert {row.device for row in store.rows()} == {"a lie it"}
-    assert store.rebuild() == 3
-    assert {row.device for row in store.rows()} == {"AMD EPYC"}
 
 
 def test_reading_a_store_that_is_not_there_makes_no_folder(store: Store) -> None:
@@ -264,12 +236,6 @@ def test_the_newest_run_of_a_workload_has_a_word_of_its_own(store: Store) -> Non
     for find in (store.find, store.run_folder):
         with pytest.raises(UsageError, match="of wavenet yet; 'trainmark run' makes one"):
             find("last-wavenet")
-
-
-def test_an_id_that_begins_another_is_found(store: Store) -> None:
-    store.add(renamed(make_record(), "run"))
-    store.add(renamed(make_record(), "run-2"))
-    assert store.find("run") == store.path("run")
 
 
 def test_an_unknown_run_is_answered_with_the_nearest(store: Store) -> None:
@@ -359,11 +325,6 @@ def test_the_folder_is_chosen_by_the_environment(monkeypatch: pytest.MonkeyPatch
     assert default_folder() == tmp_path / "mine"
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gone\.json cannot be read"):
-        read_record(tmp_path / "gone.json")
-
-
 def test_a_listing_needs_neither_numpy_nor_torch(store: Store) -> None:
     filled(store)
     store.rows()
@@ -437,7 +398,6 @@ def test_a_store_that_cannot_keep_an_index_still_orders_and_chooses(store: Store
     assert [row.run_id for row in store.rows(RunFilter(group="g"))] == ["new"]
     assert store.find("last") == store.path("new")
     assert len(store.contents().damaged) == 1
-    assert store.rebuild() == 2
 
 
 def test_the_newest_run_folder_is_the_one_touched_last(store: Store) -> None:

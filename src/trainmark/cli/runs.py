@@ -30,8 +30,7 @@ EXAMPLES = """\
   trainmark runs                          the newest 20 runs
   trainmark runs --workload resnet50 --limit 5
   trainmark runs --since 2d --tag driver=550.54
-  trainmark runs --json                   for programs
-  trainmark runs --rebuild                read every record again"""
+  trainmark runs --json                   for programs"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,13 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=_parse_count, default=20, metavar="N", help="at most N runs, 0 for all (default: 20)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--rebuild", action="store_true", help="rebuild the index from the records")
 
 
 def run(args: argparse.Namespace) -> int:
     store = Store(args.store or default_folder())
-    if args.rebuild:
-        print_status(f"read {store.rebuild()} records in {store.folder}")
     wanted = _parse_filter(args)
     contents = store.contents(wanted, limit=args.limit or None)
     shown = [

@@ -242,10 +242,6 @@ class Store:
             names=_shorten_names(shown, {*left, *(name.removesuffix(".json") for name in files)}),
         )
 
-    def rebuild(self) -> int:
-        """Rebuilds the index; returns the number of records."""
-        return self._list(self._file_names(), RunFilter(), None, anew=True)[2]
-
     def run_ids(self) -> list[str]:
         """The ids of all record files, unordered; a file may be damaged."""
         return [name.removesuffix(".json") for name in self._file_names()]
