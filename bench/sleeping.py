@@ -50,7 +50,7 @@ class Sleeper(nn.Module):
 
 class Sleeping(PlainWorkload):
     name, item, data_set, reference_global_batch = "sleeping", "naps", "naps", 8
-    most_items_per_sample, sums = 1, ("loss",)
+    sums = ("loss",)
     recipes = {"reference": REFERENCE, "smoke": replace(REFERENCE, steps=20)}  # noqa: RUF012 - as the other workloads
     qualities = (QualityFacts(name="loss", unit="-", better="lower", least=0),)
 

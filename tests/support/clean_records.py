@@ -454,7 +454,6 @@ PIXELS = Run(
         name="pixel-painter",
         title="A painter of pixels",
         item="images",
-        most_items_per_sample=1,
         data_set="streets",
         qualities=(
             QualityFacts(name="pixel_acc", unit="%", least=0, most=100),

@@ -98,8 +98,6 @@ class QualityFacts:
     """No value lies outside these; None where there is no such bound."""
     counted: bool = False
     """True for a percentage of the evaluated samples that are right, so that it is a whole number of them."""
-    never_above: str | None = None
-    """A quality that this one cannot exceed, as acc1 cannot acc5."""
     word: str = ""
     """Its name in tables; by default `name`."""
     plain: str = ""
@@ -191,10 +189,6 @@ class WorkloadFacts:
     """Words by which pages mean samples, where these are not the items."""
     items_per_sample: Finite | None = None
     """On average over the real set."""
-    most_items_per_sample: Whole | None = None
-    """1 where every sample is one item; None where there is no bound."""
-    least_loss: Finite | None = None
-    """No training loss lies below; None where there is no such bound."""
     samples_per_epoch: Whole | None = None
     """Of the real training set."""
     flops_per_item: Finite | None = None
@@ -273,8 +267,6 @@ def derive_facts(workload: Any) -> WorkloadFacts:
         title=getattr(workload, "title", workload.name),
         task=getattr(workload, "task", ""),
         item=workload.item,
-        most_items_per_sample=getattr(workload, "most_items_per_sample", None),
-        least_loss=getattr(workload, "least_loss", None),
         data_set=workload.data_set,
         qualities=(aim or QualityFacts(name=target.name, unit=target.unit, better=target.better), *others),
         recipes=tuple(workload.recipes),

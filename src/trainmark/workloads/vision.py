@@ -327,7 +327,6 @@ class ImageClassifier:
     """Image classification; a subclass adds a model and its recipes."""
 
     item, data_set, task = FAMILY.item, FAMILY.data_set, FAMILY.task
-    most_items_per_sample, least_loss = FAMILY.most_items_per_sample, FAMILY.least_loss
     qualities: Sequence[QualityFacts] = FAMILY.qualities
     shows, target = FAMILY.shows, FAMILY.quality.target
     limits: Mapping[str, Limits] = {"quick": Limits(half_width=0.02, seconds=60)}
