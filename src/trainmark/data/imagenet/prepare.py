@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from trainmark.data import image_sets
@@ -154,7 +154,7 @@ def prepare(
             check_md5(val_tar, _VAL_MD5, progress)
         train = unpack(
             _train_images(train_tar),
-            lambda image: _place(PurePosixPath("train", PurePosixPath(image.archive).stem), image),
+            lambda image: _place("train", PurePosixPath(image.archive).stem, image),
             destination,
             progress,
             phase="train",
@@ -162,7 +162,7 @@ def prepare(
         )
         val = unpack(
             tar_members(val_tar, val_tar.name, _LIMITS),
-            lambda image: _place(PurePosixPath("val", _label_of(image, labels)), image),
+            lambda image: _place("val", labels.get(image.name), image),
             destination,
             progress,
             phase="val",
@@ -193,16 +193,12 @@ def _is_wnid(text: str) -> bool:
     return re.fullmatch(r"n[0-9]{8}", text) is not None
 
 
-def _label_of(image: Member, labels: Mapping[str, str]) -> str:
-    if image.name not in labels:
+def _place(split: str, wnid: str | None, image: Member) -> PurePosixPath:
+    if wnid is None:
         raise NotReadyError(f"{image} has no label; do the labels belong to this archive?")
-    return labels[image.name]
-
-
-def _place(folder: PurePosixPath, image: Member) -> PurePosixPath:
     if "/" in image.name or image.name.startswith(".") or not image.name.lower().endswith((".jpeg", ".jpg")):
         raise NotReadyError(f"{image} is no JPEG file; is it the right archive?")
-    return folder / image.name
+    return PurePosixPath(split, wnid, image.name)
 
 
 # Labels of the validation set

@@ -53,14 +53,11 @@ def random_line(seed: int, split: int, number: int) -> RandomLine:
 
 def join_tokens(tokens: Sequence[str]) -> str:
     """The tokens as text, with a space before every word that does not begin a line."""
-    return "".join(
-        add_space(token) if place and tokens[place - 1] != END else token for place, token in enumerate(tokens)
-    )
-
-
-def add_space(token: str) -> str:
-    """A token as written inside a line."""
-    return token if token in _TIGHT or token == END else f" {token}"
+    text = ""
+    for token in tokens:
+        begins_line = not text or text.endswith(END)
+        text += token if begins_line or token in _TIGHT or token == END else f" {token}"
+    return text
 
 
 def split_text(text: str) -> list[str]:
