@@ -78,24 +78,16 @@ def describe_speed(record: Record, say: Say, *, where: str) -> str:
         return say("{workload} was interrupted on {where} after {steps} steps, at {rate} until then").format(
             **words, rate=rate
         )
-    if record.status == "invalid":
-        return say("{workload} gave no valid result on {where}: {ended}").format(
-            **words, ended=translate_ending(record.ended, say)
-        )
     if record.status != "valid":
-        return say("{workload} did not finish on {where}: {ended}").format(
-            **words, ended=translate_ending(record.ended, say)
-        )
+        failed = say("{workload} did not finish on {where}: {ended}")
+        text = say("{workload} gave no valid result on {where}: {ended}") if record.status == "invalid" else failed
+        return text.format(**words, ended=translate_ending(record.ended, say))
     if p_core is None or rate is None:
         return say("{workload} was trained on {where}, but no step was counted").format(**words)
-    if p_core.interval is None:
-        return say("{workload} trains at about {rate} on {where}, from too few steps for an interval").format(
-            **words, rate=rate
-        )
-    if is_too_noisy(p_core.interval):
-        return say("{workload} trains at about {rate} on {where}, which is too noisy to say more").format(
-            **words, rate=rate
-        )
+    if p_core.interval is None or is_too_noisy(p_core.interval):
+        few = say("{workload} trains at about {rate} on {where}, from too few steps for an interval")
+        noisy = say("{workload} trains at about {rate} on {where}, which is too noisy to say more")
+        return (noisy if p_core.interval else few).format(**words, rate=rate)
     half = number(100 * share(p_core.interval), 2)
     return say("{workload} trains at {rate} ±{half} % on {where}").format(**words, rate=rate, half=half)
 

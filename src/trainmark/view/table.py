@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -53,22 +52,13 @@ OPTIONAL_COLUMNS = (("power", "power"), ("energy", "energy_kwh"), ("cost", "cost
 """Columns that are there where any run has the number, by title and metric."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """Something to know before trusting a row."""
-
-    kind: str
-    """A doubt's code, or what else it is about: notes of one kind are told once for several rows."""
-    text: str
-
-
 def order_notes(records: Sequence[Record], *, every: bool = False) -> list[str]:
     """The notes of all rows as sentences that stand alone, what can be acted on first; of one kind only the first
     unless `every` is set."""
     kinds: dict[str, dict[str, list[str]]] = {}
     for record, name in zip(records, _row_names(records), strict=True):
-        for note in _collect_notes(record, records):
-            kinds.setdefault(note.kind, {}).setdefault(note.text, []).append(name)
+        for kind, text in _collect_notes(record, records):
+            kinds.setdefault(kind, {}).setdefault(text, []).append(name)
     found = []
     for kind in sorted(kinds, key=lambda kind: LAST_NOTES.index(kind) + 1 if kind in LAST_NOTES else 0):
         notes = [
@@ -101,8 +91,8 @@ def _build_table(records: Sequence[Record]) -> TableModel:
     """Decides what is shown: what is the same for every row stands once, above or below."""
     several = len({record.plan.workload for record in records}) > 1
     labels: list[tuple[Column, Callable[[Record], Cell]]] = [
-        (Column(title=_("workload"), right=False, label=True), _workload),
-        (Column(title=_("recipe"), right=False, label=True), _recipe),
+        (Column(title=_("workload"), right=False, label=True), lambda record: Cell(pieces=(record.plan.workload,))),
+        (Column(title=_("recipe"), right=False, label=True), lambda record: Cell(pieces=(record.plan.recipe_name,))),
         (Column(title=_("configuration"), right=False, label=True), _configuration),
         (Column(title=_("precision"), right=False, label=True), _precision),
     ]
@@ -116,17 +106,23 @@ def _build_table(records: Sequence[Record]) -> TableModel:
     labels = [label for label in labels if label not in shared]
     one_item = len({record.item for record in records}) == 1
     counted = Column(title=_("counts"), right=False)
-    share = Column(title="mfu", unit=("%",), spare=True)
     parts: list[tuple[Column, Callable[[Record], Cell]]] = [
         *labels,
-        (Column(title="fix_hp", right=False, label=True, least=12), _fix_hp),
-        (Column(title="e2e_time", unit=("s",)), lambda record: Cell(pieces=(_format_metric(record, "e2e_time"),))),
+        (
+            Column(title="fix_hp", right=False, label=True, least=12),
+            lambda record: Cell(pieces=tuple(fix_hp(record.plan.deviations).replace(",", ", ").split())),
+        ),
+        _metric("e2e_time", "e2e_time", records),
         *([] if one_item else [(counted, lambda record: Cell(pieces=tuple(f"{record.item}/s".split())))]),
         *(_throughput(alias, f"{records[0].item}/s" if one_item else "") for alias in THROUGHPUTS),
-        *([(share, lambda record: Cell(pieces=(_format_metric(record, "mfu"),)))] if _has_any(records, "mfu") else []),
+        *([_metric("mfu", "mfu", records, spare=True)] if _has_any(records, "mfu") else []),
         _quality(records),
         (Column(title="mem", unit=("GiB",)), _memory),
-        *(_metric(title, alias, records) for title, alias in OPTIONAL_COLUMNS if _has_any(records, alias)),
+        *(
+            _metric(_(title), alias, records, spare=True)
+            for title, alias in OPTIONAL_COLUMNS
+            if _has_any(records, alias)
+        ),
     ]
     return TableModel(
         title=title,
@@ -187,14 +183,6 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(escape.markdown_cell(cell) for cell in cells) + " |"
 
 
-def _workload(record: Record) -> Cell:
-    return Cell(pieces=(record.plan.workload,))
-
-
-def _recipe(record: Record) -> Cell:
-    return Cell(pieces=(record.plan.recipe_name,))
-
-
 def _configuration(record: Record) -> Cell:
     status = () if record.status == "valid" else (f"({_(record.status)})",)
     return Cell(
@@ -208,10 +196,6 @@ def _precision(record: Record) -> Cell:
         return Cell(pieces=(record.precision,))
     asked = _("({precision} asked)").format(precision=record.plan.precision)
     return Cell(pieces=(*record.precision.split(), *asked.split()), style="yellow")
-
-
-def _fix_hp(record: Record) -> Cell:
-    return Cell(pieces=tuple(fix_hp(record.plan.deviations).replace(",", ", ").split()))
 
 
 def _throughput(alias: str, unit: str) -> tuple[Column, Callable[[Record], Cell]]:
@@ -255,11 +239,12 @@ def _memory(record: Record) -> Cell:
     return Cell(pieces=(NOTHING if used == total == NOTHING else f"{used}/{total}",))
 
 
-def _metric(title: str, alias: str, records: Sequence[Record]) -> tuple[Column, Callable[[Record], Cell]]:
-    unit = next(record.metrics[alias].unit for record in records if _format_metric(record, alias) != NOTHING)
-    return Column(title=_(title), unit=(unit,) if unit else (), spare=True), lambda record: Cell(
-        pieces=(_format_metric(record, alias),)
-    )
+def _metric(
+    title: str, alias: str, records: Sequence[Record], *, spare: bool = False
+) -> tuple[Column, Callable[[Record], Cell]]:
+    known = (record.metrics[alias].unit for record in records if _format_metric(record, alias) != NOTHING)
+    column = Column(title=title, unit=(next(known, METRICS[alias].unit if alias in METRICS else ""),), spare=spare)
+    return column, lambda record: Cell(pieces=(_format_metric(record, alias),))
 
 
 def _has_any(records: Sequence[Record], alias: str) -> bool:
@@ -272,16 +257,12 @@ def _format_metric(record: Record, alias: str) -> str:
     return NOTHING if quantity is None or quantity.value is None else number(quantity.value)
 
 
-def _collect_notes(record: Record, records: Sequence[Record]) -> list[Note]:
-    """What to know before trusting a row: how the run ended, why a number is missing, its doubts, what it covers."""
-    found: list[Note] = []
+def _collect_notes(record: Record, records: Sequence[Record]) -> Iterator[tuple[str, str]]:
+    """What to know before trusting a row: how the run ended, why a number is missing, its doubts, what it covers; each
+    after its kind, a doubt's code or what else it is about: notes of one kind are told once for several rows."""
     if record.status != "valid":
-        found.append(
-            Note(
-                kind="status",
-                text=_("{status}: {ended}").format(status=_(record.status), ended=translate_ending(record.ended, _)),
-            )
-        )
+        ended = translate_ending(record.ended, _)
+        yield "status", _("{status}: {ended}").format(status=_(record.status), ended=ended)
     missing: dict[str, list[str]] = {}
     for alias in ("e2e_time", *THROUGHPUTS, *(["mfu"] if _has_any(records, "mfu") else []), "mem", "mem_total"):
         quantity = record.metrics.get(alias)
@@ -289,24 +270,17 @@ def _collect_notes(record: Record, records: Sequence[Record]) -> list[Note]:
             reason = (quantity.unavailable if quantity else None) or "not on the record"
             missing.setdefault(reason, []).append(alias)
     without = _("no {metrics}: {reason}")
-    found += [
-        Note(kind=reason, text=without.format(metrics=", ".join(aliases), reason=_(reason)))
-        for reason, aliases in missing.items()
-    ]
-    # how the run ended is said already
-    found += [
-        Note(kind=doubt.code, text=translate_doubt(doubt, _)) for doubt in record.doubts if doubt.code != "incomplete"
-    ]
+    for reason, aliases in missing.items():
+        yield reason, without.format(metrics=", ".join(aliases), reason=_(reason))
+    for doubt in record.doubts:
+        if doubt.code != "incomplete":  # how the run ended is said already
+            yield doubt.code, translate_doubt(doubt, _)
     if record.quality.value is None:
         not_finite = _("its last evaluation gave no finite value")
         reason = not_finite if record.quality.history else _("the model was not evaluated")
-        text = without.format(metrics=quality_word(record.quality.name), reason=reason)
-        found.append(Note(kind="not-evaluated", text=text))
+        yield "not-evaluated", without.format(metrics=quality_word(record.quality.name), reason=reason)
     if len({other.coverage for other in records}) > 1:
-        found.append(
-            Note(kind="coverage", text=_("throughputs cover {coverage}").format(coverage=translate_coverage(record, _)))
-        )
-    return found
+        yield "coverage", _("throughputs cover {coverage}").format(coverage=translate_coverage(record, _))
 
 
 def _remarks(records: Sequence[Record]) -> list[str]:

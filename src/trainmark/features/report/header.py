@@ -9,6 +9,7 @@ from trainmark import __version__
 from trainmark.analysis.audit_record import audit_record
 from trainmark.analysis.beside import PublishedSpeed
 from trainmark.features.report import curves
+from trainmark.features.report.results import translate_severity
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import translate_doubt
@@ -139,10 +140,10 @@ def _draw_validity(record: Record, checks: Sequence[CheckResult], say: Say) -> M
 
 
 def _draw_finding(finding: CheckResult, say: Say) -> Markup:
-    severities = {"failed": say("wrong"), "doubt": say("doubtful"), "note": say("note")}
+    severity = SEVERITIES[finding.verdict]
     return el(
         "li",
-        el("b", severities[finding.verdict], class_=f"severity {SEVERITIES[finding.verdict]}"),
+        el("b", translate_severity(severity, say), class_=f"severity {severity}"),
         f" {finding.sentence} ",
         el("span", finding.evidence, class_="numbers"),
         el("small", say("Look at: {check}").format(check=finding.remedy)),
