@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from support.records import a_vocoder_record, make_quality, make_record, make_timeline
+from support.records import a_vocoder_record, in_environment, make_quality, make_record, make_timeline
 
 from trainmark.record.machine import Artifact, Environment
 from trainmark.record.record import Doubt, Evaluation
@@ -89,6 +89,12 @@ def test_artifacts_are_listed_with_paths_that_can_be_copied() -> None:
     assert f"\n    {'/a long/path' * 20}/samples/one.wav\n" in shown
     assert "\n    samples/one.wav\n" in describe(record)
     assert "Artifacts" not in describe(a_vocoder_record())
+
+
+def test_the_trace_of_a_profile_is_named_by_a_path_that_leads_to_it() -> None:
+    profile = {"steps": 2, "seconds": 1.0, "busy_s": 0.9, "launches": 40, "trace": "trace.json.gz"}
+    shown = describe(in_environment(make_record(), profile=profile), run_folder=Path("/store/runs/a"))
+    assert "trace            /store/runs/a/trace.json.gz" in shown and "opens in ui.perfetto.dev" in shown
 
 
 def test_scores_of_speech_are_told_as_predicted(tmp_path: Path) -> None:

@@ -565,7 +565,8 @@ def build_profile(record: Record, say: Say, run_folder: Path | None = None) -> F
         (say("nothing ran"), f"{100 * found.idle:.1f} %"),
         (say("launches a step"), number(found.launches / found.steps)),
         *((say("try first"), sentence) for sentence in suggest_speedups(found, record, say)),
-        (say("trace, for ui.perfetto.dev"), found.trace and str((run_folder or Path(record.run_id)) / found.trace)),
+        (say("trace"), found.trace and str((run_folder or Path(record.run_id)) / found.trace)),
+        ("", found.trace and say("opens in ui.perfetto.dev")),
     )
     return FactSection(
         title=say("Where a step's time goes"),
