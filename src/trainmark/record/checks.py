@@ -102,7 +102,6 @@ def _reason(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error message."""
     return str(error).partition("\n")[0]
 
 

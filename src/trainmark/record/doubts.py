@@ -285,7 +285,6 @@ def _quality_name(quality: Quality) -> str:
 
 
 def _judged_by(record: Record) -> QualityFacts | None:
-    """The workload's facts about its target quality."""
     return record.workload_facts.find_quality(record.quality.name) if record.workload_facts else None
 
 

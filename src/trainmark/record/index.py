@@ -48,13 +48,11 @@ class StoreRow(NamedTuple):
     fingerprint: str = ""
     group: str | None = None
     tags: tuple[str, ...] = ()
-    """The user's tags, each as `key=value`."""
     reached: bool = False
     """Whether any evaluation reached the target."""
     began: bool = False
     """Every rank finished a step."""
     interrupted: bool = False
-    """A signal ended the run."""
     host: str = ""
     """Where it ran; several are joined by commas."""
 

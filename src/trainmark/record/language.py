@@ -46,7 +46,6 @@ def current_language() -> str:
 
 
 def _(sentence: str) -> str:
-    """The message in the current language."""
     return translator(current_language())(sentence)
 
 

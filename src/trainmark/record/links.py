@@ -74,7 +74,6 @@ class PairLink(Struct, frozen=True, kw_only=True):
 
 
 def best_pairs(measured: Iterable[PairLink]) -> list[PairLink]:
-    """The best measurement of each pair."""
     found: dict[tuple[int, int], PairLink] = {}
     for pair in measured:
         place = (pair.first, pair.second)

@@ -15,8 +15,6 @@ from trainmark.record.precision import narrower_inside
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One sensor over time."""
-
     at_s: Sequence[Finite]
     """Since the launch."""
     values: Sequence[Finite]
@@ -113,8 +111,6 @@ class PlatformInfo(Struct, frozen=True, kw_only=True):
 
 
 class CpuInfo(Struct, frozen=True, kw_only=True):
-    """The processor of a machine."""
-
     name: str = ""
     logical_cores: Whole | None = None
     usable_cores: Whole | None = None
@@ -196,7 +192,6 @@ class StepCheck(Struct, frozen=True, kw_only=True):
     allowed: Finite | None = None
     """By which share rounding explains it."""
     unavailable: str | None = None
-    """Why nothing was compared."""
     cpu_s: Finite = 0
     """What the CPU took for it."""
     after_step: Count | None = None
@@ -230,8 +225,6 @@ MAX_FLOPS_APART = 0.1
 
 
 class FlopsFacts(Struct, frozen=True, kw_only=True):
-    """FLOPs and peak for MFU."""
-
     per_item: Finite
     """Of a model from outside, by the matmuls of its first step, where there are any."""
     stated: Finite | None = None
@@ -317,8 +310,6 @@ class StepProfile(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """Time and size of checkpoints."""
-
     size_bytes: Whole | None = msgspec.field(name="bytes", default=None)
     """Of the last one."""
     saves: Whole = 0
@@ -333,8 +324,6 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
 
 
 class BatchTry(Struct, frozen=True, kw_only=True):
-    """One tried batch size."""
-
     batch: Positive
     items_per_s: Finite = 0.0
     step_s: Finite = 0.0

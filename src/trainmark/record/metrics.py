@@ -287,7 +287,6 @@ SPREADS = {"training": _training_spread, "compute": _compute_spread, "utilisatio
 
 
 def _make_metric(alias: str, about: dict[str, Any]) -> Metric:
-    """A metric from its table."""
     sensor = about.pop("sensor", None)
     if sensor:
         about |= {"missing": lambda m: m.sensed.reasons.get(sensor, NOTHING_SAMPLED), "beyond_steps": True}
@@ -340,7 +339,6 @@ def withhold(found: Mapping[str, Quantity]) -> dict[str, Quantity]:
 
 
 def find_metric(word: str) -> Metric:
-    """A metric by either of its names."""
     entries = [*METRICS.values(), *PRICED.values()]
     for entry in entries:
         if word in (entry.alias, entry.name):

@@ -13,8 +13,6 @@ PREFIX = "published:"
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A page that rows were read from."""
-
     title: str
     address: str
     date: str | None
@@ -64,7 +62,6 @@ class PublishedRow:
     batch_per_device: int | None
     """From fix_hp; where that is `/`, what is known of the recipe it stands for, or None."""
     item: str | None
-    """What throughput counts."""
     e2e_time_s: float | None
     p_whole: float | None
     p_train: float | None

@@ -154,7 +154,6 @@ class Recipe:
     """The quality at which training ends, in the unit of the workload's target."""
     eval_batch_per_device: int = knob(256, short="eval_bs", least=1)
     evaluate_first: bool = knob(False)
-    """Evaluate once before the first step."""
     evaluate_every: str = knob("1 epoch", words=("end",), span=True)
     """A length such as `1 epoch`, `500 steps` or `1e6 items`; `4 epochs from 1` is after epochs 1, 5, 9, ...; `end`: at
     the cap only, where all evaluate."""
@@ -267,7 +266,6 @@ def to_values(recipe: DataclassInstance) -> dict[str, Value]:
 
 
 def from_values(kind: type[AnyRecipe], values: Mapping[str, Value]) -> AnyRecipe:
-    """A recipe from plain values, checked field by field."""
     known, hints = {f.name: f.metadata for f in fields(kind)}, typing.get_type_hints(kind)
     for name in values:
         if name not in known:

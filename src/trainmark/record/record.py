@@ -59,8 +59,6 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One evaluation during a run."""
-
     step: Whole
     epoch: Finite | None
     """None where the data is a stream without epochs."""
@@ -93,7 +91,6 @@ class Restart:
     reason: str | None = None
     """The error of the rank that failed; None where it left none."""
     damaged: tuple[str, ...] = ()
-    """Checkpoints that could not be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +139,7 @@ class Record:
     group: str | None = None
     """Runs of one `--repeat` share it."""
     tags: Mapping[str, str] = field(default_factory=dict)
-    """The user's tags."""
     note: str | None = None
-    """The user's note."""
     skipped_files: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     data_facts: Mapping[str, Finite] = field(default_factory=dict)

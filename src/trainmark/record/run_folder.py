@@ -39,7 +39,6 @@ from trainmark.record.timeline import RankTrace
 RECENT_STEPS = 4096
 """Steps kept per rank by a reader that only watches a run."""
 SERIES = ("wait_ns", "compute_ns", "exchange_ns", "items", "loss")
-"""What a rank records of every step."""
 
 
 _KEPT: dict[type, str] = {
@@ -87,7 +86,6 @@ class RankLog:
     """Samples of the current evaluation this rank has evaluated."""
     environment: MachineFacts | None = None
     precision: PrecisionProof | None = None
-    """The precision the steps ran in."""
     step_check: StepCheck | None = None
     """How one step on the device compared with the CPU."""
     resumed: events.Resumed | None = None
@@ -99,7 +97,6 @@ class RankLog:
     pairs: list[PairLink] = field(default_factory=list)
     """What pairs of nodes were measured to carry."""
     pair_hosts: tuple[str, ...] = ()
-    """Host names of these nodes."""
     exchange: ExchangeShape | None = None
     profile: StepProfile | None = None
     flops: FlopsFacts | None = None
@@ -132,15 +129,12 @@ class RankLog:
     """When the first step came, by the machine's monotonic clock."""
     trained_until_ns: int | None = None
     phase: str = "startup"
-    """The current phase."""
     _again: _Again | None = None
 
     keep: int | None = None
     """Minimum number of last steps to keep; None keeps all."""
     forgotten: int = 0
-    """Number of dropped steps."""
     forgotten_ns: int = 0
-    """Their time."""
 
     @property
     def kept_from(self) -> int:
@@ -345,7 +339,6 @@ class NodeSamples:
     launcher: int
     begin: events.SamplerBegin | None = None
     last: tuple[events.DeviceReading, ...] = ()
-    """The last device readings."""
     unavailable: Mapping[str, str] = field(default_factory=dict)
     end: events.SamplerEnd | None = None
     last_ns: int | None = None
@@ -431,11 +424,9 @@ class RunFolder:
             log.forget(0)
 
     def list_samplers(self) -> list[int]:
-        """Launchers with samples, in order."""
         return sorted(_numbers(self.path, "telemetry"))
 
     def sampler_events(self, launcher: int) -> Iterator[AnyEvent | Unknown]:
-        """All events of a launcher's sampler."""
         return EventTail(self.path / f"telemetry{launcher}.jsonl").new_events()
 
     def event_files(self) -> dict[str, str]:

@@ -68,7 +68,6 @@ class NetworkUsed(Struct, frozen=True, kw_only=True):
     step: int | None = None
     """Steps it had been trained for."""
     quality: str = ""
-    """Its target quality."""
     value: float | None = None
     """At its last evaluation."""
     unit: str = ""
@@ -80,8 +79,6 @@ class NetworkUsed(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpokenClips:
-    """Sounds of one kind to score together."""
-
     of: str
     """`recordings`, `copy synthesis (griffin-lim)`, `speech`."""
     sounds: tuple[npt.NDArray[np.float32], ...]
@@ -137,9 +134,7 @@ class Sample:
     generator: str = ""
     """How the output was generated, where there is more than one way."""
     networks: tuple[NetworkUsed, ...] = ()
-    """Further networks that took part."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts about how it was made."""
     doubts: tuple[Doubt, ...] = ()
     clips: tuple[SpokenClips, ...] = ()
     """What is to be scored, where that was asked for."""
@@ -159,7 +154,6 @@ class SampleDocument(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = {}
     device: str = ""
     seconds: float = 0.0
-    """What it took to make."""
     level_dbfs: float | None = None
     """Of a sound: its root mean square over full scale."""
     files: tuple[Artifact, ...]

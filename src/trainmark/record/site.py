@@ -40,8 +40,6 @@ Percent = Annotated[float, msgspec.Meta(gt=0, lt=100, description="a percentage 
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run starts on another host."""
-
     python: Text = "python3"
     """The Python that has trainmark there; `~/` is the user's home there."""
     folder: Text = "."
@@ -54,8 +52,6 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """The network between the nodes of a run."""
-
     interface: Text | None = None
     port: Port | None = None
     """Where the first node listens for the others."""

@@ -43,7 +43,6 @@ class Subject:
     """What is to be compared, audited or reported on: a run, repeats of one plan, or a published row."""
 
     word: str
-    """As typed."""
     label: str
     """Its name in a sentence; untrusted, so escape it where it is shown."""
     records: tuple[Record, ...] = ()
@@ -131,8 +130,6 @@ _ELSEWHERE = "choose another folder with --store or TRAINMARK_STORE"
 
 @dataclass(frozen=True, kw_only=True)
 class Damaged:
-    """A record file that cannot be read."""
-
     path: Path
     reason: str
 
@@ -142,8 +139,6 @@ class Damaged:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreContents:
-    """The selected contents of a store."""
-
     rows: list[StoreRow]
     """Its records, newest first."""
     damaged: list[Damaged]
@@ -330,7 +325,6 @@ class Store:
         return [self.runs / name for _, name in sorted(touched, reverse=True)]
 
     def record(self, word: str | None = None) -> Record:
-        """The record `find` finds."""
         return read_record(self.find(word))
 
     @contextlib.contextmanager

@@ -140,8 +140,6 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSums:
-    """Summary of one machine."""
-
     devices: Sequence[Mapping[str, float | None]]
     """Of each that the run used, the fields of `Sensed` and `idle_power_w`; None is unknown."""
     foreign_load: float | None

@@ -104,8 +104,6 @@ class RankTrace:
 
 
 class Skew(NamedTuple):
-    """Two ranks with different computing times."""
-
     slow: RankTrace
     fast: RankTrace
     factor: float
@@ -187,7 +185,6 @@ class Timeline:
         return float(counted.compute_ns - counted.exchange_ns if self.exchange_known else counted.compute_ns)
 
     def sum_counted(self, trace: RankTrace) -> StepSums:
-        """A rank's counted steps added up."""
         return trace.sums.counted if trace.sums else trace.part(slice(self.warmup_steps, self.steps))
 
     @cached_property
@@ -292,7 +289,6 @@ def describe_file(run_id: str, steps: StepSeries) -> SeriesFile:
 
 
 def pack_series(steps: StepSeries) -> bytes:
-    """The content of the file."""
     return gzip.compress(b"".join(steps.lines()), mtime=0)
 
 
@@ -384,7 +380,6 @@ def build_timeline(ranks: Sequence[RankTrace], steps: StepSeries, *, warmup_step
 
 
 def extract_series(kept: Timeline, loss: Sequence[float | None]) -> StepSeries:
-    """The series of a timeline of sums."""
     slowest = kept.slowest
     return StepSeries(
         wait_ns=slowest.wait_ns,

@@ -53,8 +53,6 @@ class LossBand:
 
 
 class BandVerdict(NamedTuple):
-    """One evaluation compared with the band."""
-
     samples: int
     value: float
     point: BandPoint
@@ -128,8 +126,6 @@ class QualityFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ListeningTest:
-    """A published listening test of the model."""
-
     quality: str
     """As pages name it: `MOS`."""
     value: Finite
@@ -141,13 +137,10 @@ class ListeningTest:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceFacts:
-    """The reference recipe."""
-
     batch_per_device: Whole
     learning_rate: Finite
     weight_decay: Finite
     epochs: Whole
-    """The cap."""
     target: Finite
     global_batch: Whole
     """Over all devices and micro-batches."""
@@ -155,7 +148,6 @@ class ReferenceFacts:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """As fields of a recipe."""
         return {name: value for name, value in vars(self).items() if name != "global_batch"}
 
 
