@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -508,23 +507,6 @@ def test_any_series_of_positive_times_gets_an_answer_that_makes_sense(times: lis
 def test_impossible_values_are_refused(step_s: list[float], items: list[float], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         mean_interval(np.array(step_s), np.array(items))
-
-
-def quickest(call: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(5):
-        began = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
-
-
-def test_an_interval_is_cheap_enough_to_be_asked_for_between_steps() -> None:
-    step_s = 1 + 0.1 * np.random.default_rng(0).random(1_000_000)
-    items = np.ones(1_000_000)
-    assert quickest(lambda: mean_interval(step_s[:1000], items[:1000])) < 0.005
-    assert quickest(lambda: mean_interval(step_s, items)) < 0.5
-    assert quickest(lambda: find_steady_start(step_s)) < 0.5
 
 
 def test_a_very_long_series_gives_the_interval_a_formula_predicts() -> None:

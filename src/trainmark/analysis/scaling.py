@@ -346,7 +346,6 @@ class PublishedScaling:
     """Rows of one page, device, workload, precision label and batch per device, smallest topology first."""
 
     points: tuple[PublishedPoint, ...]
-    notes: tuple[str, ...]
 
     @property
     def base(self) -> PublishedRow:
@@ -369,57 +368,18 @@ def _settings(row: PublishedRow) -> tuple[object, ...]:
     return (row.remark, *((detail.name, detail.text) for detail in row.details if detail.value is None))
 
 
-def published_to_json(found: PublishedScaling, aliases: Sequence[str] = THROUGHPUTS) -> dict[str, Any]:
-    """For programs; null is what was not published."""
-    return {
-        "kind": "published",
-        "source": found.base.source.title,
-        "address": found.base.source.address,
-        "workload": found.base.workload,
-        "device": found.base.device,
-        "precision": found.base.precision,
-        "batch_per_device": found.base.batch_per_device,
-        "base": found.base.topology,
-        "points": [
-            {
-                "name": point.row.name,
-                "topology": point.row.topology,
-                "devices": point.devices,
-                "throughput": {alias: getattr(point.row, alias) for alias in aliases},
-                "efficiency": {alias: point.efficiency[alias] for alias in aliases},
-            }
-            for point in found.points
-        ],
-        "notes": list(found.notes),
-    }
-
-
 def _measure_group(members: Sequence[PublishedRow]) -> PublishedScaling:
     base, *_ = ordered = sorted(members, key=lambda row: row.devices or 0)
-    points = tuple(
-        PublishedPoint(
-            row=row,
-            devices=row.devices or 0,
-            efficiency={alias: _measure_efficiency(row, base, alias) for alias in THROUGHPUTS},
-        )
-        for row in ordered
-    )
-    notes = []
-    if base.batch_per_device is None:
-        remark = f" ({base.remark})" if base.remark else ""
-        why = "the batch per device is not published, so it is not known whether like was compared with like"
-        notes.append(f"{why}{remark}")
-    for point in points[1:]:
-        whole, core = point.efficiency["p_whole"], point.efficiency["p_core"]
-        if whole is not None and core is not None and whole - core > CONTRADICTION:
-            # percent of all time that is not compute: both throughputs count the same items
-            first, second = (f"{100 * (1 - (row.p_whole or 0) / (row.p_core or 1)):.0f}" for row in (base, point.row))
-            notes.append(
-                f"{base.topology} to {point.row.topology} is {whole:.2f} by p_whole and {core:.2f} by p_core: "
-                f"{first} % of the first row's time would lie outside of compute, {second} % of the second's, "
-                "so they hardly measure the same"
+    return PublishedScaling(
+        points=tuple(
+            PublishedPoint(
+                row=row,
+                devices=row.devices or 0,
+                efficiency={alias: _measure_efficiency(row, base, alias) for alias in THROUGHPUTS},
             )
-    return PublishedScaling(points=points, notes=tuple(notes))
+            for row in ordered
+        )
+    )
 
 
 def _measure_efficiency(row: PublishedRow, base: PublishedRow, alias: str) -> float | None:

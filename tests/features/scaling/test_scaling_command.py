@@ -74,21 +74,6 @@ def test_a_damaged_record_is_named_and_the_rest_is_shown(store: Store, capsys: p
     assert "torn.json is left out" in err
 
 
-def test_published_rows_can_be_asked_for_by_one_metric_as_json(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(store, "--published", "--metric", "compute_throughput", "--json") == 0
-    found = json.loads(capsys.readouterr().out)["scalings"]
-    assert {group["workload"] for group in found} == {"resnet50", "vit", "tacotron2", "gpt124m", "llama8b"}
-    vit = next(group for group in found if group["workload"] == "vit")
-    assert vit["points"][1]["throughput"] == {"p_core": 5441}
-
-
-def test_runs_and_published_rows_do_not_mix(store: Store) -> None:
-    with pytest.raises(UsageError, match="'one' was named"):
-        call(store, "one", "--published")
-
-
 def test_a_group_stands_for_its_runs(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("three", "four"):
         add(store, f"resnet50-{name}", "1x2", 160, group="5a8c9d0e")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         screen.file.write(json.dumps(to_json(audits), indent=2, allow_nan=False) + "\n")
     else:
         screen.file.write(render(audits, everything=args.all, **screen_options(screen)))
-    for title in (empty := list_empty(audits)):
+    for title in (empty := [audit.title for audit in audits if audit.empty]):
         print_status(f"{title}: nothing to check; this is not a pass")
     return 5 if is_wrong(audits) else 2 if empty else 0
 
@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
 def _audit_word(word: str, store: Store) -> Iterator[Audit]:
     """A source that a feature recognises, else a run or its folder."""
     path = Path(word)
-    if path.is_dir() and (file := _find_record_file(path.absolute())).is_file():
+    folder = path.absolute()  # of a run, in a store
+    if path.is_dir() and (file := folder.parent.parent / "records" / f"{folder.name}.json").is_file():
         yield from _audit_record(file)
         return
     for feature in features.offers("audit_source"):
@@ -105,13 +106,3 @@ def _read_documents(file: Path) -> list[dict[str, Any]]:
     if not documents or not all(isinstance(entry, dict) for entry in documents):
         raise UsageError(f"record file {file} is damaged: its JSON is neither a record nor a list of records")
     return documents
-
-
-def _find_record_file(folder: Path) -> Path:
-    """Where the record of a run folder lies in a store."""
-    return folder.parent.parent / "records" / f"{folder.name}.json"
-
-
-def list_empty(audits: Iterable[Audit]) -> list[str]:
-    """The titles of audits with nothing to check."""
-    return [audit.title for audit in audits if audit.empty]

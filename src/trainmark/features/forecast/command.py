@@ -103,7 +103,7 @@ def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) ->
     if not found:
         raise UsageError(
             f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "
-            f"'trainmark scaling --published {args.published}' shows what there is"
+            f"'trainmark published {args.published}' shows what there is"
         )
     return found
 

@@ -19,7 +19,7 @@ HELP = "Show rows of published benchmark tables, with their sources."
 EXAMPLES = """\
   trainmark published                     every row
   trainmark published vit                 those of one workload
-  trainmark published mlperf-resnet       MLPerf's results at every size, as `scaling --published` uses them
+  trainmark published mlperf-resnet       MLPerf's results at every size
   trainmark published resnet50 --json     for programs; null is what was not published"""
 
 

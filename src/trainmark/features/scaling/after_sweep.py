@@ -1,15 +1,15 @@
-"""Renders scaling efficiency as tables: of the topologies of a sweep, of groups of runs, and of published rows."""
+"""Renders scaling efficiency as tables: of the topologies of a sweep, and of groups of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trainmark.analysis.scaling import EXPLAINING, Point, PublishedScaling, Scaling, compute_scaling
+from trainmark.analysis.scaling import EXPLAINING, Point, Scaling, compute_scaling
 from trainmark.record.format import NOTHING, drop_noisy, number, with_unit
 from trainmark.record.language import Say, translator
-from trainmark.record.metrics import THROUGHPUTS, Quantity
+from trainmark.record.metrics import Quantity
 from trainmark.record.record import Record
-from trainmark.view.published_table import NOT_PUBLISHED, format_figure
+from trainmark.view.published_table import format_figure
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table, interval_pieces
 
 NAME, ORDER = "scaling", 1
@@ -70,44 +70,3 @@ def _quantity(quantity: Quantity | None) -> str:
     if quantity is None or quantity.value is None:
         return NOTHING
     return with_unit(quantity.value, quantity.unit, 2)
-
-
-def render_published(
-    found: Sequence[PublishedScaling],
-    *,
-    metric: str | None = None,
-    width: int = 100,
-    color: bool = False,
-    encoding: str = "utf-8",
-) -> str:
-    """One table per group of published rows, by every throughput or one of them."""
-    writer = TerminalWriter(width=width, color=color, encoding=encoding)
-    for group in found:
-        base = group.base
-        batch = "batch not published" if base.batch_per_device is None else f"batch {base.batch_per_device} per device"
-        facts = (base.workload, base.device, f"labelled {base.precision}", batch)
-        writer.put(writer.text(" · ".join(facts), "bold"))
-        draw_table(writer, _make_published_table(group, THROUGHPUTS if metric is None else (metric,)))
-        writer.put_unbroken(f"{base.source.title} ({base.source.date or 'undated'}): {base.source.address}")
-        if group.notes:
-            writer.put("", writer.numbered_list(group.notes))
-        writer.put("")
-    writer.put(f"{NOT_PUBLISHED} Published rows have no intervals, so none can be given here.")
-    return writer.getvalue()
-
-
-def _make_published_table(group: PublishedScaling, aliases: Sequence[str]) -> TableModel:
-    unit = tuple(f"{group.base.item}/s".split()) if group.base.item else ()
-    columns = [
-        Column(title="topology", right=False, label=True),
-        Column(title="devices"),
-        *(Column(title=alias, unit=unit) for alias in aliases),
-        *(Column(title="efficiency", unit=(f"by {alias}",)) for alias in aliases),
-    ]
-    rows = []
-    for point in group.points:
-        figures = [format_figure(getattr(point.row, alias)) for alias in aliases]
-        kept = [point.efficiency[alias] for alias in aliases]
-        shown = [NOTHING if value is None else f"{value:.3f}" for value in kept]
-        rows.append([Cell(pieces=(text,)) for text in (point.row.topology, str(point.devices), *figures, *shown)])
-    return TableModel(columns=columns, rows=rows)
