@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.records import make_record
 
-from trainmark import api, workloads
+from trainmark import api
 from trainmark.launch import launcher, preflight, session
 from trainmark.launch.options import RunOptions
 from trainmark.record.errors import NotReadyError
@@ -40,9 +40,9 @@ class Hours:
 
 
 @pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunOptions:
-    monkeypatch.setattr(workloads, "names", lambda: ("resnet50", "tacotron2", "vit"))
-    return RunOptions(platform="cpu", store=str(tmp_path), quiet=True)
+def options(tmp_path: Path) -> RunOptions:
+    three = ("resnet50", "tacotron2", "vit")
+    return RunOptions(workloads=three, budget_s=180.0, platform="cpu", store=str(tmp_path), quiet=True)
 
 
 def test_workloads_share_what_is_left_after_the_data_was_made(
