@@ -247,20 +247,6 @@ def test_a_sampler_that_is_killed_leaves_the_run_valid_and_the_record_says_so(
     assert document["metrics"]["mem_device"]["value"] is None
 
 
-def test_a_vendor_s_program_that_hangs_does_not_touch_the_run(
-    environment: dict[str, str], pictures: Path, tmp_path: Path
-) -> None:
-    path = platform_file(tmp_path, "import time\ntime.sleep(600)")
-    words = [word if word != "cpu" else str(path) for word in TINY_RUN]
-    started = Started(environment, *words, "--data", pictures, "--steps", "3")
-    code, _, err = started.end()
-    assert code == 0, err
-    document = record_of(started.store)
-    assert document["status"] == "valid"
-    assert document["metrics"]["power"]["value"] is None
-    assert document["telemetry"]["machines"][0]["samples"] > 0
-
-
 def place(**changes: Any) -> ClusterEnv:
     return ClusterEnv(kind="slurm", launchers=4, local_ranks=2, is_rank=True, **changes)
 

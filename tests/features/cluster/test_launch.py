@@ -184,6 +184,7 @@ def test_a_pod_asks_for_devices_by_the_platform_files_name_unless_told_another(
     said = ["vit", "--topology", "1x8", "--platform", platform]
     assert f'"{resource}": 8' in render(capsys, "kubernetes", *said)
     assert '"example.com/card": 8' in render(capsys, "kubernetes", *said, "--device-resource", "example.com/card")
+    assert "resourcesPerNode" not in render(capsys, "kubernetes", "vit", "--topology", "1x2", "--platform", "cpu")
 
 
 def test_records_that_would_be_lost_with_the_pods_are_spoken_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,12 +33,11 @@ def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, wat
     for index, plan in enumerate(decided):
         preflight.get_ready(plan, folder, _silence if options.quiet else say)
         found = find_batch(plan, say=_silence if options.quiet else say)
-        left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - began_s)
         one = replace(
             options,
             workloads=(workloads.word_of(plan),),
             settings=(*options.settings, f"batch_per_device={found.batch_per_device}"),
-            budget_s=None if left_s is None else max(1.0, left_s / (len(decided) - index)),
+            budget_s=session.share_budget_s(options.budget_s, began_s, len(decided) - index),
         )
         result = session.run(one, own_command=own_command, say=say, watching=watching, fill=found)
         records += result.records

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,23 +44,6 @@ TERMINATED = 128 + signal.SIGTERM
 MAX_LINES = 20
 _NOT_STARTED = (126, 127)
 """Exit codes of a shell that cannot run a program."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteCommand:
-    """A `trainmark` command to start on each node of a run."""
-
-    argv: Sequence[str]
-    topology: Topology
-    leader_address: str
-    secret: str
-    site: Site
-
-    def start(self, target: Host, node: int = 0, *, show: bool = False) -> RemoteNode:
-        line = ssh.make_remote_command(self.argv, node, self.topology, self.leader_address, self.site)
-        side = RemoteNode(target.host, ssh.make_ssh_command(target, self.site.remote, line), leads=node == 0, show=show)
-        side.send_line(self.secret)
-        return side
 
 
 def run_on_hosts(
@@ -114,13 +96,16 @@ def run_command(
     """The JSON document of the first host, unless interrupted before, its exit code, and its run folder, if any;
     `signals` are those of a caller that catches them."""
     address = ssh.resolve_leader(targets, site.remote)
-    command = RemoteCommand(argv=argv, topology=topology, leader_address=address, secret=make_secret(), site=site)
+    secret = make_secret()
     catching = catch_signals() if signals is None else contextlib.nullcontext(signals)
     with catching as signals, contextlib.ExitStack() as started:
         sides: list[RemoteNode] = []
         for node, target in enumerate(targets):
-            sides.append(command.start(target, node, show=node == 0 and not quiet))
+            line = ssh.make_remote_command(argv, node, topology, address, site)
+            command = ssh.make_ssh_command(target, site.remote, line)
+            sides.append(RemoteNode(target.host, command, leads=node == 0, show=node == 0 and not quiet))
             started.callback(sides[-1].kill)
+            sides[-1].send_line(secret)
         failed = _supervise(sides, signals)
     leader = sides[0]
     code = leader.process.returncode

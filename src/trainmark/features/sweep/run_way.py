@@ -47,8 +47,7 @@ def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, wat
             say(f"sweep {leg.options.group}: {done} of {options.repeat} finished before: {runs}")
         if done == options.repeat:
             continue
-        left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - began_s)
-        share_s = None if left_s is None else max(1.0, left_s / (len(legs) - index))
+        share_s = session.share_budget_s(options.budget_s, began_s, len(legs) - index)
         leg_options = replace(leg.options, repeat=options.repeat - done, budget_s=share_s)
         result = session.run(leg_options, own_command=own_command, say=say, watching=watching)
         records += result.records
