@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmark.record.errors import UsageError
+from trainmark.record.numbers import meets_goal
 from trainmark.record.plan import Topology
 
 PREFIX = "published:"
@@ -91,6 +92,13 @@ class PublishedRow:
             return Topology.parse(self.topology).devices
         except UsageError:
             return None
+
+    @property
+    def took_to_target_s(self) -> float | None:
+        """Its time where it ended at its target: by its quality, or in MLPerf, which counts no other results."""
+        if self.quality is None or self.target is None:
+            return self.e2e_time_s if self.name.startswith(f"{PREFIX}mlperf") else None
+        return self.e2e_time_s if meets_goal(self.quality, self.target, self.better or "higher") else None
 
     @property
     def is_wrong(self) -> bool:

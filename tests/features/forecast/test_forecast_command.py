@@ -95,6 +95,38 @@ def test_published_tables_are_forecast_by_their_smaller_rows(folder: Path, capsy
     assert "10 667" in out
 
 
+def test_a_published_row_answers_with_time_energy_and_cost(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--published", "resnet50", "--to", "2x8", "--until", "90 epochs", "--price", "EUR 2.1/h", "--pue", "1.5")
+    assert forecast(folder, *asked, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["forecasts"]
+    (size,) = found["sizes"]
+    hours = size["time_s"]["value"] / 3600
+    core_to_whole = 6105 / 5663  # of the row 1x8: evaluations and waits keep their share
+    assert hours == pytest.approx(90 * 1281167 / size["rate"] * core_to_whole / 3600)
+    for bound in ("low", "value", "high"):
+        assert size["cost"][bound] == pytest.approx(16 * 2.1 * size["time_s"][bound] / 3600)
+    energy = size["energy_kwh"]
+    assert energy["value"] is None
+    assert energy["low"] < 0.75 * 16 * 0.4 * hours * 1.5 < energy["high"]
+    assert "between half and all of the data sheet's 400 W" in " ".join(found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("resnet50", "--price", "2/h"), "gives no time to its target; set the length"),
+        (("gpt2", "--until", "3 epochs"), "the items per epoch of gpt2 are not known; use --until 'N items'"),
+    ],
+)
+def test_a_published_row_that_tells_no_time_says_why(
+    words: tuple[str, ...], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert forecast(folder, "--published", *words, "--to", "4x8", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["forecasts"]
+    assert [size["time_s"] for size in found["sizes"]] == [None]
+    assert said in " ".join(found["notes"])
+
+
 def test_the_back_test_shows_error_and_coverage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert forecast(folder, "--backtest") == 0
     out = capsys.readouterr().out

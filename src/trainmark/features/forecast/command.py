@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from trainmark.cli.options import add_price_options, read_price
 from trainmark.cli.terminal import open_console, print_status, screen_options
 from trainmark.features.forecast import page_section, rates
 from trainmark.features.forecast.after_sweep import render_backtest, render_forecasts
-from trainmark.features.forecast.forecast import Work, forecast, measure_work, to_json
+from trainmark.features.forecast.forecast import Work, derive_work, forecast, measure_work, to_json
 from trainmark.features.forecast.rates import Known
 from trainmark.features.forecast.scaling_law import backtest
 from trainmark.record.errors import UsageError
@@ -34,7 +34,7 @@ EXAMPLES = """\
   trainmark forecast last --to 2x8 --until '90 epochs' --price 2.10/h --pue 1.3
   trainmark forecast a1b2 c3d4 --to 2x8 --global-batch 4096    one batch, divided over the devices
   trainmark forecast a1b2 c3d4 --to 2x8,64x8 --html forecast.html   the same with a chart
-  trainmark forecast --published resnet50 --to 2x8   from published tables
+  trainmark forecast --published resnet50 --to 2x8 --until '90 epochs' --price 2.10/h   from published tables
   trainmark forecast --backtest                      the errors of such forecasts for published clusters"""
 
 
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     if args.published is not None and args.runs:
         raise UsageError(f"--published uses no runs, but {args.runs[0]!r} was named; leave one of them out")
     topologies = list(dict.fromkeys(Topology.parse(word) for word in args.to.split(",")))
-    known, work = _load_runs(args) if args.published is None else (_load_published(args, topologies), None)
+    known = _load_runs(args) if args.published is None else _load_published(args, topologies)
     if args.global_batch is not None and args.global_batch < 1:
         raise UsageError(f"--global-batch {args.global_batch} is not a batch; use a number above 0")
-    found = [forecast(one, topologies, work, read_price(args), args.global_batch) for one in known]
+    found = [forecast(one, topologies, work, read_price(args), args.global_batch) for one, work in known]
     if args.html:
         made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
         page = page_section.render(found, language=current_language(), made=made, trainmark=__version__)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _load_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
+def _load_runs(args: argparse.Namespace) -> list[tuple[Known, Work | None]]:
     records = find_records(args.runs or ["last"], Store(args.store or default_folder()))
     known = rates.read_records(records, args.metric)
     try:
@@ -91,15 +91,22 @@ def _load_runs(args: argparse.Namespace) -> tuple[list[Known], Work | None]:
         if args.until != "target" or args.price:
             raise
         print_status(f"no time is forecast: {error}")
-        return [known], None
-    return [known], work
+        return [(known, None)]
+    return [(known, work)]
 
 
-def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[Known]:
+def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[tuple[Known, Work | None]]:
     metric = find_throughput(args.metric)
     smallest = min(topology.devices for topology in topologies)
     groups = find_published_scalings(library.load_rows(args.published))
-    found = [known for group in groups if (known := rates.read_published(group, metric, smallest))]
+    found: list[tuple[Known, Work | None]] = []
+    for group in groups:
+        if known := rates.read_published(group, metric, smallest):
+            largest = next(point.row for point in group.points if point.row.topology == str(known.largest.topology))
+            try:
+                found.append((known, derive_work(largest, args.until, metric)))
+            except UsageError as error:
+                found.append((replace(known, notes=(*known.notes, f"no time is forecast: {error}")), None))
     if not found:
         raise UsageError(
             f"no published table of {args.published} has rows of {metric} smaller than {args.to} with one batch; "

@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainmark.analysis.clusters import Reference, TrainingNeed
+from trainmark.analysis.peaks import find_cards
 from trainmark.features.forecast import rates, scaling_law
 from trainmark.features.forecast.rates import Known, RateForecast
 from trainmark.record.errors import UsageError
 from trainmark.record.plan import Topology
+from trainmark.record.published_row import PublishedRow
 from trainmark.record.recipe import Limits, Span
 from trainmark.record.record import Record
 from trainmark.record.site import HOUR_S, JOULES_PER_KWH, Price
 from trainmark.record.time_left import count_pauses
+from trainmark.workloads import facts
 
 CHECKPOINT_S = 60.0
 """Assumed time to save a training."""
@@ -200,6 +203,8 @@ class Work:
     train_share: float
     """p_train over the throughput that is forecast: what waiting for data leaves."""
     joules_per_item: float | None
+    power_w: tuple[float, float] | None = None
+    """Of one device, least and most, where no energy was measured."""
     notes: tuple[str, ...] = ()
 
     def batch_ratio(self, rate: RateForecast) -> float:
@@ -292,6 +297,53 @@ def _count_items(record: Record, until: str, per_step: float, steps_per_epoch: f
     )
 
 
+def derive_work(row: PublishedRow, until: str, metric: str) -> Work:
+    """Derives a whole training from a published row; UsageError where the row does not show it."""
+    devices, batch, known = row.devices or 1, row.batch_per_device or 1, facts(row.workload)
+    per_sample = 1.0 if row.item == "samples" else known.items_per_sample if known else None
+    per_step = devices * batch * per_sample if per_sample and row.batch_per_device else None
+    per_epoch = 1.0 if row.item == "epochs" else known.items_per_epoch if known else None
+    if until == "target":
+        if not (row.took_to_target_s and row.p_whole):
+            raise UsageError(f"{row.name} gives no time to its target; set the length, like --until '90 epochs'")
+        items, why = row.took_to_target_s * row.p_whole, f"{row.name} until it met its target"
+    else:
+        span = Span.parse(until)
+        per_unit = {"items": 1.0, "steps": per_step, "epochs": per_epoch}[span.unit]
+        if per_unit is None:
+            raise UsageError(f"the items per {span.unit[:-1]} of {row.workload} are not known; use --until 'N items'")
+        items, why = span.count * per_unit, f"{span.count:,.0f} {span.unit}, as requested"
+    name = next((name for name in ("p_whole", "p_train", metric) if getattr(row, name)), metric)
+    pauses = "what is not computing takes the same share of the time as at "
+    pauses = (
+        f"{pauses}{row.topology}" if name == "p_whole" else "the page gives no p_whole: time is without evaluations"
+    )
+    watts = [sheet.power_w for sheet in find_cards(row.device)]
+    stated = [each.value for each in row.details if each.unit == "W" and each.value]
+    power, source = None, "and no energy is forecast: the page gives no power, no platform file one of such a device"
+    if stated:
+        power, source = (stated[0], stated[0]), f"and energy is by the page's {stated[0]:g} W per device"
+    elif watts and None not in watts:
+        low, high = (bound(watt for watt in watts if watt) for bound in (min, max))
+        limit = f"{low:g} W" if low == high else f"{low:g} to {high:g} W"
+        power, source = (low / 2, high), f"and energy is between half and all of the data sheet's {limit} per device"
+    return Work(
+        items=items,
+        why=why,
+        items_per_step=per_step or items,
+        devices=devices,
+        batch_per_device=batch,
+        global_batch=float(devices * batch),
+        start_s=0.0,
+        evaluation_s=0.0,
+        checkpoint_s=0.0,
+        train_share=getattr(row, name) / getattr(row, metric),
+        joules_per_item=None,
+        power_w=power,
+        notes=(f"{pauses}, {source}",),
+    )
+
+
 # What that takes
 
 
@@ -328,13 +380,19 @@ def forecast_cost(work: Work, rate: RateForecast, price: Price) -> TrainingCost 
         items=needed.items,
         time_s=time,
         parts_s=middle,
-        energy_kwh=_forecast_energy(work, needed, rate, price),
+        energy_kwh=_forecast_energy(work, needed, rate, price, time),
         cost=None if price.device_hour is None else time.scale(devices * price.device_hour / HOUR_S),
     )
 
 
-def _forecast_energy(work: Work, needed: TrainingNeed, rate: RateForecast, price: Price) -> ForecastRange | None:
+def _forecast_energy(
+    work: Work, needed: TrainingNeed, rate: RateForecast, price: Price, time: ForecastRange
+) -> ForecastRange | None:
     """A waiting device draws between nothing and full power: both ends are the interval."""
+    if work.power_w:
+        low, high = (rate.topology.devices * watt * price.pue / JOULES_PER_KWH for watt in work.power_w)
+        value = None if low < high or time.value is None else time.value * high
+        return ForecastRange(value=value, low=time.low * low, high=time.high * high)
     if work.joules_per_item is None or rate.interval is None:
         return None
     working = work.joules_per_item * price.pue / JOULES_PER_KWH
