@@ -36,10 +36,6 @@ def voice(seconds: float = 2.0) -> torch.Tensor:
     return torch.from_numpy(sound).float()
 
 
-def by_pseudo_inverse(log_mel: torch.Tensor) -> torch.Tensor:
-    return (torch.linalg.pinv(mel.filter_bank().double()).float() @ log_mel.exp()).clamp(min=0)
-
-
 def distance(sound: torch.Tensor, log_mel: torch.Tensor) -> float:
     """The mean difference in nepers between the mel of a sound and the one it was made from."""
     return (mel.log_mel(sound) - log_mel).abs().mean().item()
@@ -50,26 +46,17 @@ def mismatch(sound: torch.Tensor, magnitude: torch.Tensor) -> float:
     return ((mel.stft(sound).abs() - magnitude).norm() / magnitude.norm()).item()
 
 
-def test_a_voice_keeps_its_mel_clearly_better_than_by_pseudo_inverse_without_momentum() -> None:
+def test_a_voice_keeps_its_mel() -> None:
     wanted = mel.log_mel(voice())
-    ours = distance(mel.invert_mel(wanted), wanted)
-    plain = distance(mel.griffin_lim(by_pseudo_inverse(wanted), momentum=0.0), wanted)
-    assert ours < 0.15
-    assert ours < 0.85 * plain
+    assert distance(mel.invert_mel(wanted), wanted) < 0.15
 
 
-def test_least_squares_meets_the_bands_far_better_than_the_pseudo_inverse() -> None:
+def test_least_squares_meets_the_bands() -> None:
     wanted = mel.log_mel(voice())
     found = mel.linear_magnitude(wanted)
     assert found.shape == (513, wanted.shape[1])
     assert found.min() >= 0
-
-    def error(magnitude: torch.Tensor) -> float:
-        return ((mel.filter_bank() @ magnitude - wanted.exp()).norm() / wanted.exp().norm()).item()
-
-    assert error(found) < 0.003
-    assert error(found) < 0.1 * error(by_pseudo_inverse(wanted))
-    assert error(found) < 0.1 * error(mel.linear_magnitude(wanted, updates=10))
+    assert ((mel.filter_bank() @ found - wanted.exp()).norm() / wanted.exp().norm()).item() < 0.003
 
 
 def test_the_true_magnitudes_give_the_sound_nearly_exactly() -> None:

@@ -104,18 +104,20 @@ def decode_workers() -> list[int]:
     return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_batches_are_bit_identical_whatever_the_number_of_workers(root: Path) -> None:
+@pytest.mark.parametrize("augment_ops", [0, 2])
+def test_batches_are_bit_identical_whatever_the_number_of_workers(root: Path, augment_ops: int) -> None:
     results = []
     for workers in (0, 1, 2, 3):
-        with open_pool(root, workers) as pool:
+        with open_pool(root, workers, augment_ops=augment_ops) as pool:
             results.append(copy_batches(training(pool)) + copy_batches(evaluation(pool)))
     assert [len(batch[0]) for batch in results[0]] == [8, 8, 7, 8, 8, 7]
     for other in results[1:]:
         assert same(results[0], other)
 
 
-def test_a_sample_looks_the_same_whatever_the_number_of_ranks(root: Path) -> None:
-    with open_pool(root, 2) as pool:
+@pytest.mark.parametrize("augment_ops", [0, 2])
+def test_a_sample_looks_the_same_whatever_the_number_of_ranks(root: Path, augment_ops: int) -> None:
+    with open_pool(root, 2, augment_ops=augment_ops) as pool:
         alone = copy_batches(training(pool, batch=8))
         ranks = [copy_batches(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
     for step, (images, labels, count) in enumerate(alone):
@@ -178,17 +180,6 @@ def test_another_epoch_or_view_gives_other_pixels(root: Path) -> None:
         assert torch.equal(first(0, 0), first(0, 0))
         assert not torch.equal(first(0, 0), first(1, 0))
         assert not torch.equal(first(0, 0), first(0, 1))
-
-
-def test_augmented_batches_are_bit_identical_whatever_the_number_of_workers_and_ranks(root: Path) -> None:
-    with open_pool(root, 0, augment_ops=2) as pool:
-        alone = copy_batches(training(pool))
-    for workers in (1, 3):
-        with open_pool(root, workers, augment_ops=2) as pool:
-            assert same(copy_batches(training(pool)), alone)
-            ranks = [copy_batches(training(pool, batch=2, world=4, rank=rank)) for rank in range(4)]
-    for step, (images, _, _) in enumerate(alone):
-        assert torch.equal(images, torch.cat([rank[step][0] for rank in ranks]))
 
 
 def test_operations_come_after_the_crop_and_belong_to_sample_epoch_and_view(root: Path) -> None:

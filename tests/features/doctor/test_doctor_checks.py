@@ -353,23 +353,6 @@ def test_a_device_that_cannot_multiply_fails() -> None:
     assert (found.verdict, found.sentence) == ("failed", "the device failed: device lost")
 
 
-def test_work_is_repeated_until_the_budget_is_used_and_timed_between_two_waits() -> None:
-    moments: list[str] = []
-    clock = iter(range(10_000))
-    device = SimpleNamespace(synchronize=lambda: moments.append("wait"))
-    found = device_checks.measure_rates(
-        device,  # type: ignore[arg-type]
-        lambda: moments.append("work"),
-        amount=6.0,
-        budget_s=30.0,
-        once_s=1.0,
-        now_s=lambda: float(next(clock)),
-    )
-    assert moments[:3] == ["wait", "work", "wait"]
-    assert set(found) == {6.0}
-    assert next(clock) in range(30, 35)  # each reading of it takes a second
-
-
 # Site
 
 
