@@ -42,7 +42,8 @@ from trainmark.data.ade20k.reader import SceneSet, open_split as open_scenes
 from trainmark.data.distributed_sampler import rank_batches
 from trainmark.data.image_sets import ImageSet, open_split, scan_shard
 from trainmark.data.imagenet.make import pack
-from trainmark.data.input_pool import InputPool
+from trainmark.data.input_pool import ImageBatch, ImageMaker
+from trainmark.data.sample_pool import SamplePool
 from trainmark.platforms import files
 from trainmark.workloads.segmenter.batches import SceneData
 from trainmark.workloads.segmenter.workload import RECIPES
@@ -256,19 +257,14 @@ def endless(epoch_batches: Callable[[int], Iterator[torch.Tensor]]) -> Iterator[
 def our_batches(work: Work) -> Iterator[torch.Tensor]:
     """Our way: bytes decoded into shared slots, made floats in one batch."""
     images = open_split(work.folder, "train")
-    pool = InputPool(
-        {"train": images},
-        workers=work.workers,
-        batch_capacity=BATCH,
-        image_px=SIZE_PX,
-        augment_ops=work.operations,
-        augment_magnitude=AUGMENT_MAGNITUDE,
+    maker = ImageMaker(
+        sets=(images,), image_px=SIZE_PX, augment_ops=work.operations, augment_magnitude=AUGMENT_MAGNITUDE
     )
-    with closing(pool):
+    with closing(SamplePool({"train": images}, maker, workers=work.workers, batch_capacity=BATCH)) as pool:
         yield from endless(partial(our_epoch, pool, images))
 
 
-def our_epoch(pool: InputPool, images: ImageSet, epoch: int) -> Iterator[torch.Tensor]:
+def our_epoch(pool: SamplePool[ImageBatch], images: ImageSet, epoch: int) -> Iterator[torch.Tensor]:
     shares = rank_batches(len(images), batch_per_device=BATCH, world=1, rank=0, seed=0, epoch=epoch, shuffle=True)
     for batch in pool.batches("train", shares, transform="train", epoch=epoch):
         yield normalise(batch.images, torch.float32)

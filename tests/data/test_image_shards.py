@@ -21,7 +21,8 @@ from trainmark.data.distributed_sampler import rank_batches, rank_share
 from trainmark.data.image_sets import Counts, ImageSet
 from trainmark.data.imagenet import make
 from trainmark.data.imagenet.prepare import verify
-from trainmark.data.input_pool import InputPool
+from trainmark.data.input_pool import ImageMaker
+from trainmark.data.sample_pool import SamplePool
 from trainmark.record.errors import NotReadyError, UsageError
 
 
@@ -68,8 +69,8 @@ def batches(root: Path, world: int, rank: int, workers: int, start_step: int = 0
     order = {"batch_per_device": 12 // world, "world": world, "rank": rank}
     train = rank_batches(len(sets["train"]), seed=3, epoch=1, shuffle=True, start_step=start_step, **order)
     val = rank_share(len(sets["val"]), **order)
-    options = {"batch_capacity": 12, "image_px": 32, "eval_resize_px": 36, "augment_ops": 1}
-    with contextlib.closing(InputPool(sets, workers=workers, **options)) as pool:
+    maker = ImageMaker(sets=tuple(sets.values()), image_px=32, eval_resize_px=36, augment_ops=1)
+    with contextlib.closing(SamplePool(sets, maker, workers=workers, batch_capacity=12)) as pool:
         found = []
         for name, shares, transform in (("train", train, "train"), ("val", val, "eval")):
             for batch in pool.batches(name, shares, transform=transform, seed=3, epoch=1):

@@ -18,9 +18,9 @@ from PIL import Image, ImageOps
 
 from trainmark.data.distributed_sampler import BatchShare, rank_batches, rank_share
 from trainmark.data.image_sets import ImageSet, open_split
-from trainmark.data.input_pool import Augmenter, ImageBatch, InputPool, choices
+from trainmark.data.input_pool import Augmenter, ImageBatch, ImageMaker, choices
 from trainmark.data.jpeg import JpegDecoder, train_crop
-from trainmark.data.sample_pool import default_workers
+from trainmark.data.sample_pool import SamplePool, default_workers
 from trainmark.record.errors import UsageError, WorkloadError
 
 SIZE = 32
@@ -56,12 +56,15 @@ def sets(root: Path) -> dict[str, ImageSet]:
     return {"train": open_split(root, "train"), "val": open_split(root, "val")}
 
 
-def make_pool(root: Path, workers: int = 2, **changes: int) -> InputPool:
-    options = {"batch_capacity": 8, "image_px": SIZE, "eval_resize_px": 36} | changes
-    return InputPool(sets(root), workers=workers, **options)
+Pool = SamplePool[ImageBatch]
 
 
-def open_pool(root: Path, workers: int = 2, **changes: int) -> contextlib.closing[InputPool]:
+def make_pool(root: Path, workers: int = 2, skip_bad: int = 0, **changes: int) -> Pool:
+    maker = ImageMaker(sets=tuple(sets(root).values()), **{"image_px": SIZE, "eval_resize_px": 36, **changes})
+    return SamplePool(sets(root), maker, workers=workers, batch_capacity=8, skip_bad=skip_bad)
+
+
+def open_pool(root: Path, workers: int = 2, **changes: int) -> contextlib.closing[Pool]:
     return contextlib.closing(make_pool(root, workers, **changes))
 
 
@@ -69,12 +72,12 @@ def shares(world: int = 1, rank: int = 0, epoch: int = 0, batch: int = 8, shuffl
     return rank_batches(COUNT, batch_per_device=batch, world=world, rank=rank, seed=4, epoch=epoch, shuffle=shuffle)
 
 
-def training(pool: InputPool, epoch: int = 0, world: int = 1, rank: int = 0, batch: int = 8) -> Iterator[ImageBatch]:
+def training(pool: Pool, epoch: int = 0, world: int = 1, rank: int = 0, batch: int = 8) -> Iterator[ImageBatch]:
     mine = shares(world, rank, epoch, batch)
     return pool.batches("train", mine, transform="train", seed=4, epoch=epoch)
 
 
-def evaluation(pool: InputPool) -> Iterator[ImageBatch]:
+def evaluation(pool: Pool) -> Iterator[ImageBatch]:
     mine = rank_share(COUNT, batch_per_device=8, world=1, rank=0)
     return pool.batches("val", mine, transform="eval")
 
@@ -162,10 +165,7 @@ def test_a_large_photograph_is_scored_on_the_pixels_of_a_full_decode(
     usual = usual.resize((width, height), Image.Resampling.BILINEAR)
     left, top = (width - SIZE) // 2, (height - SIZE) // 2
     wanted = np.asarray(usual.crop((left, top, left + SIZE, top + SIZE))).astype(int)
-    pool = InputPool(
-        sets(tmp_path), workers=workers, batch_capacity=8, image_px=SIZE, eval_resize_px=36, turn_by_exif=turn_by_exif
-    )
-    with contextlib.closing(pool):
+    with open_pool(tmp_path, workers, turn_by_exif=turn_by_exif) as pool:
         one = [BatchShare(indices=np.zeros(1, np.int64), global_count=1)]
         seen = next(pool.batches("val", one, transform="eval")).images[0].permute(1, 2, 0).numpy()
     assert np.abs(seen - wanted).max() <= 2

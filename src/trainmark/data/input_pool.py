@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_sets import ImageSet
-from trainmark.data.jpeg import MIN_AREA, Crop, JpegDecoder, eval_crop, train_crop
-from trainmark.data.sample_pool import Row, SampleKey, SamplePool
+from trainmark.data.jpeg import MIN_AREA, JpegDecoder, eval_crop, train_crop
+from trainmark.data.sample_pool import Row, SampleKey
 from trainmark.record.errors import UsageError
 
 Pixels = npt.NDArray[np.uint8]
@@ -146,70 +146,47 @@ class ImageBatch:
         ]
 
 
-class InputPool(SamplePool[ImageBatch]):
-    """A pool of images with one class each."""
-
-    def __init__(
-        self,
-        sets: Mapping[str, ImageSet],
-        *,
-        workers: int,
-        batch_capacity: int,
-        image_px: int = 224,
-        eval_resize_px: int = 256,
-        crop_area_least: float = MIN_AREA,
-        skip_bad: int = 0,
-        augment_ops: int = 0,
-        augment_magnitude: int = 9,
-        turn_by_exif: bool = False,
-    ) -> None:
-        """augment_ops: random operations on each training image after its crop, of strength augment_magnitude.
-        turn_by_exif: apply the EXIF orientation first."""
-        maker = _ImageMaker(
-            sets=tuple(sets.values()),
-            size=image_px,
-            resize_to=eval_resize_px,
-            least_area=crop_area_least,
-            augmenter=Augmenter(size_px=image_px, operations=augment_ops, magnitude=augment_magnitude)
-            if augment_ops
-            else None,
-            decoder=JpegDecoder(turn_by_exif=turn_by_exif),
-        )
-        super().__init__(sets, maker, workers=workers, batch_capacity=batch_capacity, skip_bad=skip_bad)
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _ImageMaker:
+class ImageMaker:
+    """Makes the samples of a `SamplePool` of images with one class each."""
+
     sets: Sequence[ImageSet]
-    size: int
-    resize_to: int
-    least_area: float
-    augmenter: Augmenter | None
-    decoder: JpegDecoder
+    """In the order of the pool's."""
+    image_px: int = 224
+    eval_resize_px: int = 256
+    crop_area_least: float = MIN_AREA
+    augment_ops: int = 0
+    """Random operations on each training image after its crop."""
+    augment_magnitude: int = 9
+    turn_by_exif: bool = False
+    """Apply the EXIF orientation first."""
+
+    def __post_init__(self) -> None:
+        _ = self._augmenter  # before workers are forked, where an invalid magnitude would be a crash
+
+    @cached_property
+    def _augmenter(self) -> Augmenter:
+        return Augmenter(size_px=self.image_px, operations=self.augment_ops, magnitude=self.augment_magnitude)
+
+    @cached_property
+    def _decoder(self) -> JpegDecoder:
+        return JpegDecoder(turn_by_exif=self.turn_by_exif)
 
     @property
     def planes(self) -> Mapping[str, tuple[tuple[int, ...], npt.DTypeLike]]:
-        return {"pixels": ((self.size, self.size, 3), np.uint8)}
+        return {"pixels": ((self.image_px, self.image_px, 3), np.uint8)}
 
     def make(self, sample: SampleKey, row: Row) -> None:
-        choose: functools.partial[Crop]
-        if sample.is_random:
-            choose = functools.partial(
-                train_crop,
-                size=self.size,
-                seed=sample.seed,
-                epoch=sample.epoch,
-                index=sample.index,
-                view=sample.view,
-                least_area=self.least_area,
-            )
-        else:
-            choose = functools.partial(eval_crop, size=self.size, resize_to=self.resize_to)
         data, pixels = self.sets[sample.set_number].read(sample.index), row["pixels"]
-        # evaluation uses full-resolution pixels, as in the usual definition
-        self.decoder.decode(data, choose, pixels, may_reduce=sample.is_random)
-        if sample.is_random and self.augmenter is not None:
-            self.augmenter.augment(pixels, seed=sample.seed, epoch=sample.epoch, index=sample.index, view=sample.view)
+        if not sample.is_random:
+            # of full-resolution pixels, as in the usual definition
+            self._decoder.decode(data, partial(eval_crop, size=self.image_px, resize_to=self.eval_resize_px), pixels)
+            return
+        key = {"seed": sample.seed, "epoch": sample.epoch, "index": sample.index, "view": sample.view}
+        choose_crop = partial(train_crop, size=self.image_px, least_area=self.crop_area_least, **key)
+        self._decoder.decode(data, choose_crop, pixels, may_reduce=True)
+        if self.augment_ops:
+            self._augmenter.augment(pixels, **key)
 
     def batch(
         self, set_number: int, rows: Mapping[str, torch.Tensor], indices: npt.NDArray[np.int64], global_count: int

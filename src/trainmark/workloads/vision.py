@@ -22,8 +22,9 @@ from trainmark.data import image_sets
 from trainmark.data.distributed_sampler import CounterRng
 from trainmark.data.image_sets import Counts
 from trainmark.data.imagenet import make
-from trainmark.data.input_pool import ImageBatch, InputPool
+from trainmark.data.input_pool import ImageBatch, ImageMaker
 from trainmark.data.jpeg import BadImage, JpegDecoder, Pixels, eval_crop
+from trainmark.data.sample_pool import SamplePool
 from trainmark.record.errors import NotReadyError
 from trainmark.record.recipe import Limits, Recipe, knob
 from trainmark.record.sample import ImagePart, Sample, SampleSettings, TextPart
@@ -267,16 +268,20 @@ class ImageData(EpochSource):
             )
         # an evaluation batch larger than a rank's part of the set would waste memory
         self._eval_batch = min(recipe.eval_batch_per_device, -(-len(self._val) // share.world))
-        self._pool = InputPool(
-            {"train": self._train, "val": self._val},
-            workers=self.workers,
-            batch_capacity=max(self.largest_share, self._eval_batch),
+        maker = ImageMaker(
+            sets=(self._train, self._val),
             image_px=recipe.image_px,
             eval_resize_px=recipe.eval_resize_px,
             crop_area_least=recipe.crop_area_least,
             augment_ops=recipe.random_augment_ops,
             augment_magnitude=recipe.random_augment_magnitude,
             turn_by_exif=recipe.exif == "turn",
+        )
+        self._pool: SamplePool[ImageBatch] = SamplePool(
+            {"train": self._train, "val": self._val},
+            maker,
+            workers=self.workers,
+            batch_capacity=max(self.largest_share, self._eval_batch),
             skip_bad=skip_bad,
         )
 
