@@ -1,4 +1,4 @@
-"""Repeated matmuls with one weight, for the decoder's recurrences.
+"""What the decoder's loops compute: repeated matmuls with one weight, and the pointwise work between them.
 
 oneDNN is much faster with weights in its blocked layout, and repacks them on every call unless they are prepacked.
 Elsewhere, and if this torch cannot prepack, F.linear is used. The results are the same.
@@ -7,7 +7,6 @@ Elsewhere, and if this torch cannot prepack, F.linear is used. The results are t
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -151,8 +150,8 @@ class QueryGradientPart(nn.Module):
         to_query.copy_(asked * factor)
 
 
-class Fused:
-    """All fused parts, compiled one by one like blocks of a network."""
+class Pointwise:
+    """The work of the loops between their matmuls; `compiled=blocks` compiles the parts one by one."""
 
     def __init__(self) -> None:
         self.cell, self.cell_gradient = CellPart(), CellGradientPart()
@@ -161,8 +160,3 @@ class Fused:
 
     def parts(self) -> list[nn.Module]:
         return list(vars(self).values())
-
-    @property
-    def compiled(self) -> bool:
-        part: Any = self.cell
-        return part._compiled_call_impl is not None

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainmark.workloads.tacotron2.matmuls import Fused, is_on_cpu, widen
+from trainmark.workloads.tacotron2.matmuls import Pointwise, is_on_cpu, widen
 from trainmark.workloads.tacotron2.teacher_forcing import LSTMWeights, run_teacher_forced
 
 
@@ -244,7 +244,7 @@ class Decoder(nn.Module):
         self.linear_projection = Linear(sizes.decoder_rnn + sizes.encoder, sizes.bands)
         self.gate_layer = Linear(sizes.decoder_rnn + sizes.encoder, 1, gain="sigmoid")
         self.hidden_dropout = hidden_dropout
-        self.fused = Fused()
+        self.pointwise = Pointwise()
 
     def start(self, memory: Tensor) -> DecoderState:
         clips, symbols, width = memory.shape
@@ -302,7 +302,7 @@ class Decoder(nn.Module):
             location=layer.location_layer.fold(),
             energy=layer.v.linear_layer.weight.view(-1),
             drop=self.hidden_dropout if self.training else 0.0,
-            fused=self.fused if self.fused.compiled else None,
+            pointwise=self.pointwise,
         )
         mel, gate = self.linear_projection.linear_layer, self.gate_layer.linear_layer
         # both projections as one matmul
@@ -401,7 +401,7 @@ class Tacotron2(nn.Module):
     @property
     def blocks(self) -> list[nn.Module]:
         """Modules to compile separately: the pointwise work between the loops' matmuls."""
-        return self.decoder.fused.parts()
+        return self.decoder.pointwise.parts()
 
     def read(self, text: Tensor, lengths: Sequence[int]) -> Tensor:
         """Encoder outputs (clips, symbols, width)."""

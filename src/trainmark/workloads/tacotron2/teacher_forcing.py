@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainmark.workloads.tacotron2.matmuls import Fused, Matmul, is_on_cpu, widen
+from trainmark.workloads.tacotron2.matmuls import Matmul, Pointwise, is_on_cpu, widen
 
 
 def chunk_elements(like: Tensor) -> int:
@@ -49,11 +49,11 @@ def run_teacher_forced(
     location: Tensor,
     energy: Tensor,
     drop: float,
-    fused: Fused | None = None,
+    pointwise: Pointwise,
 ) -> tuple[Tensor, Tensor]:
     """From prenet outputs (frames, clips, width) and the encoder's memory (clips, symbols, width) to the inputs of both
-    projections, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols). `fused` are the
-    compiled pointwise parts of the loops, if any."""
+    projections, (frames, clips, hidden + width), and the attention weights, (frames, clips, symbols).
+    `pointwise` is the loops' work between matmuls, compiled or not."""
     kind = frames.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else frames.dtype
     width = frames.shape[2]
@@ -69,13 +69,13 @@ def run_teacher_forced(
     kept = random_mask(hidden)
     with torch.autocast(kind, enabled=False):
         states, alignment = AttentionLoop.apply(  # type: ignore[no-untyped-call]
-            known, fed_back, query, location, energy, keys, memory, padding, kept, dtype, fused
+            known, fed_back, query, location, energy, keys, memory, padding, kept, dtype, pointwise
         )
 
     known = F.linear(states, decoder_rnn.input, decoder_rnn.bias)
     kept = random_mask(decoder_rnn.hidden.shape[1])
     with torch.autocast(kind, enabled=False):
-        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, dtype, fused)  # type: ignore[no-untyped-call]
+        said = LstmLoop.apply(known, decoder_rnn.hidden, kept, dtype, pointwise)  # type: ignore[no-untyped-call]
     return torch.cat((said, states[..., hidden:]), 2), alignment
 
 
@@ -90,20 +90,20 @@ class LstmLoop(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, dtype: torch.dtype, fused: Fused | None
+        ctx: Any, known: Tensor, weight: Tensor, kept: Tensor | None, dtype: torch.dtype, pointwise: Pointwise
     ) -> Tensor:
         steps, clips, gates = known.shape
         weight = weight.to(dtype)
         recurrent = Matmul(weight, clips)
         states = torch.empty(steps + 1, clips, gates // 4, dtype=dtype, device=known.device)
         states[0].zero_()
-        cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad), fused=fused)
+        cell = LSTMStep(known, kept, keep=any(ctx.needs_input_grad), pointwise=pointwise)
         before, *after = states.unbind(0)
         for step, (x, state) in enumerate(zip(known.to(dtype).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), state)
             before = state
-        ctx.save_for_backward(weight, states, *cell.saved())
-        ctx.fused = fused
+        ctx.save_for_backward(weight, states, *cell.saved)
+        ctx.pointwise = pointwise
         return states[1:].to(known.dtype)
 
     @staticmethod
@@ -112,7 +112,7 @@ class LstmLoop(torch.autograd.Function):
         dtype = states.dtype
         steps, clips, hidden = gradient.shape
         recurrent = Matmul(weight.t(), clips)
-        cell = CellGradient(saved, dtype, ctx.fused)
+        cell = CellGradient(saved, dtype, ctx.pointwise)
         arriving = gradient.to(widen(gradient.dtype)).unbind(0)
         back = torch.zeros(clips, hidden, dtype=dtype, device=gradient.device)
         for step in reversed(range(steps)):
@@ -131,63 +131,37 @@ class LstmLoop(torch.autograd.Function):
 class LSTMStep:
     """The pointwise part of an LSTM step, in float32 at least, saving activations for its gradient."""
 
-    def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool, fused: Fused | None) -> None:
-        self._fused = fused if keep else None
+    def __init__(self, known: Tensor, kept: Tensor | None, *, keep: bool, pointwise: Pointwise) -> None:
+        self._cell = pointwise.cell if keep else pointwise.cell.forward  # not compiled where steps share memory
         steps, clips, four = known.shape
-        hidden = four // 4
         gates = allocate_steps(steps, clips, four, keep=keep, like=known)
-        cells = allocate_steps(steps + 1, clips, hidden, keep=keep, like=known)
+        cells = allocate_steps(steps + 1, clips, four // 4, keep=keep, like=known)
         cells[0].zero_()
-        self._all = gates, cells, kept
-        self._gates = gates.unbind(0)
-        self._sigmoid_first = gates[..., : 2 * hidden].unbind(0)
-        self._tanh = gates[..., 2 * hidden : 3 * hidden].unbind(0)
-        self._sigmoid_last = gates[..., 3 * hidden :].unbind(0)
-        self._input = gates[..., :hidden].unbind(0)
-        self._forget = gates[..., hidden : 2 * hidden].unbind(0)
-        self._cells = cells.unbind(0)
+        self.saved = gates, cells, kept
+        self._gates, self._cells = gates.unbind(0), cells.unbind(0)
         self._kept = None if kept is None else kept.unbind(0)
-        self._squashed = torch.empty_like(cells[0])
-
-    def saved(self) -> tuple[Tensor | None, ...]:
-        return self._all
 
     def forward(self, step: int, known: Tensor, fed_back: Tensor, state: Tensor) -> None:
         """From the two summands of the gates to the hidden state, written into `state`."""
-        if self._fused:
-            kept = None if self._kept is None else self._kept[step]
-            after = self._cells[step + 1]
-            self._fused.cell(known, fed_back, self._cells[step], kept, self._gates[step], after, state)
-            return
-        torch.add(known, fed_back, out=self._gates[step])
-        self._sigmoid_first[step].sigmoid_()
-        self._tanh[step].tanh_()
-        self._sigmoid_last[step].sigmoid_()
-        cell = torch.mul(self._forget[step], self._cells[step], out=self._cells[step + 1])
-        cell.addcmul_(self._input[step], self._tanh[step])
-        squashed = torch.tanh(cell, out=self._squashed)
-        if self._kept is not None:
-            squashed.mul_(self._kept[step])
-        torch.mul(self._sigmoid_last[step], squashed, out=state)
+        kept = None if self._kept is None else self._kept[step]
+        self._cell(known, fed_back, self._cells[step], kept, self._gates[step], self._cells[step + 1], state)
 
 
 class CellGradient:
     """Backward pass of `LSTMStep`, last step first.
 
     With the cell's gradient c and the hidden state's h: the output gate gets h times a factor, c grows by h times a
-    factor, and the other three gates get c times factors. These factors are computed for many steps at once, in the
-    memory of the gates' gradients.
+    factor, and the other three gates get c times factors. These factors are computed for many steps at once.
     """
 
-    def __init__(self, saved: Sequence[Tensor], dtype: torch.dtype, fused: Fused | None) -> None:
-        self._fused = fused
+    def __init__(self, saved: Sequence[Tensor], dtype: torch.dtype, pointwise: Pointwise) -> None:
+        self._part = pointwise.cell_gradient
         acted, cells, self._kept = saved
         self._acted, self._cells = acted, cells
         steps, clips, four = acted.shape
         self._chunk = max(1, chunk_elements(acted) // (clips * four))
         self._first = steps
-        in_place = dtype == acted.dtype and not fused
-        self._exact = None if in_place else torch.empty_like(acted[: self._chunk])
+        self._factors = torch.empty_like(acted[: self._chunk])
         self.gates = torch.empty(steps, clips, four, dtype=dtype, device=acted.device)
         """Gradients of the gates' sums."""
         self._carried = torch.zeros_like(cells[0])
@@ -197,21 +171,8 @@ class CellGradient:
         if step < self._first:
             self._prepare(max(0, step + 1 - self._chunk), step + 1)
         place = step - self._first
-        if self._fused:
-            to_cell, forget, known = self._to_cell[place], self._forget[place], self._known[place]
-            gates = self.gates[step]
-            self._fused.cell_gradient(arriving, back, asked, to_cell, forget, self._carried, known, gates)
-            return gates
-        hidden = arriving + back
-        if asked is not None:
-            hidden.add_(asked)
-        self._carried.addcmul_(hidden, self._to_cell[place])
-        self._output[place].mul_(hidden)
-        self._others[place].mul_(self._carried.unsqueeze(1))
-        self._carried.mul_(self._forget[place])
-        gates = self.gates[step]
-        if self._exact is not None:
-            gates.copy_(self._exact[place])
+        to_cell, forget, known, gates = self._to_cell[place], self._forget[place], self._known[place], self.gates[step]
+        self._part(arriving, back, asked, to_cell, forget, self._carried, known, gates)
         return gates
 
     def _prepare(self, first: int, end: int) -> None:
@@ -219,7 +180,7 @@ class CellGradient:
         shape = (steps, clips, 4, hidden)
         i, f, g, o = self._acted[first:end].view(shape).unbind(2)
         before, after = self._cells[first:end], self._cells[first + 1 : end + 1]
-        known = (self.gates[first:end] if self._exact is None else self._exact[:steps]).view(shape)
+        known = self._factors[:steps].view(shape)
         to_i, to_f, to_g, to_o = known.unbind(2)
         torch.addcmul(i, torch.mul(g, i, out=to_i), g, value=-1, out=to_g)
         squashed = torch.tanh(after)
@@ -231,8 +192,7 @@ class CellGradient:
             to_o.mul_(self._kept[first:end])
             to_cell.mul_(self._kept[first:end])
         self._first = first
-        self._to_cell, self._forget = to_cell.unbind(0), f.unbind(0)
-        self._output, self._others, self._known = to_o.unbind(0), known[:, :, :3].unbind(0), known.unbind(0)
+        self._to_cell, self._forget, self._known = to_cell.unbind(0), f.unbind(0), known.unbind(0)
 
 
 class AttentionLoop(torch.autograd.Function):
@@ -254,7 +214,7 @@ class AttentionLoop(torch.autograd.Function):
         padding: Tensor,
         kept: Tensor | None,
         dtype: torch.dtype,
-        fused: Fused | None,
+        pointwise: Pointwise,
     ) -> tuple[Tensor, Tensor]:
         steps, clips, gates = known.shape
         hidden, symbols, channels, device = gates // 4, memory.shape[1], keys.shape[2], known.device
@@ -263,8 +223,10 @@ class AttentionLoop(torch.autograd.Function):
         states = torch.empty(steps + 1, clips, weight.shape[1], dtype=dtype, device=device)
         states[0].zero_()
         keep = any(ctx.needs_input_grad)
-        ctx.fused = fused = fused if keep else None
-        cell = LSTMStep(known, kept, keep=keep, fused=fused)
+        ctx.pointwise = pointwise
+        cell = LSTMStep(known, kept, keep=keep, pointwise=pointwise)
+        to_energies: Any = pointwise.energies if keep else pointwise.energies.forward
+        to_weights: Any = pointwise.weights if keep else pointwise.weights.forward
         # tanh(x) is 2 sigmoid(2x) - 1, and softmax is invariant to a shift of all energies
         wide = widen(dtype)
         location, energy = location.to(wide), energy.to(wide)
@@ -273,8 +235,7 @@ class AttentionLoop(torch.autograd.Function):
         keys_, energy_ = (2 * keys.to(wide)).reshape(clips * symbols, channels), 2 * energy
         hiding = energy.new_zeros(clips, symbols).masked_fill_(padding, -torch.inf)
         acted = allocate_steps(steps, clips, symbols, channels, keep=keep, like=known, dtype=dtype)
-        in_place = acted.dtype == wide and not fused
-        scratch = None if in_place else energy.new_empty(clips, symbols, channels)
+        felt = energy.new_empty(clips, symbols, channels)
         alignment = energy.new_empty(steps, clips, symbols)
 
         asked, shown = states[1:, :, :hidden].unbind(0), states[1:, :, hidden:].unsqueeze(2).unbind(0)
@@ -282,23 +243,14 @@ class AttentionLoop(torch.autograd.Function):
         before, *after = states.unbind(0)
         for step, (x, state) in enumerate(zip(known.to(dtype).unbind(0), after, strict=True)):
             cell.forward(step, x, recurrent(before), asked[step])
-            felt = scratch if scratch is not None else stored[step]
             torch.addmm(keys_, history.features(step), to_features, out=felt.view(-1, channels))
             weights = weights_of[step]
-            if fused:
-                energies = fused.energies(felt, asking(asked[step]), energy_, hiding, stored[step])
-                fused.weights(energies, weights, *history.places(step))
-            else:
-                felt.add_(asking(asked[step]).unsqueeze(1)).sigmoid_()
-                if scratch is not None:
-                    stored[step].copy_(felt)
-                energies = torch.mv(felt.view(-1, channels), energy_).view(clips, symbols).add_(hiding)
-                torch.softmax(energies, 1, out=weights)
-                history.append(step, weights)
+            energies = to_energies(felt, asking(asked[step]), energy_, hiding, stored[step])
+            to_weights(energies, weights, *history.places(step))
             torch.bmm(weights.to(dtype).unsqueeze(1), seen, out=shown[step])
             before = state
         ctx.save_for_backward(
-            weight, query, location, energy, seen, states, acted, alignment, history.padded, *cell.saved()
+            weight, query, location, energy, seen, states, acted, alignment, history.padded, *cell.saved
         )
         ctx.set_materialize_grads(False)  # the published loss does not use the alignment
         return states[1:].to(known.dtype), alignment
@@ -310,8 +262,8 @@ class AttentionLoop(torch.autograd.Function):
         steps, clips, _, channels = acted.shape
         hidden = query.shape[1]
         recurrent, asking = Matmul(weight.t(), clips), Matmul(query.t(), clips)
-        cell = CellGradient(saved, dtype, ctx.fused)
-        attention = AttentionGradient(acted, alignment, padded, location, energy, ctx.fused)
+        cell = CellGradient(saved, dtype, ctx.pointwise)
+        attention = AttentionGradient(acted, alignment, padded, location, energy, ctx.pointwise)
         to_query = torch.empty(steps, clips, channels, dtype=dtype, device=acted.device)
         to_shown = torch.empty(steps, clips, states.shape[2] - hidden, dtype=dtype, device=acted.device)
         seen_turned = seen.transpose(1, 2)
@@ -363,10 +315,6 @@ class AttentionHistory:
         """Views of the running sum, and of the step's weights and the sum after it."""
         return self._sum[step], self._last[step + 1], self._sum[step + 1]
 
-    def append(self, step: int, weights: Tensor) -> None:
-        self._last[step + 1].copy_(weights)
-        torch.add(self._sum[step], weights, out=self._sum[step + 1])
-
 
 def windows(padded: Tensor, taps: int) -> Tensor:
     """(steps, clips, 2, length) as the view (steps, clips, symbols, 2, taps) of all windows."""
@@ -389,9 +337,9 @@ class AttentionGradient:
         padded: Tensor,
         location: Tensor,
         energy: Tensor,
-        fused: Fused | None,
+        pointwise: Pointwise,
     ) -> None:
-        self._fused = fused
+        self._pointwise = pointwise
         steps, clips, symbols, channels = acted.shape
         self._acted, self._padded = acted, padded
         self._taps, length = location.shape[2], padded.shape[3]
@@ -423,22 +371,13 @@ class AttentionGradient:
             self._prepare(max(0, step + 1 - self._chunk), step + 1)
         place = step - self._first
         weights, energies = self._alignment[step], self._energies[place]
-        if self._fused:
-            self._fused.energy_gradient(self._carried, to_weights, weights, energies)
-        else:
-            to_weights = self._carried.add_(to_weights)
-            energies.copy_(torch.ops.aten._softmax_backward_data(to_weights, weights, 1, weights.dtype))
+        self._pointwise.energy_gradient(self._carried, to_weights, weights, energies)
         row = energies.unsqueeze(1)
         asked = torch.bmm(row, self._felt_of[place]).squeeze(1)
         symbols, length, side = weights.shape[1], self._padded.shape[3], (self._taps - 1) // 2
         both = torch.bmm(row, self._matrix_of[place]).squeeze(1)
         before, summed = both[:, side : side + symbols], both[:, length + side : length + side + symbols]
-        if self._fused:
-            self._fused.query_gradient(asked, self._factor, before, summed, self._to_sum, self._carried, to_query)
-        else:
-            self._to_sum.add_(summed)
-            torch.add(before, self._to_sum, out=self._carried)
-            torch.mul(asked, self._factor, out=to_query)
+        self._pointwise.query_gradient(asked, self._factor, before, summed, self._to_sum, self._carried, to_query)
         if place == 0:
             self._add_up()
 
