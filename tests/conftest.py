@@ -149,3 +149,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reasons = Counter(str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", []))
     for reason, count in reasons.most_common():
         terminalreporter.line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Generator[None]:
+    """Networks this small gain nothing from threads, and lose much on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

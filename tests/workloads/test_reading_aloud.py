@@ -170,14 +170,6 @@ def test_sentences_are_joined_with_a_short_silence(voice: Trained) -> None:
     assert not speech.alignment[:12, 12:].any() and not speech.alignment[-12:, :12].any()
 
 
-def test_the_gate_ends_a_sentence(voice: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    ending_after(voice, 7, monkeypatch)
-    speech = said(voice, "Hello there.")
-    assert speech.facts["frames"] == 7
-    assert speech.facts["sentences"][0]["finished"]
-    assert "no-end" not in codes(speech)
-
-
 def test_a_sentence_that_does_not_end_is_a_doubt_with_its_remedy(voice: Trained) -> None:
     (doubt,) = [doubt for doubt in said(voice, "Hello.").doubts if doubt.code == "no-end"]
     assert doubt.text.startswith("the sentence had not ended after 12 frames (0.1 s); raise most_frames")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,8 @@ from trainmark.workloads.vision_transformer import EncoderBlock, interpolate_pos
 from trainmark.workloads.vit.model import VisionTransformer
 from trainmark.workloads.workload import Progress, Share
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FILL = RECIPES["fill"]
 QUICK = RECIPES["quick"]
 REFERENCE = RECIPES["reference"]
@@ -54,15 +55,6 @@ TINY: dict[str, Any] = {
 }
 TINY_RECIPE = replace(SMOKE, **TINY, batch_per_device=4, window_stride=24, input_workers=0, steps=10)
 ALONE = Share(rank=0, world=1, local_ranks=1)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Networks this small gain nothing from threads, and lose much on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -302,13 +294,6 @@ def test_sliding_windows_cover_an_image_and_average_where_they_overlap() -> None
     assert scores[1, 0, 0] == pytest.approx(seen[0].item())
     assert scores[1, 10, 43].item() == pytest.approx((seen[3] + seen[7]).item() / 2, rel=1e-5)
     assert scoring.slide(network, image[:, :10, :12], size=16, stride=12, classes=2).shape == (2, 10, 12)
-
-
-def test_classes_looked_at_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = torch.randn(7, 5, 6).round(decimals=1)
-    whole = scoring.best_class(scores, (20, 24))
-    monkeypatch.setattr(scoring, "_MAX_VALUES", 2 * 20 * 24)
-    assert torch.equal(scoring.best_class(scores, (20, 24)), whole)
 
 
 def test_the_ceiling_is_what_patches_can_tell() -> None:

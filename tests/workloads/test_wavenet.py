@@ -313,14 +313,6 @@ def test_a_gain_changes_no_quality(speech: Path) -> None:
     assert found[0] == pytest.approx(found[1], abs=2e-3)
 
 
-def test_micro_batches_hold_every_clip_once(speech: Path) -> None:
-    batch = next(iter(open_data(speech).train(0, 0)))
-    parts = batch.parts(3)
-    assert [part.count for part in parts] == [1, 1, 2]
-    assert torch.equal(torch.cat([part.sound for part in parts]), batch.sound)
-    assert [part.judged_on_host for part in parts] == [tuple(part.judged.sum(1).tolist()) for part in parts]
-
-
 def test_the_learning_rate_rises_and_is_halved() -> None:
     recipe = replace(REFERENCE, warmup_steps=10, halve_every="100 steps")
 
@@ -384,32 +376,3 @@ def test_padding_teaches_nothing() -> None:
     other = sound.clone()
     other[0, 701:] = 0
     assert loss(sound) == pytest.approx(loss(other), rel=1e-6)
-
-
-def test_a_network_made_for_speech_expects_it_at_its_loudness(speech: Path) -> None:
-    batch, found = next(iter(open_data(speech).train(0, 0))), []
-    for initial in ("published", "speech"):
-        torch.manual_seed(0)
-        network = WORKLOAD.build(replace(SMOKE, initial=initial))
-        with torch.no_grad():
-            found.append(model.split(network(batch.sound[:, :-1], batch.mel)))
-    (_, published_means, published_scales), (_, means, log_scales) = found
-    assert means.std() < published_means.std() / 3
-    assert published_scales.mean() == pytest.approx(0, abs=1) and log_scales.mean() == pytest.approx(-4, abs=0.5)
-
-
-def test_the_linear_predictor_is_held_against_the_very_samples_the_network_is(
-    speech: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, judged = open_data(speech), []
-    found = workload.predictor_nll
-
-    def nll(clip: Any, weights: Any) -> Any:
-        judged.append(torch.from_numpy(clip[workload.PREDICTOR_ORDER :]).float())
-        return found(clip, weights)
-
-    monkeypatch.setattr(workload, "predictor_nll", nll)
-    assert data.facts["linear_nll"] > 0
-    made = [data.val.batch([number], [data.scored_window(number)], 1) for number in range(len(data.val))]
-    for predicted, batch in zip(judged, made, strict=True):
-        assert torch.equal(predicted, batch.sound[0, 1:][batch.judged[0]])
