@@ -166,15 +166,6 @@ def test_nothing_that_was_planted_is_in_a_published_report(
         assert planted.lower() not in (text + said).lower(), what
 
 
-def test_a_copy_holds_in_an_audit_as_its_original_does() -> None:
-    from trainmark.analysis.audit_record import audit_record
-
-    originals = [make_record(), a_vocoder_record()]
-    for original, copy in zip(originals, make_publishable(originals, environment={}).records, strict=True):
-        found = [(checked.name, checked.verdict) for checked in audit_record(copy)]
-        assert found == [(checked.name, checked.verdict) for checked in audit_record(original)]
-
-
 @pytest.mark.parametrize("kind", EVERY_KIND)
 def test_of_an_honest_record_every_number_and_doubt_stays(kind: str, tmp_path: Path) -> None:
     record = EVERY_KIND[kind].leave(tmp_path)
@@ -345,12 +336,6 @@ def test_a_path_in_a_recipe_is_in_no_report_and_no_site(value: str, cli: Cli, tm
     copy = Record.from_json(document)
     assert copy.plan.recipe == {**recipe, "file_lists": "path-1"}
     assert copy.plan.deviations == (replace(deviation, actual="path-1"),)
-
-
-def test_publishing_twice_replaces_nothing_new(published: PublishableCopy) -> None:
-    again = make_publishable(published.records, environment={})
-    assert {entry.partition("-")[0] for entry in again.replaced} <= {"host", "user", "path"}
-    assert [trace.host for trace in again.records[0].timeline.ranks] == ["host-1", "host-2"]
 
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -35,7 +35,6 @@ EXAMPLES = """\
   trainmark report a1b2 c3d4 --html out.html
   trainmark report last published:flagperf-a100-resnet50-1x1 --html out.html
   trainmark report --limit 0 --format csv --out runs.csv
-  trainmark report --trend resnet50 --html out.html    its plans from run to run, steps marked
   trainmark report --format openmetrics --out /var/lib/node_exporter/trainmark.prom
   trainmark report last --publish --html out.html
   trainmark report last --format flagperf --lang zh
@@ -161,9 +160,8 @@ def _find_trend_records(args: argparse.Namespace, store: Store) -> list[Record]:
             raise UsageError(f"--trend follows runs, and {word} is a published row; name a run or a workload")
         found = select_trend_rows(rows, of=make_row(meant[0]))
     if not found:
-        if word:
-            raise UsageError(f"no plan of {word!r} has two valid runs on one device; a trend takes at least two")
-        raise UsageError(f"no plan in the store {store.folder} has two valid runs on one device; a trend takes two")
+        where = f"of {word!r}" if word else f"in the store {store.folder}"
+        raise UsageError(f"no plan {where} has two valid runs on one device; a trend takes at least two")
     newest = found[: TRENDED if args.limit is None else args.limit or None]
     return [read_record(store.path(row.run_id)) for row in newest]
 
