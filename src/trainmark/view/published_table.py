@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trainmark.analysis.peaks import estimate_mfu
+from trainmark.analysis.price_list import PriceList, RowCost
 from trainmark.record.format import NOTHING, number
 from trainmark.record.published_row import PREFIX, PublishedRow
 from trainmark.view.terminal import Cell, Column, TableModel, TerminalWriter, draw_table
@@ -13,7 +14,14 @@ from trainmark.workloads import quality_word
 NOT_PUBLISHED = f"{NOTHING} not published."
 
 
-def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = False, encoding: str = "utf-8") -> str:
+def render(
+    rows: Sequence[PublishedRow],
+    *,
+    prices: PriceList | None = None,
+    width: int = 100,
+    color: bool = False,
+    encoding: str = "utf-8",
+) -> str:
     """A table for each workload, then the pages the rows were read from."""
     writer = TerminalWriter(width=width, color=color, encoding=encoding)
     sources = list(dict.fromkeys(row.source for row in rows))
@@ -21,9 +29,14 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
     for workload in dict.fromkeys(row.workload for row in rows):
         members = [row for row in rows if row.workload == workload]
         writer.put(writer.text(workload, "bold"))
-        draw_table(writer, build_table(members, [str(sources.index(row.source) + 1) for row in members]))
+        draw_table(writer, build_table(members, [str(sources.index(row.source) + 1) for row in members], prices))
         writer.put("")
     writer.put(f"{NOT_PUBLISHED} The full name of a row is '{PREFIX}' and the name shown.")
+    if prices:
+        writer.put(
+            "Cost is at the prices of your file: of a million items at p_train, or p_whole or p_core where a page "
+            "gives no p_train; to target where the published time ended there. Failed tries are not in it."
+        )
     if any((estimate_mfu(row) or 0) > 100 for row in rows):
         writer.put("An mfu above 100 % says that what ran is not what the label says: more than the peak it names.")
     writer.put(*(f"Page {page}: {remark}." for page, remark in remarks))
@@ -34,7 +47,7 @@ def render(rows: Sequence[PublishedRow], *, width: int = 100, color: bool = Fals
     return writer.getvalue()
 
 
-def build_table(rows: Sequence[PublishedRow], pages: Sequence[str] = ()) -> TableModel:
+def build_table(rows: Sequence[PublishedRow], pages: Sequence[str] = (), prices: PriceList | None = None) -> TableModel:
     """Rows of one workload; `pages` are the numbers of those they were read from, where these are listed."""
     unit = next((f"{row.item}/s" for row in rows if row.item), "")
     longest = max(len(row.name) for row in rows) - len(PREFIX)
@@ -51,6 +64,18 @@ def build_table(rows: Sequence[PublishedRow], pages: Sequence[str] = ()) -> Tabl
         (Column(title="quality"), _quality),
         (Column(title="mem", unit=("GiB",)), lambda row: (f"{_plain(row.mem_used_gib)}/{_plain(row.mem_total_gib)}",)),
     ]
+    if prices:
+        costs = {row.name: prices.cost(row) for row in rows}
+        shown += [
+            (
+                Column(title="cost", unit=(*prices.currency.split(), "per", "million")),
+                lambda row: _cost(costs[row.name], costs[row.name].per_million),
+            ),
+            (
+                Column(title="cost to target", unit=tuple(prices.currency.split())),
+                lambda row: _cost(costs[row.name], costs[row.name].to_target),
+            ),
+        ]
     if any(row.details for row in rows):
         shown.append((Column(title="also", right=False), _list_details))
     if pages:
@@ -71,6 +96,10 @@ def _list_details(row: PublishedRow) -> tuple[str, ...]:
 def format_figure(value: float | None) -> str:
     """A published throughput or time, or the sign for what is not published."""
     return NOTHING if value is None else number(value)
+
+
+def _cost(cost: RowCost, value: float | None) -> tuple[str, ...]:
+    return ("no", "price") if cost.device_hour is None else (format_figure(value),)
 
 
 def _plain(value: float | None) -> str:
