@@ -236,15 +236,28 @@ def test_a_rank_is_not_called_slow_for_having_more_to_do(tmp_path: Path, slow_it
     assert ("rank-skew" in doubts(folder.record())) is doubted
 
 
-def test_artifacts_and_facts_about_the_data_are_on_the_record(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan())
-    left = {"file": "samples/one.wav", "caption": "one sentence"}
-    facts = {"padding": 0.125, "unknown": float("inf")}
-    folder.rank(0, [10] * 50, also=[events.ArtifactsLeft(artifacts=[left])], facts=facts)
+def test_what_rank_0_tells_beside_its_steps_is_on_the_record(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, make_plan(topology="1x2"))
+    artifact = {"file": "samples/one.wav", "caption": "one sentence"}
+    peak = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
+    measured = [{"bytes": 8, "repeats": 3, "median_s": 1e-4, "best_s": 1e-4, "bus_gigabytes_per_s": 0.1}]
+    level = {"level": "node", "collective": "all-reduce", "ranks": 2, "latency_s": 1e-5, "bytes_per_s": 1e9}
+    level |= {"groups": 1, "times": [(8, 1e-4)]}
+    told = [
+        events.ArtifactsLeft(artifacts=[artifact]),
+        events.FlopsCounted(**peak),
+        events.LinksMeasured(results=measured, levels=[level]),
+    ]
+    folder.rank(0, [10] * 50, also=told, facts={"padding": 0.125, "unknown": float("inf")})
+    folder.rank(1, [10] * 50)
     record = folder.record()
-    assert record.artifacts == (Artifact(**left),)
+    assert record.artifacts == (Artifact(**artifact),)
     assert record.data_facts == {"padding": 0.125}
     assert "no-sample" not in doubts(record)
+    assert record.environment.flops == FlopsFacts(**peak)
+    assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)
+    assert msgspec.to_builtins(record.environment.link) == measured
+    assert msgspec.to_builtins(record.environment.link_levels) == [level]
 
 
 def test_samples_that_failed_are_a_doubt_and_the_result_stays_valid(tmp_path: Path) -> None:
@@ -287,18 +300,6 @@ def test_the_launcher_s_word_about_a_fault_goes_before_what_single_ranks_said(tm
     assert (record.status, record.ended) == ("invalid", "rank 1 had no finite loss")
 
 
-def test_what_the_links_carried_is_on_the_record(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan(topology="1x2"))
-    measured = [{"bytes": 8, "repeats": 3, "median_s": 1e-4, "best_s": 1e-4, "bus_gigabytes_per_s": 0.1}]
-    level = {"level": "node", "collective": "all-reduce", "ranks": 2, "latency_s": 1e-5, "bytes_per_s": 1e9}
-    level |= {"groups": 1, "times": [(8, 1e-4)]}
-    folder.rank(0, [10] * 50, also=[events.LinksMeasured(results=measured, levels=[level])])
-    folder.rank(1, [10] * 50)
-    environment = folder.record().environment
-    assert msgspec.to_builtins(environment.link) == measured
-    assert msgspec.to_builtins(environment.link_levels) == [level]
-
-
 def test_what_checkpoints_took_is_on_the_record(tmp_path: Path) -> None:
     folder = Folder(tmp_path, make_plan(limits=Limits()))
     saves = [
@@ -310,17 +311,6 @@ def test_what_checkpoints_took_is_on_the_record(tmp_path: Path) -> None:
     assert found is not None
     assert (found.size_bytes, found.saves, found.save_s, found.restore_s) == (2 * 10**9, 3, 2.0, 0.7)
     assert found.gigabytes_per_s == 1.0
-
-
-PEAK = {"per_item": 24.3e9, "peak_tflops": 19.5, "peak_source": "a sheet of the card"}
-
-
-def test_the_flops_of_a_run_are_on_its_record_with_their_source(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, make_plan())
-    folder.rank(0, [10] * 50, also=[events.FlopsCounted(**PEAK)])
-    record = folder.record()
-    assert record.environment.flops == FlopsFacts(**PEAK)
-    assert record.metrics["mfu"].value == pytest.approx(100 * 800 * 24.3e9 / 19.5e12)
 
 
 @pytest.mark.parametrize(
