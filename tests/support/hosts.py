@@ -110,11 +110,6 @@ class Host:
         command = self.command(argv, options.pop("cwd", None))
         return subprocess.run(command, env=env, capture_output=True, text=True, **options)
 
-    @property
-    def holder_pid(self) -> int:
-        """A process that is on this host for as long as the host exists."""
-        return self._holder.pid
-
     def processes(self) -> dict[int, str]:
         """What runs on this host now: each process's command line by its id, without what the test itself needs."""
         own = {self._holder.pid, *self._servers}

@@ -14,6 +14,7 @@ from trainmark.features.published import audit
 from trainmark.features.published.read import read_file
 from trainmark.record.checks import CheckResult
 from trainmark.record.errors import TrainmarkError, UsageError
+from trainmark.record.foreign_files import read_plain
 from trainmark.record.published_row import PublishedRow
 from trainmark.record.record import KIND, Record, list_repeats, parse
 from trainmark.record.store import read_record
@@ -132,9 +133,7 @@ def _find_files(folder: Path, out: Path | None) -> Iterator[Path]:
 def _read_documents(path: Path) -> Iterator[Record | PublishedRow]:
     """Records and rows of a JSON file; empty for other documents."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise UsageError(f"it has more than {MAX_BYTES >> 20} MiB")
-        document = list_repeats(parse(path.read_bytes()))
+        document = list_repeats(parse(read_plain(path, MAX_BYTES)))
     except OSError as error:
         raise UsageError(str(error.strerror)) from error
     if isinstance(document, list):
