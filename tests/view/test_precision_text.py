@@ -10,8 +10,9 @@ from support.records import make_record
 from trainmark.cli.main import main
 from trainmark.launch.session import find_strict_violations
 from trainmark.record.doubts import collect_doubts
+from trainmark.record.language import translator
 from trainmark.record.record import Doubt, Record
-from trainmark.view import table
+from trainmark.view import facts, table
 from trainmark.view.describe import describe
 
 SEEN: dict[str, Any] = {
@@ -87,6 +88,13 @@ def test_the_page_of_a_run_shows_what_its_first_step_was_computed_in() -> None:
     assert "AMD EPYC 1x1 · fp32" in page
     for said in ("fp32; amp-bf16 was asked for", "106 convolutions in float32", "65 536, 2 steps skipped"):
         assert said in page
+
+
+def test_what_was_computed_is_told_in_chinese_too() -> None:
+    section = facts.precision(record(precision=SEEN), translator("zh"))
+    assert section is not None
+    assert "3 矩阵乘法（float32）, 106 卷积（float32）" in [fact.value for fact in section.facts]
+    assert {"关闭", "不允许"} & {fact.value for fact in section.facts}
 
 
 def test_the_page_of_a_run_shows_every_batch_that_was_tried() -> None:

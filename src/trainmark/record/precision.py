@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainmark.record.errors import UsageError, nearest
+from trainmark.record.language import ENGLISH, Say
 
 ROUNDINGS = 4
 """Allowed difference, as a multiple of what rounding every result once changes."""
@@ -193,17 +194,21 @@ def narrower_inside(kind: str, asked: str, factors: str, inside: Mapping[str, Ma
     return used if _BITS.get(used, 0) < _BITS.get(asked, 0) else None
 
 
-def describe_inside(inside: Mapping[str, Mapping[str, str]]) -> str:
+def describe_inside(inside: Mapping[str, Mapping[str, str]], say: Say = ENGLISH) -> str:
     """`matmuls of float32 in bfloat16, convolutions of float32 in float32`."""
     return ", ".join(
-        f"{kind}s of {factors} in {used}" for kind, types in inside.items() for factors, used in sorted(types.items())
+        say("{kinds} of {factors} in {used}").format(kinds=say(f"{kind}s"), factors=factors, used=used)
+        for kind, types in inside.items()
+        for factors, used in sorted(types.items())
     )
 
 
-def describe_matmuls(computed: Mapping[str, Mapping[str, int]]) -> str:
+def describe_matmuls(computed: Mapping[str, Mapping[str, int]], say: Say = ENGLISH) -> str:
     """`12 matmuls in bfloat16, 3 in float32, 53 convolutions in bfloat16`."""
     return ", ".join(
-        f"{count} {kind + ('' if count == 1 else 's') if not place else ''}".rstrip() + f" in {type_}"
+        say("{counted} in {type}").format(
+            counted=f"{count} {say(kind if count == 1 else f'{kind}s') if not place else ''}".rstrip(), type=type_
+        )
         for kind, types in computed.items()
         for place, (type_, count) in enumerate(sorted(types.items()))
     )

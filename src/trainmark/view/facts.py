@@ -272,8 +272,8 @@ def precision(record: Record, say: Say) -> FactSection | None:
         remark=say("operand types of the first step, and what the device computes with them"),
         facts=_list_facts(
             (say("ran"), found.ran if found.ran == found.asked else asked),
-            (say("asked of the device"), describe_matmuls(found.computed) or say("none seen")),
-            (say("computed by it"), describe_inside(found.inside) or say("not tried")),
+            (say("asked of the device"), describe_matmuls(found.computed, say) or say("none seen")),
+            (say("computed by it"), describe_inside(found.inside, say) or say("not tried")),
             (say("in eight bits"), None if found.scaled_share is None else share),
             (say("weights"), ", ".join(held)),
             (say("autocast"), found.autocast or say("off")),
