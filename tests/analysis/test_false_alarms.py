@@ -14,7 +14,6 @@ from support import tiny
 from support.records import make_record
 from support.simulated import repeats
 
-from trainmark.record.errors import UsageError
 from trainmark.record.events import EventTail, Steps
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Record
@@ -36,14 +35,6 @@ def the_benchmark() -> Any:
 
 
 false_alarms = the_benchmark()
-
-
-@pytest.mark.parametrize(("count", "splits"), [(4, 3), (5, 15), (6, 10), (8, 35)])
-def test_every_way_to_make_two_equal_parts_is_taken_once(count: int, splits: int) -> None:
-    found = list(false_alarms.halves(count, 0))
-    assert len(found) == splits
-    assert len({frozenset(map(frozenset, split)) for split in found}) == splits
-    assert all(len(first) == len(second) and not set(first) & set(second) for first, second in found)
 
 
 def test_runs_that_truly_differ_are_told_apart_often() -> None:
@@ -79,17 +70,3 @@ def test_real_repeats_are_told_apart_at_most_once_in_twenty(tmp_path: Path) -> N
     assert [rate.comparisons for rate in of_halves] == [126, 126]
     for rate in of_halves:
         assert rate.interval[0] <= false_alarms.PROMISED, found.rates
-
-
-def test_fewer_than_four_runs_and_published_rows_cannot_be_split() -> None:
-    runs = [make_record(run_id=f"r{number}") for number in range(3)]
-    with pytest.raises(UsageError, match="3 valid runs of one plan and --repeats needs at least 4"):
-        false_alarms.measure(make_subject("r", runs), threshold=0.03)
-
-
-def test_what_has_no_spread_within_a_run_is_split_into_halves_only(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [make_record(run_id=f"r{number}") for number in range(4)]
-    found = false_alarms.measure(make_subject("r", runs), metric="mem", threshold=0.03)
-    assert {rate.kind for rate in found.rates} == {"halves of the runs"}
-    false_alarms.show(found)
-    assert "halves of the runs, threshold 3 %: 0 of 3, 0.0 %" in capsys.readouterr().out

@@ -80,6 +80,6 @@ def test_the_record_s_page_and_the_running_line_say_it() -> None:
     assert section is not None
     assert section.rows[1] == ("24,576", "4.600", "4.47 – 4.54", "above the band")
     assert facts.bands(make_record(), translator("en")) is None
-    line = ProgressLine(plan(), "tokens", "val_loss", quiet=False)
+    line = ProgressLine(plan(), "tokens", "val_loss")
     log: Any = SimpleNamespace(compute_ns=[], evaluations=history)
     assert line._facts([log]) == "val_loss 4.600  above the band of public runs"

@@ -29,14 +29,13 @@ RECENT_STEPS = 20
 class ProgressLine:
     """Draws what the ranks have written so far; knows nothing of processes."""
 
-    def __init__(self, plan: Plan, item: str, quality: str, *, quiet: bool) -> None:
+    def __init__(self, plan: Plan, item: str, quality: str) -> None:
         """`quality` names the evaluated value to show."""
         self._plan = plan
         self._item = item
         self._quality = quality
         known = workloads.facts(plan.workload)
         self._band = workload_facts.find_band(plan, known.bands) if known else None
-        self._quiet = quiet
         self._live: Any = None
         self._task: Any = None
         self._printed_at_s = 0.0
@@ -45,7 +44,7 @@ class ProgressLine:
         self._began_s = time.monotonic()
 
     def __enter__(self) -> ProgressLine:
-        if not self._quiet and sys.stderr.isatty():
+        if sys.stderr.isatty():
             from rich.progress import BarColumn, Progress as Live, SpinnerColumn, TextColumn
 
             self._live = Live(
@@ -70,8 +69,6 @@ class ProgressLine:
 
     def show(self, ranks: list[RankLog]) -> None:
         """Called whenever new events were read."""
-        if self._quiet:
-            return
         log = ranks[0]
         facts = self._facts(ranks)
         planned, done = self._length(log)
@@ -136,5 +133,5 @@ class ProgressLine:
 def show_progress(plan: Plan) -> Iterator[Watcher]:
     """Shows a plan while it runs; yields the callback for new events."""
     workload = workloads.of_plan(plan)
-    with ProgressLine(plan, workload.item, workload.target.name, quiet=False) as progress:
+    with ProgressLine(plan, workload.item, workload.target.name) as progress:
         yield progress.show
