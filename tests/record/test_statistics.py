@@ -279,8 +279,6 @@ def test_a_precise_series_needs_no_more_steps_and_a_short_one_needs_enough_for_a
     assert estimate_steps_needed(step_s, np.ones(100)) == 0
     assert estimate_steps_needed(np.ones(3), np.ones(3)) == 5
     assert estimate_steps_needed(step_s, np.ones(100), 1e-5) > 100
-    with pytest.raises(ValueError, match="half-width"):
-        estimate_steps_needed(step_s, np.ones(100), 0)
 
 
 @pytest.mark.slow
@@ -492,21 +490,6 @@ def test_any_series_of_positive_times_gets_an_answer_that_makes_sense(times: lis
     assert trend is None or math.isfinite(trend.relative_change)
     if interval is not None:
         assert 0 <= interval.low <= interval.value <= interval.high
-
-
-@pytest.mark.parametrize(
-    ("step_s", "items", "complaint"),
-    [
-        ([1.0, math.nan], [1, 1], "finite"),
-        ([1.0, -0.1], [1, 1], "not below 0"),
-        ([1.0, 1.0], [1], "as many"),
-        ([1.0, 1.0], [1, -1], "not below 0"),
-        ([[1.0], [1.0]], [1, 1], "one row"),
-    ],
-)
-def test_impossible_values_are_refused(step_s: list[float], items: list[float], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        mean_interval(np.array(step_s), np.array(items))
 
 
 def test_a_very_long_series_gives_the_interval_a_formula_predicts() -> None:

@@ -89,7 +89,6 @@ def scale_to_mean_items(step_s: Series, items: Series) -> Series:
     with outliers clipped to four robust deviations. The line may stand on a time that every step needs whatever it
     holds, which the plain ratio of seconds to items would take for unrest.
     """
-    step_s, items = _validate_pair(step_s, items)
     if not len(items) or items.min() == items.max():
         return step_s
     return _remove_slope(items, step_s, _seconds_per_item(step_s, items))
@@ -111,9 +110,6 @@ def find_steady_start(step_s: Series, items: Series | None = None) -> int:
     its end on counts. The same holds where they became faster only after half of the series. Where items differ from
     step to step, times are first passed through `scale_to_mean_items`, with the slope of the second half.
     """
-    step_s = _validate(step_s)
-    if items is not None:
-        step_s, items = _validate_pair(step_s, items)
     most = end = len(step_s)
     while True:
         start, changed_at = _find_warmup(step_s[:end], None if items is None else items[:end], most // 2)
@@ -167,7 +163,6 @@ def mean_interval(step_s: Series, items: Series) -> Interval | None:
     in fifty, 51 % with 30 steps, 86 % with 100, 93 % with 400. As a rule, what happens fewer than five times in the
     series is not in its interval.
     """
-    step_s, items = _validate_pair(step_s, items)
     n = len(step_s)
     if n < MIN_STEPS or not step_s.any():
         return None
@@ -187,9 +182,6 @@ def estimate_steps_needed(step_s: Series, items: Series, relative_half_width: fl
     A forecast from the spread seen so far, and as rough: mostly within a factor of two from 100 steps on, of three
     from 30 on. A series too short for an interval is asked to become long enough for one.
     """
-    step_s, items = _validate_pair(step_s, items)
-    if relative_half_width <= 0:
-        raise ValueError(f"relative half-width {relative_half_width} is not above 0")
     n = len(step_s)
     interval = mean_interval(step_s, items)
     if interval is None:
@@ -218,7 +210,7 @@ def detect_drift(step_s: Series, items: Series | None = None) -> Drift | None:
     series: 5 % slower from 100 steps on, 10 % from 40 on. Where items differ from step to step, times are first passed
     through `scale_to_mean_items`.
     """
-    step_s, mean_items = _validate(step_s), 1.0
+    mean_items = 1.0
     if items is not None and len(items):
         step_s, mean_items = scale_to_mean_items(step_s, items), float(np.mean(items))
     if len(step_s) < MIN_STEPS_FOR_DRIFT:
@@ -325,24 +317,6 @@ def _clipped_logs(step_s: Series) -> Series | None:
     level = np.median(near, axis=1)
     deviation = 1.4826 * float(np.median(np.abs(values - level)))
     return np.asarray(np.clip(values, level - 4 * deviation, level + 4 * deviation))
-
-
-def _validate(step_s: Series) -> Series:
-    step_s = np.asarray(step_s, dtype=np.float64)
-    if step_s.ndim != 1:
-        raise ValueError(f"step times must be one row of numbers, not of shape {step_s.shape}")
-    if not (np.isfinite(step_s).all() and (step_s >= 0).all()):
-        raise ValueError("step times must be finite and not below 0")
-    return step_s
-
-
-def _validate_pair(step_s: Series, items: Series) -> tuple[Series, Series]:
-    step_s, items = _validate(step_s), np.asarray(items, dtype=np.float64)
-    if items.shape != step_s.shape:
-        raise ValueError(f"{len(step_s)} step times need as many item counts, not {items.size}")
-    if not (np.isfinite(items).all() and (items >= 0).all()):
-        raise ValueError("item counts must be finite and not below 0")
-    return step_s, items
 
 
 def _centre_and_deviation(values: Series) -> tuple[float, float]:
