@@ -287,14 +287,20 @@ def test_a_taken_port_is_said_and_not_worked_around(machines: Hosts, tmp_path: P
     assert "port 29400 of this machine is taken; choose another" in err
 
 
-def test_no_process_outlives_a_leader_that_is_killed(machines: Hosts, tmp_path: Path, pictures: Path) -> None:
+@pytest.mark.parametrize("killed", [0, 1], ids=["the leader", "a follower"])
+def test_no_process_outlives_a_launcher_that_is_killed(
+    machines: Hosts, tmp_path: Path, pictures: Path, killed: int
+) -> None:
     nodes = Nodes([machines[0], machines[1]], tmp_path, *LONG, "--data", pictures, "--hang-timeout", "4")
     nodes.wait_for_steps(2)
     pids = [pid for run in nodes.runs for pid in run.pids()]
-    nodes.runs[0].process.kill()
-    _, (follower_code, _, follower_err) = nodes.end()
-    assert follower_code == 4, follower_err
+    nodes.runs[killed].process.kill()
+    code, _, err = nodes.end()[1 - killed]
+    assert code == 4, err
     wait_until_gone([*pids, *machines[0].processes(), *machines[1].processes()])
+    if killed:
+        assert f"node 1 ({machines[1].name}) was lost" in " ".join(err.split()) or "rank 1" in err
+        assert nodes.record()["status"] == "incomplete"
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

@@ -70,8 +70,8 @@ def parse_price(price: str | None, pue: float | None, usual: Price) -> Price:
 
 
 def add_options(parser: argparse.ArgumentParser, *groups: str, metavar: str = "WORKLOAD", **helps: str) -> None:
-    """Adds the options of these groups; `metavar` and `helps` override what another command means by them."""
-    known = {each.name: each for each in fields(RunOptions) if read_option(each).group in groups}
+    """Adds the options of these groups, or of these names; `metavar` and `helps` are what another command means."""
+    known = {each.name: each for each in fields(RunOptions) if {read_option(each).group, each.name} & {*groups}}
     if "workloads" in known:
         text = helps.get("workloads", read_option(known["workloads"]).help)
         parser.add_argument("workloads", nargs="*", metavar=metavar, help=text)

@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from trainmark import workloads
-from trainmark.cli.options import options_from_args
+from trainmark.cli.options import add_options, options_from_args
 from trainmark.cli.terminal import mark_result_saved, open_console, print_status, screen_options, show
 from trainmark.features.hosts import remote_run
 from trainmark.features.reproduce.rebuild import locate_data
@@ -22,7 +21,7 @@ from trainmark.features.verify.document import VerifyDocument
 from trainmark.launch import launcher, planning, preflight, session
 from trainmark.launch.coordinator import join_launchers
 from trainmark.launch.launcher import Outcome
-from trainmark.launch.options import RunOptions, read_option
+from trainmark.launch.options import RunOptions
 from trainmark.platforms import detection, files
 from trainmark.record import site
 from trainmark.record.errors import NotReadyError, TrainmarkError, UsageError
@@ -83,13 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VERIFY",
         help="compute nothing, and show that verify, also an interrupted one",
     )
-    for each in fields(RunOptions):
-        if each.name in OPTIONS:
-            option = read_option(each)
-            more: dict[str, Any] = {"type": option.parse, "metavar": option.metavar}
-            if each.name == "settings":
-                more = {"action": "append", "default": [], "metavar": option.metavar}
-            add(option.flag, dest=each.name, help=option.help, **(more if option.metavar else {"action": "store_true"}))
+    add_options(parser, *OPTIONS)
     add("--json", action="store_true", help="one JSON document on stdout: what is kept, and the comparison")
 
 
