@@ -19,10 +19,9 @@ import numpy.typing as npt
 from trainmark.features.links.rounds import estimate_node_bandwidths
 from trainmark.record.links import PairLink, best_pairs
 
-FALSE_ALARMS = 0.01
-"""Share of fleets without a bad host that may name one."""
 _AIMED_AT = 0.007
-"""Target rate, lower because the spread is only estimated; bench/fleet.py counts the actual rate."""
+"""Share of fleets without a bad host that may name one: below one in a hundred, because the spread is only estimated;
+bench/fleet.py counts the actual rate."""
 MIN_HOSTS = 3
 """Of fewer none can be named."""
 MIN_VALUES = 10
