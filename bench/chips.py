@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from trainmark.platforms.standin_device import RoundedOperands
+from trainmark.platforms.standin_device import round_operands
 from trainmark.train.loop import Job
 from trainmark.train.walker import Walker
 
@@ -166,7 +166,9 @@ def _no_bias(job: Job, lot: Lot) -> AbstractContextManager[Any] | None:
 
 
 def _narrow_inside(type_: str) -> Callable[[Job, Lot], AbstractContextManager[Any] | None]:
-    return lambda job, lot: RoundedOperands(type_)
+    return lambda job, lot: Walker(
+        lambda operation, args, kwargs: operation(*round_operands(type_, operation, args), **kwargs)
+    )
 
 
 def _flipped(bit: int) -> Callable[[Job, Lot], AbstractContextManager[Any] | None]:

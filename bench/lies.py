@@ -58,7 +58,6 @@ USUAL |= {
     "crowded-cores",
     "target-missed",
     "below-bar",
-    "time-unaccounted",
 }
 """Doubts of tiny runs on a busy machine, which accuse no device of its arithmetic, exchange or clock."""
 
@@ -91,6 +90,8 @@ def lower(narrow: str, wide: str = "float32", above: int = 0) -> Callable[..., A
     """Operands of matmuls are rounded first."""
     import torch
 
+    from trainmark.platforms import standin_device
+
     def call(honest: Any, name: str, args: Any, count: int) -> Any:
         if (
             not is_matmul(name)
@@ -101,8 +102,7 @@ def lower(narrow: str, wide: str = "float32", above: int = 0) -> Callable[..., A
 
     def round_(tensor: Any) -> Any:
         if narrow == "tf32":
-            bits = tensor.contiguous().view(torch.int32)
-            return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32).view_as(tensor)
+            return standin_device._round(tensor, narrow)
         return tensor.to(getattr(torch, narrow)).to(tensor.dtype)
 
     return call

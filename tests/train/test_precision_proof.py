@@ -274,13 +274,13 @@ def test_a_device_that_lowers_only_large_matmuls_is_found_by_those_of_the_networ
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMARK_STANDIN", "")
-    round_all = standin_device.RoundedOperands("bfloat16").round_operands
+    round_all = standin_device.round_operands
 
-    def round_large(self: Any, operation: Any, args: tuple[Any, ...]) -> Any:
-        tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        return round_all(operation, args) if max((t.numel() for t in tensors), default=0) > limit else args
+    def round_large(type_: str, operation: Any, args: tuple[Any, ...]) -> Any:
+        largest = max((arg.numel() for arg in args if isinstance(arg, Tensor)), default=0)
+        return round_all("bfloat16", operation, args) if largest > limit else args
 
-    monkeypatch.setattr(standin_device.RoundedOperands, "round_operands", round_large)
+    monkeypatch.setattr(standin_device, "round_operands", round_large)
     stepper = tiny("resnet50", "fp32", Platform(files.load("standin")).open(0), width=32)
     proof = Proof(stepper, EventWriter(tmp_path / "rank0.jsonl"))
     losses(stepper, batch("resnet50"))

@@ -42,22 +42,6 @@ def identify_type(products: Sequence[float]) -> str:
     return "bfloat16" if seven_bits in _SEVEN_BITS and math.isfinite(in_range) else TOO_NARROW
 
 
-def find_matmul_type(
-    device: Device, precision: Precision, factors: torch.dtype, size: Sequence[int] = SIZES["matmul"]
-) -> str:
-    """The type of matmuls of given operands under the settings of a precision."""
-    return _probe_type(device, precision, factors, size, _multiply_diagonals)
-
-
-def find_convolution_type(
-    device: Device, precision: Precision, factors: torch.dtype, size: Sequence[int] = SIZES["convolution"]
-) -> str:
-    return _probe_type(device, precision, factors, size, _convolve)
-
-
-KINDS = {"matmul": find_matmul_type, "convolution": find_convolution_type}
-
-
 def find_computed_types(
     device: Device, precision: Precision, sizes: Mapping[str, Sequence[int]] = SIZES
 ) -> dict[str, dict[str, str]]:
@@ -74,7 +58,7 @@ def find_computed_types(
     for kind, size in sizes.items():
         for settings, factors, name in tries:
             try:
-                found[kind][name] = KINDS[kind](device, settings, factors, size)
+                found[kind][name] = find_type(kind, device, settings, factors, size)
             except (RuntimeError, NotImplementedError):
                 continue
     if precision.scaled:
@@ -114,18 +98,15 @@ def find_scaled_types(device: Device, precision: Precision) -> dict[str, str]:
     return found
 
 
-def _probe_type(
-    device: Device,
-    precision: Precision,
-    factors: torch.dtype,
-    size: Sequence[int],
-    multiply: Callable[[Tensor, Tensor, Sequence[int]], Tensor],
+def find_type(
+    kind: str, device: Device, precision: Precision, factors: torch.dtype, size: Sequence[int] | None = None
 ) -> str:
+    """The type of matmuls or convolutions of given operands under the settings of a precision."""
     left, right = (torch.tensor(side).to(factors).to(device.torch) for side in zip(*OPERANDS, strict=True))
-    size = [max(len(OPERANDS), length) for length in size]
+    size = [max(len(OPERANDS), length) for length in size or SIZES[kind]]
     size[0] = max(len(OPERANDS), min(size[0], MAX_PROBED // math.prod(size[2:]), MAX_PROBED // math.prod(size[1:-1])))
     with device.arithmetic(precision), device.autocast(precision), torch.no_grad():
-        products = multiply(left, right, size)
+        products = KINDS[kind](left, right, size)
     device.synchronize()
     return identify_type(products.float().cpu().tolist())
 
@@ -146,6 +127,9 @@ def _convolve(left: Tensor, right: Tensor, size: Sequence[int]) -> Tensor:
     image[: len(OPERANDS), 0] = left.view(-1, 1, 1)
     kernel[: len(OPERANDS), 0, 0, 0] = right
     return nn.functional.conv2d(image, kernel)[:, :, 0, 0].diagonal()[: len(OPERANDS)]
+
+
+KINDS = {"matmul": _multiply_diagonals, "convolution": _convolve}
 
 
 BUDGET_S = 0.4

@@ -198,34 +198,21 @@ class Memory:
         self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
 
-class RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Inside, float32 operands of matmuls are rounded first, as some hardware does without being asked."""
+def round_operands(type_: str, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments with float32 operands of matmuls rounded to a torch type or `tf32`, as some hardware does."""
+    if operation not in MATMULS or type_ == "float32":
+        return args
+    return tuple(
+        _round(value, type_) if isinstance(value, Tensor) and value.dtype == torch.float32 else value for value in args
+    )
 
-    def __init__(self, type_: str) -> None:
-        """`type_` is the name of a torch type, or `tf32`."""
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._type = type_
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return operation(*self.round_operands(operation, args), **(kwargs or {}))
-
-    def round_operands(self, operation: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of an operation, unchanged where it is no matmul."""
-        if operation not in MATMULS or self._type == "float32":
-            return args
-        return tuple(
-            self._round(value) if isinstance(value, Tensor) and value.dtype == torch.float32 else value
-            for value in args
-        )
-
-    def _round(self, tensor: Tensor) -> Tensor:
-        if self._type != "tf32":
-            return tensor.to(getattr(torch, self._type)).float()
-        bits = tensor.contiguous().view(torch.int32)
-        even = (bits >> 13) & 1  # to a mantissa of 10 bits, ties to even
-        return ((bits + 0xFFF + even) & ~0x1FFF).view(torch.float32).view_as(tensor)
+def _round(tensor: Tensor, type_: str) -> Tensor:
+    if type_ != "tf32":
+        return tensor.to(getattr(torch, type_)).float()
+    bits = tensor.contiguous().view(torch.int32)
+    even = (bits >> 13) & 1  # to a mantissa of 10 bits, ties to even
+    return ((bits + 0xFFF + even) & ~0x1FFF).view(torch.float32).view_as(tensor)
 
 
 _LAUNCH, _VIEW, _TO_HOST = range(3)
@@ -239,7 +226,6 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._queue, self._memory, self._script, self._calls = queue, memory, script, calls
         self._wide = WideArithmetic() if wide else None  # type: ignore[no-untyped-call]
-        self._inside = RoundedOperands(script.float32_inside)
         self._flawed = {
             *(flip.operator for flip in script.flips),
             *script.unsteady_operators,
@@ -260,7 +246,7 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._exchange(operation, name, args, kwargs)
         self._memory.hold(args)
         lies = self._queue.operations >= self._script.honest_for
-        given = self._inside.round_operands(operation, args) if lies else args
+        given = round_operands(self._script.float32_inside, operation, args) if lies else args
         if lies and name in self._script.unwritten_operators:
             given = tree_map_only(Tensor, Tensor.clone, given)
         began_ns = time.perf_counter_ns()

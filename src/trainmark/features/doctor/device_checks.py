@@ -164,7 +164,7 @@ def find_fault(device: Device, precision: Precision) -> str | None:
     weights, wanted = getattr(torch, precision.weights), precision.unscaled
     try:
         device.set_precision(precision)
-        found = [(kind, wanted, matmul_probe.KINDS[kind](device, precision, weights)) for kind in kinds]
+        found = [(kind, wanted, matmul_probe.find_type(kind, device, precision, weights)) for kind in kinds]
         if precision.scaled:
             found += [("matmul", *pair) for pair in matmul_probe.find_scaled_types(device, precision).items()]
     except (RuntimeError, NotImplementedError) as error:

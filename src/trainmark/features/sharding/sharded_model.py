@@ -306,8 +306,6 @@ class ShardedParallel(OneDevice):
         """Counts every exchange of a module, where this torch supports it."""
         if not hasattr(part, "set_custom_all_gather"):
             return
-        # folded
-
         part.set_custom_all_gather(CountedAllGather(self._exchange))  # type: ignore[arg-type]
         part.set_custom_reduce_scatter(CountedReduceScatter(self._exchange))  # type: ignore[arg-type]
 
