@@ -10,6 +10,8 @@ from trainmark.record.plan import Topology
 
 PREFIX = "published:"
 """Prefix of the name of every published row, so that none is mistaken for a run."""
+SYNTHETIC = "synthetic data"
+"""In the remark of a row whose page says that it was not trained on the real set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,10 @@ class PublishedRow:
             return Topology.parse(self.topology).devices
         except UsageError:
             return None
+
+    @property
+    def is_synthetic(self) -> bool:
+        return SYNTHETIC in (self.remark or "")
 
     @property
     def took_to_target_s(self) -> float | None:

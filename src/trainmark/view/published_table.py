@@ -103,7 +103,9 @@ def _cost(cost: RowCost, value: float | None) -> tuple[str, ...]:
 
 
 def _plain(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.1f}"
+    if value is None:
+        return NOTHING
+    return f"{value:.1f}" if value >= 1 else f"{value:.3g}"
 
 
 def _fix_hp(row: PublishedRow) -> tuple[str, ...]:

@@ -18,13 +18,14 @@ from support.records import (
     renamed,
 )
 
-from trainmark.features.published import markdown, read, report_format
+from trainmark.features.published import audit, markdown, read, report_format
 from trainmark.features.published.report_format import format_command
 from trainmark.record.machine import FlopsFacts
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
 from trainmark.record.recipe import Limits
 from trainmark.record.record import Doubt, Evaluation, Quality, Record, describe_coverage
+from trainmark.view import published_table
 
 
 def line(text: str, start: str) -> str:
@@ -244,6 +245,21 @@ def test_a_deepspark_page_is_whole() -> None:
     assert [row for row in report_format.write_deepspark([record], lang="zh").splitlines() if row.startswith("#")][
         1
     ] == "## 模型介绍"
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])
+def test_our_own_page_of_synthetic_data_is_read_as_such_and_not_accused(write: Any, lang: str) -> None:
+    record = with_metrics(make_record(plan={"limits": Limits()}), mem=0.0439)
+    page = read.read_page(write([record], lang=lang), name="page.md")
+    (row,) = page.rows
+    assert row.is_synthetic and row.remark == "synthetic data"
+    assert "epochs" not in [finding.name for check in audit.audit(page).checks for finding in check.findings]
+    if write is report_format.write_flagperf:
+        shown = published_table.render(page.rows, width=200)
+        assert "0.0439/16.0" in shown and "Page 1: synthetic data." in shown
+    real = make_record(plan={"data": DataChoice(name="imagenet", folder="/data", synthetic=False)}, doubts=())
+    assert not read.read_page(write([real], lang=lang), name="page.md").rows[0].is_synthetic
 
 
 def test_what_a_page_tells_to_run_is_what_ran() -> None:

@@ -212,7 +212,7 @@ def _is_measured(row: PublishedRow, page: PublishedPage) -> bool:
 def whole_epochs(row: PublishedRow, page: PublishedPage) -> Iterator[CheckResult]:
     done, most = _count_epochs(row, page), _find_epoch_cap(row)
     if done is None:
-        raise CannotCheckError("no row gives e2e_time and p_whole of a training whose data set is known")
+        raise CannotCheckError("no row gives e2e_time and p_whole of a training on a real data set that is known")
     items = f"{number(row.e2e_time_s or 0)} s x {number(row.p_whole or 0)} {row.item or 'items'}/s"
     numbers = f"{items} / {number(_find_items_per_epoch(row, page) or 0)} = {done:.1f} epochs"
     log = "how many epochs the log shows"
@@ -233,7 +233,7 @@ def whole_epochs(row: PublishedRow, page: PublishedPage) -> Iterator[CheckResult
 def _count_epochs(row: PublishedRow, page: PublishedPage) -> float | None:
     """Epochs a row trained, at most: e2e_time also includes startup."""
     items = _find_items_per_epoch(row, page)
-    if items is None or row.e2e_time_s is None or row.p_whole is None:
+    if items is None or row.e2e_time_s is None or row.p_whole is None or row.is_synthetic:
         return None
     return row.e2e_time_s * row.p_whole / items
 

@@ -17,7 +17,7 @@ from trainmark.features.published.cells import VOCABULARY, is_blank, parse_place
 from trainmark.features.published.heads import Head, parse_heads
 from trainmark.features.published.markdown import Fact, Heading, Layout, Part, Table, parse_layout
 from trainmark.features.published.results import TableReader, combine_tables, is_results
-from trainmark.features.published.section import Section, quote
+from trainmark.features.published.section import SAYS_SYNTHETIC, Section, quote
 from trainmark.record.errors import UsageError
 from trainmark.record.foreign_files import open_plain
 from trainmark.record.published_row import Source
@@ -87,7 +87,7 @@ _RESULTS = re.compile("|".join(_WORDS["results"]), re.IGNORECASE)
 def read_page(text: str, *, name: str) -> PublishedPage:
     """Parses a page; `name` is its address or path. A page that is not of results has no rows."""
     found = parse_layout(text)
-    sections = _read_sections(found, name)
+    sections = _read_sections(found, name, synthetic=bool(SAYS_SYNTHETIC.search(text)))
     rows = [row for section in sections for row in section.rows]
     source = Source(title=_find_title(found, sections, name), address=tidy(name), date=None)
     unread = [*found.unread, *(sentence for section in sections for sentence in section.unread)]
@@ -125,8 +125,8 @@ def _find_title(found: Layout, sections: list[Section], name: str) -> str:
     return f"{section.model} on {next(spelt, f'{row.vendor} {short}'.strip())}"
 
 
-def _read_sections(found: Layout, page: str) -> list[Section]:
-    """Text after results belongs to the next ones."""
+def _read_sections(found: Layout, page: str, *, synthetic: bool) -> list[Section]:
+    """Text after results belongs to the next ones; `synthetic` is what the page says of sections without a data set."""
     sections = [Section(page=page)]
     for part in found.parts:
         section = sections[-1]
@@ -155,6 +155,7 @@ def _read_sections(found: Layout, page: str) -> list[Section]:
         else:
             _read_table(section, part, columns)
     for section in sections:
+        section.synthetic |= synthetic and not section.data_set
         for run in combine_tables(section.speeds, section.wholes):
             section.add_row(run)
     return sections

@@ -30,7 +30,7 @@ from trainmark.features.published.heads import (
 from trainmark.features.published.markdown import MarkdownRow, Table
 from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.plan import Topology
-from trainmark.record.published_row import PublishedDetail, PublishedRow, Source
+from trainmark.record.published_row import SYNTHETIC, PublishedDetail, PublishedRow, Source
 
 MAX_DEVICES = 50
 
@@ -39,6 +39,7 @@ _COUNTED = re.compile(r"图片|images|样本|samples|序列|sequences")
 _GOAL = re.compile(r"(>=|≥|>|<=|≤|<)\s*([0-9]+(?:\.[0-9]+)?)")
 BOTH = re.compile(r"实际/目标|actual/target", re.IGNORECASE)
 """Says that cells hold result and target."""
+SAYS_SYNTHETIC = re.compile(r"\bsynthetic(?: data\b|, not|: `)|合成数据", re.IGNORECASE)
 _UNTITLED = Source(title="", address="", date=None)
 """Until the whole page has been read."""
 
@@ -114,6 +115,8 @@ class Section:
     """Of all its rows, where the table of metrics gives it."""
     framework: str | None = None
     data_set: str = ""
+    synthetic: bool = False
+    """Whether the page says that the data set is not the real one."""
     quality_word: str | None = None
     quality_means: str | None = None
     """The name records use for it, where a note gives it: top-1 accuracy."""
@@ -176,6 +179,7 @@ class Section:
             self.abbreviations = [*self.abbreviations, value][:MAX_DEVICES]
         elif fold_key(name) in VOCABULARY["facts"]["data_set"]:
             self.data_set = value
+            self.synthetic = bool(SAYS_SYNTHETIC.search(note))
         elif kind == "precision" and is_precision(value):
             self.precision = normalize_precision(value)
         elif kind == "quality" and self.quality_word is None:
@@ -247,6 +251,7 @@ class Section:
         first, others = self._pick_qualities(run, workload)
         known = names.find_quality(workload, first.name) if first else None
         goal, better = self._find_goal(run, first, known) if first else (None, None)
+        remarks = (*run.remarks, *self._describe_foreign(device), *([SYNTHETIC] if self.synthetic else []))
         half = "" if run.half is None else "fp16" if run.half else "fp32"
         self.rows.append(
             PublishedRow(
@@ -271,7 +276,7 @@ class Section:
                 better=better,
                 mem_used_gib=run.memory[0],
                 mem_total_gib=run.memory[1] if run.memory[1] is not None else run.memory_total,
-                remark=", ".join((*run.remarks, *self._describe_foreign(device))) or None,
+                remark=", ".join(remarks) or None,
                 line=run.line,
                 framework=self.framework,
                 details=(*others, *run.details),
