@@ -80,12 +80,12 @@ def _count_batch(workload: Workload, recipe: Recipe, stepper: Stepper, batch: An
         return tensor
 
     map_tensors(batch, count_bytes)
-    items = workload.items(batch)
+    items, count = workload.items(batch), counter.result()
     return CountedStep(
-        count=counter.result(),
+        count=count,
         items=items,
         item=workload.item,
-        stated_flops=workload.flops_per_item(recipe) * items,
+        stated_flops=workload.flops_per_item(recipe) * items or count.flops,
         batch_bytes=sum(sizes),
     )
 

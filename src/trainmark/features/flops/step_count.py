@@ -52,7 +52,7 @@ class CountedStep:
     """Items of throughput in one step of one device."""
     item: str
     stated_flops: float
-    """FLOPs by the workload's formula, the base of MFU."""
+    """FLOPs by the workload's formula, the base of MFU; those counted where it states none."""
     batch_bytes: int
     """The batch, copied from host to device before the step."""
 
