@@ -212,18 +212,18 @@ def _draw_table_page(site: _Site, workload: str) -> str:
 def _draw_table(results: Sequence[ShownResult], say: Say, *, workloads: Mapping[str, str] | None = None) -> Markup:
     """`workloads` has the page of each, where the table shows several."""
     columns = tables.list_columns(say)
-    names = [
+    names = (
         "machine",
         "precision",
         "device_rate",
         "all_rate",
+        "audit",
         "mfu",
         "quality",
         "e2e_time",
-        "settings",
         "doubts",
-        "audit",
-    ]
+        "settings",
+    )
     shown = [columns[name] for name in names]
     if workloads is not None:
         results = [replace(one, findings_link=None) for one in results]
