@@ -42,6 +42,10 @@ def claims(options: RunOptions) -> bool:
 
 def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, watching: OpenWatcher) -> Result:
     began_s, budget_s = time.monotonic(), options.shared_s or 0.0
+    if unused := detection.find_undescribed_if_auto(options.platform):
+        say(f"trainmark: {unused}")
+    if options.platform in (None, "auto"):
+        options = replace(options, platform=detection.choose_platform())
     group = f"{GROUP}-{secrets.token_hex(3)}"
     records: list[Record] = []
     left_out: list[str] = []
@@ -64,8 +68,7 @@ def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, wat
 
 def list_legs(options: RunOptions, budget_s: float) -> list[RunOptions]:
     """The runs of the command: the small network first, which takes the least, then those for their speed."""
-    word = options.platform if options.platform not in (None, "auto") else detection.choose_platform()
-    platform = Platform(files.load(str(word)))
+    platform = Platform(files.load(str(options.platform)))
     known = sorted((facts for facts in workloads.all_facts() if facts.first_run), key=lambda facts: facts.first_run)
     if budget_s >= ALL_FROM_S:
         known += [facts for facts in workloads.all_facts() if not facts.first_run]
