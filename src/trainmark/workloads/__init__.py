@@ -54,11 +54,16 @@ def read_facts(name: str) -> WorkloadFacts:
 def read_recipes(name: str, kind: type[AnyRecipe]) -> tuple[dict[str, AnyRecipe], dict[str, dict[str, int | float]]]:
     """Recipes of a built-in workload, from its `recipes.toml`, and the fields of each that are larger on an
     accelerator."""
-    tables = _read_toml(ROOM / name / "recipes.toml")
+    tables = read_recipe_tables(name)
     larger = {word: table.pop("on_accelerators") for word, table in tables.items() if "on_accelerators" in table}
     published = read_facts(name).reference
     reference = {**(published.recipe if published else {}), **tables["reference"]}
     return {word: from_values(kind, {**reference, **table}) for word, table in tables.items()}, larger
+
+
+def read_recipe_tables(name: str) -> dict[str, dict[str, Any]]:
+    """What each recipe of a built-in workload changes in the reference recipe, without torch."""
+    return _read_toml(ROOM / name / "recipes.toml")
 
 
 def family_facts(family: str) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from support.records import (
 
 from trainmark.features.published import audit, markdown, read, report_format
 from trainmark.features.published.report_format import format_command
+from trainmark.launch.options import RunOptions
+from trainmark.launch.planning import make_plan as make_plan_of
 from trainmark.record.machine import FlopsFacts
 from trainmark.record.metrics import Quantity
 from trainmark.record.plan import DataChoice
@@ -223,6 +225,7 @@ def test_a_deepspark_page_is_whole() -> None:
     record = in_environment(
         a_vocoder_record(), torch="2.6.0+cu124", device={"name": "NVIDIA A100-SXM4-40GB", "driver": "550.54"}
     )
+    record = replace(record, plan=replace(record.plan, recipe_name="reference"))
     text = report_format.write_deepspark([record], lang="en")
     heads = [row for row in text.splitlines() if row.startswith("#")]
     assert heads == [
@@ -265,11 +268,54 @@ def test_our_own_page_of_synthetic_data_is_read_as_such_and_not_accused(write: A
 def test_what_a_page_tells_to_run_is_what_ran() -> None:
     plan = make_plan(recipe={"target": 0.5, "channels_last": True}, limits=Limits(steps=60))
     assert format_command(plan, repeat=5) == (
-        "trainmark run resnet50 --recipe reference --set batch_per_device=32 --set learning_rate=0.1 --set target=0.5 "
+        "trainmark run resnet50 --recipe quick --set batch_per_device=32 --set learning_rate=0.1 --set target=0.5 "
         "--set channels_last=yes --topology 1x1 --precision fp32 --platform cpu --steps 60 --repeat 5"
     )
+    assert "--recipe reference --set batch_per_device=32" in format_command(replace(plan, recipe_name="of-before"))
     hostile = replace(plan, workload="a; rm -rf b", deviations=())
     assert "'a; rm -rf b'" in format_command(hostile)
+
+
+@pytest.mark.parametrize(("recipe", "platform"), [("smoke", "cpu"), ("quick", "standin"), ("mlperf", "standin")])
+def test_the_command_is_the_recipe_that_was_typed_and_what_was_set(recipe: str, platform: str) -> None:
+    options = RunOptions(recipe=recipe, platform=platform, topology="1x2", precision="fp32", settings=["momentum=0.8"])
+    plan = replace(make_plan_of("resnet50", options), limits=Limits())
+    device_type = "cpu" if platform == "cpu" else "standin"
+    data = "" if plan.data.synthetic else " --data DATA"
+    assert format_command(plan, device_type=device_type) == (
+        f"trainmark run resnet50 --recipe {recipe} --set momentum=0.8 --topology 1x2 --precision fp32 "
+        f"--platform {platform}{data}"
+    )
+
+
+def test_a_dash_for_scalability_is_explained() -> None:
+    runs = [deepspark_run("a", "1x1", 100), deepspark_run("b", "1x2", 190)]
+    smoke = [replace(run, plan=replace(run.plan, recipe_name="smoke")) for run in runs]
+    smoke[1] = replace(smoke[1], plan=replace(smoke[1].plan, recipe={**smoke[1].plan.recipe, "batch_per_device": 16}))
+    text = report_format.write_deepspark(smoke, lang="en")
+    assert "row 1: no scalability: it is one card" in text
+    assert "row 2: no scalability: its recipe divides one batch over the cards" in text
+    assert "没有线性度" in report_format.write_deepspark(smoke, lang="zh")
+    alone = report_format.write_deepspark([deepspark_run("b", "1x2", 190)], lang="en")
+    assert "row 1: no scalability: no run of one card or one node" in alone
+    assert "row 2: no scalability" not in report_format.write_deepspark(runs, lang="en")
+
+
+def test_a_speed_has_the_digits_that_its_interval_supports() -> None:
+    def write(write: Any, share: float) -> str:
+        speeds = {"p_whole": 42.913, "p_train": 43.206, "p_core": 43.498, "p_steady": 43.377}
+        base = make_record()
+        metrics = {
+            name: Quantity(value=value, unit="images/s", interval=(value * (1 - share), value * (1 + share)))
+            for name, value in speeds.items()
+        }
+        metrics["p_whole"] = replace(metrics["p_whole"], interval=None)
+        return str(write([replace(base, metrics={**base.metrics, **metrics})], lang="en"))
+
+    assert cells(line(write(report_format.write_flagperf, 0.32), "| AMD EPYC"))[4:7] == ["43", "43", "43"]
+    assert cells(line(write(report_format.write_flagperf, 0.01), "| AMD EPYC"))[4:7] == ["42.91", "43.21", "43.5"]
+    assert cells(line(write(report_format.write_deepspark, 0.32), "| AMD EPYC x1"))[2] == "43"
+    assert cells(line(write(report_format.write_deepspark, 0.32), "| acc≥75.5%"))[2] == "43"
 
 
 @pytest.mark.parametrize("write", [report_format.write_flagperf, report_format.write_deepspark])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainmark import workloads
 from trainmark.analysis import device_names as names
@@ -23,10 +24,11 @@ from trainmark.record.doubts import translate_doubt
 from trainmark.record.endings import translate_ending
 from trainmark.record.format import device_name, format_goal, format_quality, summarise_links
 from trainmark.record.language import Say, translator
+from trainmark.record.metrics import THROUGHPUTS
 from trainmark.record.numbers import digits_to_tell_apart
 from trainmark.record.plan import Plan, Topology
 from trainmark.record.published_row import PublishedRow, Source
-from trainmark.record.recipe import fix_hp
+from trainmark.record.recipe import fix_hp, get_recipe_kind
 from trainmark.record.record import Record, translate_coverage
 
 NOT_GIVEN = "/"
@@ -104,12 +106,14 @@ def _format_line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(f"**{text}**" if strong else text for text, strong in texts) + " |"
 
 
-def list_notes(section: WrittenSection, lang: str, shown: Sequence[str]) -> list[str]:
+def list_notes(
+    section: WrittenSection, lang: str, shown: Sequence[str], more: Callable[[Record], Iterable[str]] = lambda _: ()
+) -> list[str]:
     """Numbered notes with the rows they are about, including why a shown metric is missing."""
     say = translator(lang)
     about: dict[str, list[str]] = {}
     for index, record in enumerate(section.records, 1):
-        for sentence in _list_sentences(record, shown, say):
+        for sentence in chain(_list_sentences(record, shown, say), more(record)):
             about.setdefault(sentence, []).append(str(index))
     lines = []
     for number, (sentence, rows) in enumerate(about.items(), 1):
@@ -204,9 +208,9 @@ def make_row(record: Record) -> PublishedRow:
         batch_per_device=int(plan.recipe["batch_per_device"]) if "batch_per_device" in plan.recipe else None,
         item=tidy(record.item),
         e2e_time_s=_round_metric(record, "e2e_time") if plan.limits.full else None,
-        p_whole=_round_metric(record, "p_whole"),
-        p_train=_round_metric(record, "p_train"),
-        p_core=_round_metric(record, "p_core"),
+        p_whole=_round_speed(record, "p_whole"),
+        p_train=_round_speed(record, "p_train"),
+        p_core=_round_speed(record, "p_core"),
         quality_name=quality.name,
         quality_unit=quality.unit or "-",
         quality=value,
@@ -239,6 +243,21 @@ def find_metric(record: Record, alias: str) -> float | None:
 def _round_metric(record: Record, alias: str) -> float | None:
     value = find_metric(record, alias)
     return None if value is None else round_digits(value)
+
+
+def _round_speed(record: Record, alias: str, devices: int = 1) -> float | None:
+    """To a tenth of the widest interval's half-width: all throughputs to one digit, so that their order stays."""
+    value = find_metric(record, alias)
+    if not value:
+        return value
+    speeds = (record.metrics.get(each) for each in (*THROUGHPUTS, alias))
+    intervals = [speed.interval for speed in speeds if speed and speed.interval]
+    error = max(((high - low) / 2 / devices for low, high in intervals), default=0.0)
+    value /= devices
+    if not 0 < error < math.inf:
+        return round_digits(value)
+    last = min(math.floor(math.log10(error / 10)), math.floor(math.log10(value)) - 1)
+    return round_digits(round(value, -last))
 
 
 def round_memory(value: float | None) -> float | None:
@@ -352,7 +371,7 @@ def _list_columns(section: WrittenSection, say: Say) -> list[_Column]:
             fix_hp,
             mem,
             _Column("MFU", lambda _, record: _format_mfu(record), say("Compute utilisation"), used),
-            _Column("token/p/s", lambda row, _: _format_token_rate(row), say("Throughput"), rate, strong=True),
+            _Column("token/p/s", _format_token_rate, say("Throughput"), rate, strong=True),
             _Column("loss", lambda row, _: format_exact(row.quality) or NOT_GIVEN),
             _Column(say("Loss aligned"), lambda _, record: describe_alignment(record)),
         ]
@@ -440,10 +459,9 @@ def describe_alignment(record: Record) -> str:
     return str(all(place == "in the band" for place in places)) if places else NOT_GIVEN
 
 
-def _format_token_rate(row: PublishedRow) -> str:
-    if row.p_train is None:
-        return NOT_GIVEN
-    return format_exact(round_digits(row.p_train / Topology.parse(row.topology).devices))
+def _format_token_rate(row: PublishedRow, record: Record) -> str:
+    devices = Topology.parse(row.topology).devices
+    return format_exact(_round_speed(record, "p_train", devices)) or NOT_GIVEN
 
 
 def _format_mfu(record: Record) -> str:
@@ -465,7 +483,8 @@ def _write_deepspark_section(section: WrittenSection, lang: str, say: Say) -> It
     runs = _group_repeats(section.records)
     shown = make_section(list(map(_find_median, runs)))
     commands = dict.fromkeys(
-        format_command(record.plan, repeat=len(repeats)) for record, repeats in zip(shown.records, runs, strict=True)
+        format_command(record.plan, repeat=len(repeats), device_type=record.environment.device.type)
+        for record, repeats in zip(shown.records, runs, strict=True)
     )
     listed = ", ".join(escape.markdown_cell(record.run_id) for record in section.records)
     yield f"# {escape.markdown_cell(workloads.title_of(section.records[0]))}"
@@ -478,7 +497,9 @@ def _write_deepspark_section(section: WrittenSection, lang: str, say: Say) -> It
         "## " + say("Model Training"): [f"{CODE}sh", *commands, CODE],
         "## " + say("Model Results"): [*_speed_table(shown, say), "", *_result_table(runs, section, say)],
         say("By DeepSpark's definitions:"): [f"- {line}" for line in _list_definitions(runs, say)],
-        say("Notes:"): list_notes(shown, lang, DEEPSPARK_SHOWN),
+        say("Notes:"): list_notes(
+            shown, lang, DEEPSPARK_SHOWN, lambda record: _explain_no_scalability(record, section, say)
+        ),
         "## " + say("References"): [
             "- " + say("Runs, whose records `trainmark audit` checks: {runs}").format(runs=listed)
         ],
@@ -557,12 +578,13 @@ def _result_cells(repeats: Sequence[Record], section: WrittenSection, say: Say) 
     count = f"{topology.devices_per_node}x" if topology.nodes == 1 else str(topology)
     batch = f"bs:{row.batch_per_device}/device," if row.batch_per_device is not None else ""
     sign = "≥" if row.better == "higher" else "≤"
-    speed, power, memory = (find_metric(record, alias) for alias in ("p_steady", "power_steady", "mem_steady"))
+    speed = _round_speed(record, "p_steady")
+    power, memory = (find_metric(record, alias) for alias in ("power_steady", "mem_steady"))
     # ranks on processors share those of their node, and its memory
     metered = topology.nodes if record.environment.device.type == "cpu" else topology.devices
     yield f"{section.quality}{sign}{format_exact(row.target)}{'%' if row.quality_unit == '%' else ''}"
     yield f"trainmark {record.trainmark},{batch}{count},{row.precision}"
-    yield "" if speed is None else format_exact(round_digits(speed))
+    yield format_exact(speed)
     yield format_exact(row.quality)
     yield "" if power is None else f"{format_exact(round_digits(power))}*{metered}"
     yield _format_scalability(record, section, say)
@@ -584,6 +606,17 @@ def _format_scalability(record: Record, section: WrittenSection, say: Say) -> st
                 share = here.throughput.value * base.devices / own.devices / alone
                 return f"{format_exact(round_digits(share, 3))} ({word})"
     return ""
+
+
+def _explain_no_scalability(record: Record, section: WrittenSection, say: Say) -> Iterator[str]:
+    if _format_scalability(record, section, say):
+        return
+    if Topology.parse(record.plan.topology).devices == 1:
+        yield say("no scalability: it is one card, with which the others are compared")
+    elif get_recipe_kind(record.plan.recipe_name).shares_batch:
+        yield say("no scalability: its recipe divides one batch over the cards; DeepSpark's batch grows with them")
+    else:
+        yield say("no scalability: no run of one card or one node with the same batch per card is on this page")
 
 
 def _list_definitions(runs: Sequence[Sequence[Record]], say: Say) -> Iterator[str]:
@@ -609,17 +642,32 @@ def _list_definitions(runs: Sequence[Sequence[Record]], say: Say) -> Iterator[st
 # The command that runs a plan again
 
 
-def format_command(plan: Plan, *, repeat: int = 1) -> str:
-    """Relative to the reference recipe, so that every deviation is an argument; one line without control characters."""
-    return escape.terminal(shlex.join(_list_arguments(plan, repeat)))
+def format_command(plan: Plan, *, repeat: int = 1, device_type: str = "cpu") -> str:
+    """With what differs from the plan's recipe as arguments; one line without control characters."""
+    return escape.terminal(shlex.join(_list_arguments(plan, repeat, device_type)))
 
 
-def _list_arguments(plan: Plan, repeat: int) -> Iterator[str]:
-    yield from ("trainmark", "run", plan.workload, "--recipe", "reference")
-    for deviation in plan.deviations:
-        value = {True: "yes", False: "no"}[deviation.actual] if isinstance(deviation.actual, bool) else deviation.actual
-        setting = f"{deviation.name}={value}"
-        if _PLAIN.fullmatch(setting):
+def _find_usual(plan: Plan, device_type: str) -> tuple[str, dict[str, Any]]:
+    """The recipe that was typed, with its values; the reference recipe, as then, where that one is not known here."""
+    usual: dict[str, Any] = {deviation.name: deviation.reference for deviation in plan.deviations}
+    tables = workloads.read_recipe_tables(plan.workload) if plan.workload in workloads.names() else {}
+    if plan.recipe_name == "reference" or plan.recipe_name not in tables or plan.workload_source:
+        return "reference", usual
+    own = tables[plan.recipe_name]
+    usual |= {**own, **(own.get("on_accelerators", {}) if device_type != "cpu" else {})}
+    batch = usual.get("batch_per_device", plan.recipe.get("batch_per_device"))
+    if get_recipe_kind(plan.recipe_name).shares_batch and batch:
+        usual["batch_per_device"] = math.ceil(batch / Topology.parse(plan.topology).devices)
+    return plan.recipe_name, usual
+
+
+def _list_arguments(plan: Plan, repeat: int, device_type: str) -> Iterator[str]:
+    recipe, usual = _find_usual(plan, device_type)
+    yield from ("trainmark", "run", plan.workload, "--recipe", recipe)
+    for name, actual in plan.recipe.items():
+        value = {True: "yes", False: "no"}[actual] if isinstance(actual, bool) else actual
+        setting = f"{name}={value}"
+        if name in usual and usual[name] != actual and _PLAIN.fullmatch(setting):
             yield from ("--set", setting)
     yield from ("--topology", plan.topology, "--precision", plan.precision, "--platform", plan.platform_word)
     if not plan.data.synthetic:
