@@ -42,7 +42,7 @@ def test_a_run_is_one_plain_sentence() -> None:
 
 def test_a_hand_written_backward_pass_is_not_set_silently_beside_a_plain_one() -> None:
     fast = told(with_rate(3.6, 4.5, plan={"recipe": {"implementation": "fast"}}))
-    assert "doubtful; our backward pass is hand-written, the published one plain)" in fast
+    assert "doubtful; ours has hand-written gradients, the published one is plain)" in fast
     assert "hand-written" not in told(with_rate(3.6, 4.5, plan={"recipe": {"implementation": "plain"}}))
 
 

@@ -105,7 +105,7 @@ def compare_with_published(record: Record, published: Iterable[PublishedSpeed], 
             metric=by, word=say("wrong") if found.row.is_wrong else say("doubtful")
         )
     if is_hand_written(record):
-        by = say("{metric}; our backward pass is hand-written, the published one plain").format(metric=by)
+        by = say("{metric}; ours has hand-written gradients, the published one is plain").format(metric=by)
     words = {"times": format_times(own, found.rate), "device": names.short_device(found.row.device), "by": by}
     if max(own, found.rate) / min(own, found.rate) < ALIKE_WITHIN:
         return say("about as fast as a published {device} ({by})").format(**words)

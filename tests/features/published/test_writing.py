@@ -419,7 +419,7 @@ def test_the_notes_of_a_chinese_page_are_chinese(write: Any) -> None:
 def test_a_hand_written_backward_pass_is_named_beside_the_plain_one_of_others(write: Any) -> None:
     runs = [make_record(plan={"recipe": {"implementation": word}}) for word in ("fast", "plain")]
     text = write([runs[0], renamed(runs[1], "other")], lang="en")
-    assert ". row 1: the network's backward pass is hand-written" in text and "published runs are of the plain" in text
+    assert ". row 1: some gradients are hand-written" in text and "published runs are of the plain" in text
     assert "手写实现" in write(runs[:1], lang="zh")
 
 

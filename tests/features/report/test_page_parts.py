@@ -186,7 +186,7 @@ def test_published_rows_say_which_throughput_they_give_and_how_many_times_ours_i
     assert "doubtful by the audit mfu 99.6 % of the fp32 peak" in " ".join(doubted)
     assert doubted[-3:] == ["p_core", "180", "[2]"]
     (own,) = [row for row in rows if "Laptop" in row]
-    assert own[-2:] == ["p_core", "1.0"] and "hand-written backward pass" in " ".join(own)
+    assert own[-2:] == ["p_core", "1.0"] and "hand-written gradients" in " ".join(own)
 
 
 def test_no_setting_of_a_recipe_is_broken_inside() -> None:

@@ -162,7 +162,7 @@ def _place_record(record: Record, base: Record, say: Say) -> _Place:
     used = record.metrics.get("mfu")
     rate = rate_per_device(record, "p_core") or 0.0
     above = used is not None and used.value is not None and used.value > 100
-    by_hand = " · " + say("hand-written backward pass") if is_hand_written(record) else ""
+    by_hand = " · " + say("hand-written gradients") if is_hand_written(record) else ""
     return _Place(
         name=device_name(record),
         facts=f"{record.plan.topology} · {record.precision}{by_hand}",

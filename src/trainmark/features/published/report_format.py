@@ -129,9 +129,7 @@ def _list_sentences(record: Record, shown: Sequence[str], say: Say) -> Iterator[
     if record.precision != record.plan.precision:
         yield say("{asked} was requested, {ran} ran").format(asked=record.plan.precision, ran=record.precision)
     if is_hand_written(record):
-        yield say(
-            "the network's backward pass is hand-written (implementation=fast); published runs are of the plain one"
-        )
+        yield say("some gradients are hand-written (implementation=fast); published runs are of the plain network")
     missing: dict[str, list[str]] = {}
     for alias in shown:
         if find_metric(record, alias) is None:
