@@ -17,6 +17,7 @@ from trainmark.launch.options import Place, PlanKeywords, RunKeywords, RunOption
 from trainmark.record.errors import NotReadyError, SignalError, UsageError
 from trainmark.record.index import RunFilter
 from trainmark.record.plan import Plan
+from trainmark.record.published_row import PREFIX, PublishedRow
 from trainmark.record.record import Record
 from trainmark.record.store import Store, Subject, default_folder, make_subject, read_record
 from trainmark.view import NEWEST
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trainmark.analysis.comparison import Comparison
+    from trainmark.analysis.published_lookup import Choose
     from trainmark.launch.launcher import Watcher
     from trainmark.launch.session import OpenWatcher
     from trainmark.record.run_folder import RankLog
@@ -263,6 +265,7 @@ def compare(
     `price` is what a device of A and one of B cost an hour, for metrics such as cost_per_million; by default both are
     what the site's file says."""
     from trainmark.analysis import comparison
+    from trainmark.analysis.beside import find_nearest, list_speeds
     from trainmark.analysis.quantities import add_cost
     from trainmark.record import site
 
@@ -270,9 +273,17 @@ def compare(
         raise UsageError(f"threshold must be from 0 to below 1, not {threshold:g}; 0.03 is 3 %")
     kept = _store(store)
     prices = price or (site.load().price,) * 2
+    # of several published rows that a word fits, the one that is most like the other side
+    sides = [one if isinstance(one, str) and one.startswith(PREFIX) else _subject(one, kept) for one in (a, b)]
+    runs = [record for side in sides if isinstance(side, Subject) for record in side.records]
+
+    def choose(rows: Sequence[PublishedRow]) -> PublishedRow | None:
+        nearest = find_nearest(runs[0], list_speeds(rows)) if runs else None
+        return nearest.row if nearest else None
+
     subjects = [
         replace(subject, records=tuple(add_cost(record, own) for record in subject.records))
-        for subject, own in zip((_subject(a, kept), _subject(b, kept)), prices, strict=True)
+        for subject, own in zip((_subject(side, kept, choose) for side in sides), prices, strict=True)
     ]
     return verdict(comparison.compare(*subjects, metric=metric, threshold=threshold, anyway=anyway))
 
@@ -341,7 +352,7 @@ def _store(folder: Place | None) -> Store:
     return Store(Path(folder).expanduser() if folder is not None else default_folder())
 
 
-def _subject(runs: Runs, store: Store) -> Subject:
+def _subject(runs: Runs, store: Store, choose: Choose | None = None) -> Subject:
     from trainmark.analysis.published_lookup import find_subject
 
     if isinstance(runs, Subject):
@@ -349,7 +360,7 @@ def _subject(runs: Runs, store: Store) -> Subject:
     if isinstance(runs, Record):
         return make_subject(runs.run_id, [runs])
     if isinstance(runs, str | PathLike):
-        return find_subject(fspath(runs), store)
+        return find_subject(fspath(runs), store, choose)
     return make_subject("the list", runs)
 
 

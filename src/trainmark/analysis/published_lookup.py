@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -105,6 +106,7 @@ def is_imported(row: PublishedRow) -> bool:
     return (row.source.date or "").startswith(_IMPORTED)
 
 
+Choose = Callable[[Sequence[PublishedRow]], PublishedRow | None]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _IMPORTED = "imported "
 
@@ -138,15 +140,19 @@ def parse_rows(document: Any) -> list[PublishedRow]:
     return [replace(row, source=replace(row.source, date=f"{_IMPORTED}{page.imported}")) for row in page.rows]
 
 
-def find_subject(word: str, store: Store) -> Subject:
-    """The published row or the runs that an argument names."""
-    return _find_published(word, store) if word.startswith(PREFIX) else find_runs(word, store)
+def find_subject(word: str, store: Store, choose: Choose | None = None) -> Subject:
+    """The published row or the runs that an argument names; `choose` takes one of several rows that a word fits."""
+    return _find_published(word, store, choose) if word.startswith(PREFIX) else find_runs(word, store)
 
 
-def _find_published(word: str, store: Store) -> Subject:
+def _find_published(word: str, store: Store, choose: Choose | None) -> Subject:
     rows = {row.name: row for row in (*load_published_rows(store), *library.load_other_rows())}
-    matches = [name for name in rows if name.startswith(word)]
+    workload = word.removeprefix(PREFIX).casefold()
+    matches = [name for name, row in rows.items() if name.startswith(word) or row.workload == workload]
     if word not in rows and len(matches) > 1:
+        if choose and (chosen := choose([rows[name] for name in matches])):
+            label = f"{chosen.name}, the most like the run of {len(matches)} rows"
+            return Subject(word=word, label=label, row=chosen)
         shown = ", ".join(matches[:5]) + (f" and {len(matches) - 5} more" if len(matches) > 5 else "")
         raise UsageError(f"{word!r} could be any of {len(matches)} published rows: {shown}")
     if not matches:

@@ -9,6 +9,7 @@ import pytest
 from support.records import make_record
 
 from trainmark.analysis.published_lookup import find_subject
+from trainmark.cli.main import main
 from trainmark.record.errors import UsageError
 from trainmark.record.store import Store
 
@@ -49,6 +50,7 @@ def test_a_group_is_meant_by_its_id_or_the_beginning_of_it(store: Store, word: s
         ("gone.json", "cannot be read"),
         ("results.md", r"'trainmark import results\.md'"),
         ("published:flagperf", "could be any of"),
+        ("published:resnet50", "could be any of 12 published rows"),
         (
             "published:flagperf-a100-resnet51-1x1-fp32-bs256",
             "did you mean 'published:flagperf-a100-resnet50-1x1-fp32-bs256'",
@@ -91,3 +93,17 @@ def test_a_published_row_is_meant_by_a_unique_beginning(store: Store) -> None:
     exact = find_subject("published:flagperf-a100-resnet50-1x8-fp32", store)  # also the beginning of another
     assert exact.row is not None
     assert exact.row.fix_hp == "/"
+
+
+@pytest.mark.parametrize("word", ["published:resnet50", "published:flagperf-a100-resnet50-1x"])
+def test_of_several_rows_the_one_most_like_the_run_is_compared_and_named(
+    store: Store, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = {"flops": {"per_item": 24.5e9}, "device": {"name": "AMD EPYC"}}
+    store.add(make_record(run_id="resnet50-full", environment=full))
+    for pair in ([word, "full"], ["full", word]):
+        main(["compare", *pair, "--anyway", "--store", str(store.folder)])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "published:flagperf-a100-resnet50-1x1-fp32-bs256," in shown and "most like the run" in shown
+    assert main(["compare", word, "other", "--store", str(store.folder)]) == 2, "no row is like a reduced network"
+    assert "could be any of" in capsys.readouterr().err

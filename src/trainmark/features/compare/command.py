@@ -22,6 +22,7 @@ EXAMPLES = """\
   trainmark compare last 5a8c9d0e --metric e2e_time --threshold 5%
   trainmark compare a1b2c3 d4e5f6 --metric cost_per_million --price 2.10/h,3.40/h --anyway
   trainmark compare published:flagperf-a100-vit-1x1 last --anyway
+  trainmark compare published:resnet50 last --anyway    the published row that is most like the run
 
 A is the base and B the new one. The verdict is 'same' where the 95 % interval of the ratio lies within the threshold,
 'faster' or 'slower' where it lies wholly beyond, and 'inconclusive' where it lies across. A published figure has no
