@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.records import make_record
 
 from trainmark.cli.main import main
 
@@ -45,6 +46,25 @@ def test_the_table_has_the_cost_and_says_where_there_is_no_price(
     assert main(["published", "resnet50", "--price-file", str(prices)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "EUR per million" in shown and "no price no price" in shown and "0.281" in shown
+
+
+def test_a_site_has_the_same_columns_for_runs_too(
+    prices: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").mkdir()
+    record = make_record(device="NVIDIA H100 80GB HBM3")
+    (tmp_path / "results" / "run.json").write_text(record.dumps(), encoding="utf-8")
+    words = ["site", str(tmp_path / "results"), "--out", str(tmp_path / "public"), "--lang", "en"]
+    assert main([*words, "--price-file", str(prices)]) == 0
+    page = (tmp_path / "public" / "resnet50.html").read_text(encoding="utf-8")
+    for head in ("Cost per million EUR", "Cost to target EUR", "no price"):
+        assert head in page
+    speed = record.metrics["p_train"].value
+    assert speed is not None
+    for cost in (1e6 / speed * 3.40 / 3600, 1e6 / 16621 * 8 * 2.10 / 3600):  # the run's, and DeepLearningExamples'
+        assert f'data-key="{cost:.9g}"' in page
+    assert main(words) == 0
+    assert "Cost per million" not in (tmp_path / "public" / "resnet50.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from trainmark.analysis import device_names as names
 from trainmark.analysis.beside import BY_WHICH, is_published_network
 from trainmark.analysis.peaks import estimate_mfu
+from trainmark.analysis.price_list import RowCost
 from trainmark.record.audit import SEVERITIES, sort_by_gravity
 from trainmark.record.checks import CheckResult
 from trainmark.record.doubts import translate_doubt
@@ -70,6 +71,8 @@ class ShownResult:
     memory_gib: float | None
     cost: tuple[float, str] | None = None
     energy: tuple[float, str] | None = None
+    priced: RowCost | None = None
+    """By a list of prices; None without one."""
     findings: tuple[CheckResult, ...]
     """The most severe first."""
     doubts: tuple[str, ...] | None = None

@@ -7,11 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trainmark import __version__
 from trainmark.analysis import device_names as names
 from trainmark.analysis.beside import is_published_network
+from trainmark.analysis.price_list import PriceList
 from trainmark.features.report import results as tables
 from trainmark.features.report.results import SEVERITY_ORDER, ShownResult, translate_severity
 from trainmark.features.report.run_page import ReportInputs, render as render_run
@@ -19,10 +21,10 @@ from trainmark.features.site.contents import SiteContents, SiteRow, SiteRun
 from trainmark.record.atomic_files import atomic_folder
 from trainmark.record.audit import SEVERITIES
 from trainmark.record.errors import NotReadyError, UsageError
-from trainmark.record.format import number
+from trainmark.record.format import NOTHING, number
 from trainmark.record.language import Say, translator
 from trainmark.view.element import Markup, el
-from trainmark.view.frame import STYLE, build_page, page_footer, page_header, skip_link
+from trainmark.view.frame import STYLE, build_page, number_cell, page_footer, page_header, skip_link
 from trainmark.workloads import facts, title
 
 MARK = "trainmark-site.json"
@@ -44,9 +46,18 @@ class _Site:
     made: str
     language: str
     say: Say
+    prices: PriceList | None
 
 
-def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "", language: str = "en") -> int:
+def build(
+    contents: SiteContents,
+    out: Path,
+    *,
+    heading: str = "",
+    made: str = "",
+    language: str = "en",
+    prices: PriceList | None = None,
+) -> int:
     """Writes the whole site or nothing, replacing an existing one; returns the number of pages."""
     _check_out(out)
     say = translator(language)
@@ -56,6 +67,10 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
         *(_make_run_result(run, f"runs/{name}", say) for run, name in zip(contents.runs, pages, strict=True)),
         *(_make_row_result(entry, f"p{index}") for index, entry in enumerate(contents.rows)),
     )
+    if prices:
+        costs = [prices.cost_of_run(run.record) for run in contents.runs]
+        costs += [prices.cost(entry.row) for entry in contents.rows]
+        results = tuple(replace(one, priced=cost) for one, cost in zip(results, costs, strict=True))
     site = _Site(
         contents=contents,
         results=results,
@@ -64,6 +79,7 @@ def build(contents: SiteContents, out: Path, *, heading: str = "", made: str = "
         made=made,
         language=language,
         say=say,
+        prices=prices,
     )
     written = 0
     try:
@@ -203,13 +219,19 @@ def _draw_table_page(site: _Site, workload: str) -> str:
         el("h2", say("All results"), id="summary-title"),
         el("p", note, class_="note"),
         tables.draw_filter(results, ("kind", "severity", "vendor", "precision"), say("Filter results"), say),
-        _draw_table(results, say),
+        _draw_table(results, say, prices=site.prices),
     )
     body = el("main", table, _draw_findings(results, say))
     return _draw_page(site, title(workload), workload, body)
 
 
-def _draw_table(results: Sequence[ShownResult], say: Say, *, workloads: Mapping[str, str] | None = None) -> Markup:
+def _draw_table(
+    results: Sequence[ShownResult],
+    say: Say,
+    *,
+    workloads: Mapping[str, str] | None = None,
+    prices: PriceList | None = None,
+) -> Markup:
     """`workloads` has the page of each, where the table shows several."""
     columns = tables.list_columns(say)
     names = (
@@ -225,6 +247,7 @@ def _draw_table(results: Sequence[ShownResult], say: Say, *, workloads: Mapping[
         "settings",
     )
     shown = [columns[name] for name in names]
+    shown += _list_cost_columns(prices, say) if prices else []
     if workloads is not None:
         results = [replace(one, findings_link=None) for one in results]
         links = {name: el("td", el("a", title(name), href=page)) for name, page in workloads.items()}
@@ -237,6 +260,20 @@ def _draw_table(results: Sequence[ShownResult], say: Say, *, workloads: Mapping[
         sorted_by=3 if workloads is None else None,
         kind=None if workloads is None else "newest",
     )
+
+
+def _list_cost_columns(prices: PriceList, say: Say) -> Iterator[tables.ResultColumn]:
+    for name, head in (("per_million", say("Cost per million")), ("to_target", say("Cost to target"))):
+        yield tables.ResultColumn(
+            head=f"{head} {prices.currency}".strip(), numeric=True, draw=partial(_draw_cost, name=name, say=say)
+        )
+
+
+def _draw_cost(result: ShownResult, name: str, say: Say) -> Markup:
+    if result.priced is None or result.priced.device_hour is None:
+        return number_cell(say("no price"), None)
+    value: float | None = getattr(result.priced, name)
+    return number_cell(NOTHING if value is None else number(value), value)
 
 
 def _draw_findings(results: Sequence[ShownResult], say: Say) -> Markup | None:

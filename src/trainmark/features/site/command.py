@@ -6,6 +6,7 @@ import argparse
 from datetime import datetime, timezone
 from pathlib import Path
 
+from trainmark.analysis.price_list import load_price_list
 from trainmark.cli.terminal import mark_result_saved, print_status, show
 from trainmark.features.site import contents
 from trainmark.features.site.build import build
@@ -27,11 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="DIR", help="the site's folder; an existing site is replaced")
     add("--title", default="", metavar="TEXT", help="heading of the first page (default: Training results)")
     add("--without-library", action="store_true", help="leave out the published rows that come with trainmark")
+    add("--price-file", type=Path, metavar="FILE", help="TOML with the price of a device-hour by device: adds costs")
     add("--publish", action="store_true", help="replace hosts, users, paths and serials, and list what was replaced")
     add("--lang", choices=LANGUAGES, metavar="L", help="en or zh (default: by the locale)")
 
 
 def run(args: argparse.Namespace) -> int:
+    prices = load_price_list(args.price_file) if args.price_file else None
     found = contents.find_contents(args.folder, out=args.out, with_library=not args.without_library)
     for sentence in found.left_out:
         print_status(sentence)
@@ -40,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         for sentence in replaced:
             print_status(f"replaced {sentence}")
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language())
+    build(found, args.out, heading=args.title, made=made, language=args.lang or locale_language(), prices=prices)
     mark_result_saved()
     show(f"{args.out / 'index.html'}: {len(found.runs)} runs, {len(found.rows)} published rows")
     return 0
