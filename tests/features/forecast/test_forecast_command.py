@@ -148,6 +148,7 @@ def test_the_back_test_shows_error_and_coverage(folder: Path, capsys: pytest.Cap
         (("--backtest", "--to", "2x8"), "leave out runs"),
         (("--published", "vit", "--to", "1x1"), "no published table of vit"),
         (("eight", "--to", "2x8", "--until", "soon"), "'soon' is not a length of training"),
+        (("--published", "vit", "--to", "2x8", "--until", "soon"), "'soon' is not a length of training"),
     ],
 )
 def test_what_cannot_be_forecast_is_a_sentence_and_exit_2(

@@ -23,6 +23,7 @@ from trainmark.features.forecast.scaling_law import backtest
 from trainmark.record.errors import UsageError
 from trainmark.record.language import current_language
 from trainmark.record.plan import Topology
+from trainmark.record.recipe import Span
 from trainmark.record.store import Store, default_folder, find_records
 from trainmark.view.frame import write_report
 
@@ -97,6 +98,8 @@ def _load_runs(args: argparse.Namespace) -> list[tuple[Known, Work | None]]:
 
 def _load_published(args: argparse.Namespace, topologies: Sequence[Topology]) -> list[tuple[Known, Work | None]]:
     metric = find_throughput(args.metric)
+    if args.until != "target":
+        Span.parse(args.until)  # what is no length is an invalid argument, and no lack of the page
     smallest = min(topology.devices for topology in topologies)
     groups = find_published_scalings(library.load_rows(args.published))
     found: list[tuple[Known, Work | None]] = []
