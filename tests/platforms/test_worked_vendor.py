@@ -26,7 +26,7 @@ def example(tmp_path: Path) -> Path:
 
 
 def test_a_vendor_is_one_file_of_about_twenty_lines(example: Path) -> None:
-    assert len(example.read_text(encoding="utf-8").splitlines()) < 30
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 30
     file = files.load(str(example))
     assert (file.name, file.device_type, file.collectives) == ("lumen", "lumen", "lccl")
     peak = file.peak("Lumen L9-64G")
