@@ -247,7 +247,9 @@ def _draw_table(
         "settings",
     )
     shown = [columns[name] for name in names]
-    shown += _list_cost_columns(prices, say) if prices else []
+    if prices:  # beside speed and verdict, where they are in sight
+        place = names.index("audit") + 1
+        shown[place:place] = _list_cost_columns(prices, say)
     if workloads is not None:
         results = [replace(one, findings_link=None) for one in results]
         links = {name: el("td", el("a", title(name), href=page)) for name, page in workloads.items()}
