@@ -53,7 +53,8 @@ def render(
     speeds = list_speeds(list(rows))
     several = any(Topology.parse(record.plan.topology).devices > 1 for record in full)
     heads, cells = _table_of_devices(full, speeds, say) if several else _table_of_one(full, speeds, price, say)
-    writer.put(writer.grid(heads, cells, left={0, len(heads) - 1}), indent=2)
+    if full:
+        writer.put(writer.grid(heads, cells, left={0, len(heads) - 1}), indent=2)
     for line in (*(_describe_trained(record, say) for record in small), _list_untried(records, say)):
         if line:
             writer.put(line, indent=2)
@@ -87,7 +88,9 @@ def _describe_verdict(full: Sequence[Record], small: Sequence[Record], say: Say)
     sentence = say("This machine trains real networks; {known} of {count} speeds are known to ±5 % or better.").format(
         known=len(known), count=len(full)
     )
-    if len(known) == len(full):
+    if not full:
+        sentence = say("No full-size network could be tried in the time.")
+    elif len(known) == len(full):
         sentence = say("This machine trains real networks, each speed known to ±5 % or better.")
     for record in small:
         words = {"network": title_of(record), "time": format_minutes(_value(record, "e2e_time") or 0.0)}

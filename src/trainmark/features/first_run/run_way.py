@@ -7,6 +7,7 @@ all of them and on one alone, in the precision that people train in there.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -50,14 +51,24 @@ def run(options: RunOptions, *, own_command: Sequence[str] | None, say: Say, wat
     records: list[Record] = []
     left_out: list[str] = []
     legs = list_legs(options, budget_s)
+    heard: set[str] = set()
+
+    def say_once(sentence: str) -> None:
+        """What each run would say again, such as how busy the machine is."""
+        kind = re.sub(r"\d+", "", sentence)
+        if kind not in heard:
+            heard.add(kind)
+            say(sentence)
+
     for index, leg in enumerate(legs):
-        left_s = budget_s - session.PAGE_S - (time.monotonic() - began_s)
-        one = replace(leg, group=group, budget_s=max(1.0, left_s / (len(legs) - index)))
-        plan = planning.make_plans(one)[0]
-        if reason := preflight.check_budget(plan, one.budget_s or 0.0):
+        share_s = session.share_budget_s(budget_s, began_s, len(legs) - index)
+        one = replace(leg, group=group)
+        plan = planning.set_time_share(planning.make_plans(one)[0], share_s)
+        if reason := preflight.check_budget(plan, share_s or 0.0):
             left_out.append(reason)
+            say(reason)
             continue
-        result = session.run(one, own_command=own_command, say=say, watching=watching)
+        result = session.run_plan(plan, one, say=say_once, watching=watching)
         records += result.records
         if result.error:
             return replace(result, records=tuple(records), left_out=tuple(left_out))

@@ -14,9 +14,9 @@ SIZES_AGAIN_BYTES = (4096, 1 << 20)
 
 
 def check(
-    device: Device, collectives: Collectives, ranks: Ranks, events: EventWriter, *, budget_s: float = BUDGET_S
+    device: Device, collectives: Collectives, ranks: Ranks, events: EventWriter, *, budget_s: float | None = None
 ) -> None:
-    links = probe.probe(device, collectives, budget_s=budget_s)
+    links = probe.probe(device, collectives, budget_s=BUDGET_S if budget_s is None else budget_s)
     levels = probe.probe_levels(device, collectives, ranks.local_ranks, links)
     if ranks.rank == 0:
         events.write(LinksMeasured(results=links, levels=levels))
